@@ -1,0 +1,79 @@
+"""Collectives over Horovod's PyTorch operations, for arrays on the CPU."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+import numpy as np
+import torch
+
+from ..errors import ExchangeTimeout
+
+try:
+    import horovod.torch as hvd
+except ImportError as error:
+    raise ImportError(
+        f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with HOROVOD_WITH_PYTORCH=1, as scripts/setup does"
+    ) from error
+
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 2e-3
+
+
+class _HorovodPending:
+    def __init__(self, handle: int, name: str, take: Callable[[Any], torch.Tensor]) -> None:
+        self._handle, self._name, self._take = handle, name, take
+
+    def wait(self, timeout_s: float | None) -> np.ndarray:
+        """Poll, as Horovod's own wait has no limit; HorovodInternalError passes through."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        sleep_s = SHORTEST_SLEEP_S
+        while not hvd.poll(self._handle):
+            if deadline is not None and time.monotonic() > deadline:
+                raise ExchangeTimeout(
+                    f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not submit it, or is stopped; "
+                    "look at the ranks' output, or raise timeout_s"
+                )
+            time.sleep(sleep_s)
+            sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+        result: np.ndarray = self._take(hvd.synchronize(self._handle)).numpy()
+        return result
+
+
+class HorovodTorchCollective:
+    """Implements ``core.collective.Collective`` over a process set."""
+
+    def __init__(self, process_set: Any) -> None:
+        self.process_set = process_set
+
+    @property
+    def rank(self) -> int:
+        return int(self.process_set.rank())
+
+    @property
+    def world_size(self) -> int:
+        return int(self.process_set.size())
+
+    def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
+        handle = hvd.allgather_async(_as_tensor(array), name=name, process_set=self.process_set)
+        return _HorovodPending(handle, name, lambda result: result)
+
+    def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
+        handle = hvd.allreduce_async(_as_tensor(array), name=name, op=hvd.Sum, process_set=self.process_set)
+        return _HorovodPending(handle, name, lambda result: result)
+
+    def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
+        ranks = self.process_set.ranks
+        global_root = root if ranks is None else ranks[root]
+        handle = hvd.broadcast_async(_as_tensor(array), global_root, name=name, process_set=self.process_set)
+        return _HorovodPending(handle, name, lambda result: result)
+
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
+        handle = hvd.alltoall_async(
+            _as_tensor(array), splits=torch.tensor(splits, dtype=torch.int32), name=name, process_set=self.process_set
+        )
+        return _HorovodPending(handle, name, lambda result: result[0])
+
+
+def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

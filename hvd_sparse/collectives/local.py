@@ -1,0 +1,134 @@
+"""N ranks in one process: threads that meet.  For tests and simulation, without MPI."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable
+
+import numpy as np
+
+from ..errors import ExchangeTimeout, RankMismatch
+
+
+class _Meeting:
+    """One collective under one name: what each rank brought."""
+
+    def __init__(self, world_size: int) -> None:
+        self.brought: dict[int, Any] = {}
+        self.is_complete = threading.Event()
+        self.left = world_size
+
+
+class LocalWorld:
+    """A world of ranks that are threads of this process.
+
+    >>> LocalWorld(3).run(lambda c: int(c.allreduce(np.ones(1), "one").wait(1.0)[0]))
+    [3, 3, 3]
+
+    Attributes
+    ----------
+    sent, received : bytes by rank, as each collective's definition moves them (not a ring's)
+    """
+
+    def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
+        self.world_size = world_size
+        self.timeout_s = timeout_s
+        self.sent = [0] * world_size
+        self.received = [0] * world_size
+        self._meetings: dict[str, _Meeting] = {}
+        self._lock = threading.Lock()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """``function(collective, *arguments)`` on every rank; results in rank order, or the first rank's error."""
+        results = self.run_all(function, *arguments)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+    def run_all(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """As ``run``, with a rank's exception in the place of its result."""
+        results: list[Any] = [ExchangeTimeout(f"no result after {self.timeout_s} s")] * self.world_size
+
+        def call(rank: int) -> None:
+            try:
+                results[rank] = function(LocalCollective(self, rank), *arguments)
+            except BaseException as error:  # noqa: BLE001 - it is the rank's result
+                results[rank] = error
+
+        threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(self.world_size)]
+        deadline = time.monotonic() + self.timeout_s
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return results
+
+    def meet(self, rank: int, name: str, brought: Any) -> _Meeting:
+        with self._lock:
+            meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
+            if rank in meeting.brought:
+                raise RankMismatch(f"rank {rank} submits {name!r} twice before it is done")
+            meeting.brought[rank] = brought
+            if len(meeting.brought) == self.world_size:
+                del self._meetings[name]
+                meeting.is_complete.set()
+            return meeting
+
+
+class _LocalPending:
+    def __init__(self, world: LocalWorld, meeting: _Meeting, name: str, finish: Callable[[list[Any]], np.ndarray]) -> None:
+        self._world, self._meeting, self._name, self._finish = world, meeting, name, finish
+
+    def wait(self, timeout_s: float | None) -> np.ndarray:
+        limit = self._world.timeout_s if timeout_s is None else min(timeout_s, self._world.timeout_s)
+        if not self._meeting.is_complete.wait(limit):
+            missing = sorted(set(range(self._world.world_size)) - set(self._meeting.brought))
+            raise ExchangeTimeout(f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it")
+        return self._finish([self._meeting.brought[rank] for rank in range(self._world.world_size)])
+
+
+class LocalCollective:
+    """One rank's end of a ``LocalWorld``.  Implements ``core.collective.Collective``."""
+
+    def __init__(self, world: LocalWorld, rank: int) -> None:
+        self._world = world
+        self.rank = rank
+
+    @property
+    def world_size(self) -> int:
+        return self._world.world_size
+
+    def _submit(self, name: str, brought: Any, sent: int, finish: Callable[[list[Any]], np.ndarray]) -> _LocalPending:
+        self._world.sent[self.rank] += sent
+
+        def counted(everything: list[Any]) -> np.ndarray:
+            result = finish(everything)
+            self._world.received[self.rank] += result.nbytes
+            return result
+
+        return _LocalPending(self._world, self._world.meet(self.rank, name, brought), name, counted)
+
+    def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
+        return self._submit(f"allgather.{name}", array.copy(), array.nbytes, np.concatenate)
+
+    def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
+        def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
+            total = arrays[0].copy()
+            for other in arrays[1:]:
+                total += other
+            return total
+
+        return self._submit(f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order)
+
+    def broadcast(self, array: np.ndarray, root: int, name: str) -> _LocalPending:
+        sent = array.nbytes if self.rank == root else 0
+        return self._submit(f"broadcast.{name}", array.copy(), sent, lambda arrays: arrays[root].copy())
+
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
+        parts = np.split(array.copy(), np.cumsum(splits)[:-1])
+        rank = self.rank
+        return self._submit(
+            f"alltoall.{name}", parts, array.nbytes, lambda everything: np.concatenate([parts[rank] for parts in everything])
+        )

@@ -1,0 +1,72 @@
+"""Collectives over mpi4py, for numpy programs."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util.dtlib import from_numpy_dtype
+
+
+class _LazyPending:
+    """Runs when it is waited for: MPI matches collectives by order alone, and exchanges are waited for in one order."""
+
+    def __init__(self, call: Callable[[], np.ndarray]) -> None:
+        self._call = call
+
+    def wait(self, timeout_s: float | None) -> np.ndarray:
+        return self._call()
+
+
+class MpiCollective:
+    """Implements ``core.collective.Collective`` over a communicator.
+
+    Blocking, so without a time limit of its own: run under one.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        self._comm = MPI.COMM_WORLD if comm is None else comm
+
+    @property
+    def rank(self) -> int:
+        return int(self._comm.Get_rank())
+
+    @property
+    def world_size(self) -> int:
+        return int(self._comm.Get_size())
+
+    def allgather(self, array: np.ndarray, name: str) -> _LazyPending:
+        return _LazyPending(lambda: self._allgather(array))
+
+    def _allgather(self, array: np.ndarray) -> np.ndarray:
+        counts = np.array(self._comm.allgather(array.size))
+        gathered = np.empty(counts.sum(), array.dtype)
+        self._comm.Allgatherv(array, [gathered, counts, None, from_numpy_dtype(array.dtype)])
+        return gathered
+
+    def allreduce(self, array: np.ndarray, name: str) -> _LazyPending:
+        def call() -> np.ndarray:
+            total = np.empty_like(array)
+            self._comm.Allreduce(array, total)
+            return total
+
+        return _LazyPending(call)
+
+    def broadcast(self, array: np.ndarray, root: int, name: str) -> _LazyPending:
+        def call() -> np.ndarray:
+            received = array.copy()
+            self._comm.Bcast(received, root)
+            return received
+
+        return _LazyPending(call)
+
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LazyPending:
+        def call() -> np.ndarray:
+            arriving = np.array(self._comm.alltoall(splits.tolist()))
+            received = np.empty(arriving.sum(), array.dtype)
+            kind = from_numpy_dtype(array.dtype)
+            self._comm.Alltoallv([array, splits, None, kind], [received, arriving, None, kind])
+            return received
+
+        return _LazyPending(call)

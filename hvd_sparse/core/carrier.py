@@ -1,0 +1,129 @@
+"""The carrier: the tiny tensor that Horovod reduces in place of the gradient.
+
+Horovod allreduces whatever ``compress`` returns.  Indices cannot go through a sum, so the entries travel by
+allgather and the sum carries what all ranks must agree on:
+
+    entry              scale     what its sum tells
+    1                  1         the factor that Horovod applied: Sum, Average and predivide come out right untold
+    rank, rank**2      1         that it was a sum, over exactly the ranks of the compressor's process set
+    words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small words: N * sum(w**2)
+                                 equals sum(w)**2 only when all ranks have the same word
+    failed             2**-20    how many ranks could not compress
+    density, norm      2**-20    telemetry: part of the entries sent, and |residual| squeezed into [0, 1)
+
+All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of parallel
+vectors Adasum makes their average and could not be told from it.
+
+Sums are recovered by rounding.  How many bits fit a word follows from the dtype and the number of ranks:
+20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32.  float16 and bfloat16 cannot hold a carrier: they travel as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import RankMismatch, UnsupportedReduction
+
+CHECKSUM_BITS = 20
+SCALE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class CarrierReport:
+    """What the reduced carrier says.
+
+    Attributes
+    ----------
+    factor : what Horovod multiplied the sum by: 1 for Sum, 1/N for Average
+    failures : how many ranks could not compress
+    density : mean over the ranks of the part of the tensor's entries that was sent
+    norm : mean over the ranks of the squeezed norm of the residual (0 without telemetry)
+    """
+
+    factor: float
+    failures: int
+    density: float
+    norm: float
+
+
+@dataclass(frozen=True)
+class CarrierLayout:
+    """Where the entries of a carrier lie, for one dtype and number of ranks."""
+
+    dtype: np.dtype
+    world_size: int
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a checksum word: N * word**2 must be recovered by rounding from a sum of N rounded terms."""
+        significand = np.finfo(self.dtype).nmant + 1
+        return max(1, min(CHECKSUM_BITS, (significand - 3 - 2 * math.ceil(math.log2(self.world_size))) // 2))
+
+    @property
+    def words(self) -> int:
+        return math.ceil(CHECKSUM_BITS / self.word_bits)
+
+    @property
+    def size(self) -> int:
+        return 3 + 2 * self.words + 3
+
+    def write(self, rank: int, checksum: int, *, failed: bool, density: float = 0.0, norm: float = 0.0) -> np.ndarray:
+        """This rank's carrier, [size]."""
+        mask = (1 << self.word_bits) - 1
+        words = np.array([(checksum >> (i * self.word_bits)) & mask for i in range(self.words)], np.float64)
+        squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
+        carrier = np.empty(self.size, np.float64)
+        carrier[:3] = 1, rank, rank * rank
+        carrier[3 : 3 + self.words] = words * (SCALE * 2.0**-self.word_bits)
+        carrier[3 + self.words : -3] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
+        carrier[-3:] = SCALE * failed, SCALE * density, SCALE * squeezed
+        return carrier.astype(self.dtype)
+
+    def read(self, reduced: np.ndarray, key: str) -> CarrierReport:
+        """What the ranks said together.
+
+        Raises
+        ------
+        UnsupportedReduction : this is no sum over the process set's ranks
+        RankMismatch : ranks differ in configuration, tensor or step (and none says that it failed)
+        """
+        values = reduced.astype(np.float64)
+        size = self.world_size
+        factor = float(values[0]) / size
+        self._check_reduction(values, factor, key)
+        sums = values / factor
+        failures = round(float(sums[-3]) / SCALE)
+        if not failures and not self._words_agree(sums):
+            raise RankMismatch(
+                f"tensor {key!r}: the ranks do not run the same step of the same configuration on it; "
+                "they must call compress for the same tensors equally often, with the same options"
+            )
+        return CarrierReport(factor, failures, float(sums[-2]) / SCALE / size, float(sums[-1]) / SCALE / size)
+
+    def _check_reduction(self, values: np.ndarray, factor: float, key: str) -> None:
+        size = self.world_size
+        wanted = np.array([size * (size - 1) / 2, (size - 1) * size * (2 * size - 1) / 6])
+        slack = wanted * (16 + size) * np.finfo(self.dtype).eps
+        if factor > 0 and np.isfinite(values[:3]).all() and np.all(np.abs(values[1:3] / factor - wanted) <= slack):
+            return
+        raise UnsupportedReduction(
+            f"tensor {key!r}: Horovod's reduction gave {values[:3].tolist()}, which is no multiple of the sum "
+            f"{[size, *wanted.tolist()]} over the {size} ranks of the compressor's process set; give Horovod "
+            "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set as the compressor"
+        )
+
+    def _words_agree(self, sums: np.ndarray) -> bool:
+        first = np.round(sums[3 : 3 + self.words] / (SCALE * 2.0**-self.word_bits))
+        second = np.round(sums[3 + self.words : -3] / (SCALE * 2.0 ** (-2 * self.word_bits)))
+        return bool(np.array_equal(self.world_size * second, first * first))
+
+
+@lru_cache(maxsize=64)
+def carrier_layout(dtype: Any, world_size: int) -> CarrierLayout:
+    """The layout for gradients of a dtype: float64 keeps its own, everything else travels as float32."""
+    return CarrierLayout(np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32), world_size)

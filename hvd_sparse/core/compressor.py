@@ -1,0 +1,122 @@
+"""What compressors of both frontends have in common: a name, a state, a report."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import weakref
+from typing import Any, Sequence
+
+import numpy as np
+
+from ..errors import InvalidOption, RankMismatch
+from ..types import TensorSpec
+from ..version import __version__
+from .configuration import Configuration
+from .step import Step
+
+STATE_VERSION = 1
+
+_LIVE: weakref.WeakValueDictionary[str, Compressor] = weakref.WeakValueDictionary()
+_ORDINALS: dict[Any, itertools.count[int]] = {}
+
+
+class Compressor:
+    """Base of ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow`` compressors; compares and hashes by identity.
+
+    Parameters
+    ----------
+    configuration : parts and options
+    place : what tells process sets and frontends apart, for the handshake's name
+    """
+
+    step: Step
+
+    def __init__(self, configuration: Configuration, place: str) -> None:
+        self.configuration = configuration
+        self.name = configuration.name or ""
+        # Compressors meet for the handshake by the order in which they were made: names depend on the model, and a
+        # difference there is what the handshake is to find.
+        ordinal = next(_ORDINALS.setdefault(place, itertools.count()))
+        self.handshake_name = f"hvd_sparse.handshake.{place}.{ordinal}"
+
+    def _take_name(self, specs: Sequence[TensorSpec]) -> None:
+        """Settle the name that every collective bears; two live compressors must not share one."""
+        self.name = self.configuration.name or digest_of(specs)
+        other = _LIVE.get(self.name)
+        if other is not None and other is not self:
+            raise InvalidOption(
+                f"two compressors are called {self.name!r}, and their collectives would be mixed up: "
+                "give one of them name=..., or close() the one that is no longer needed"
+            )
+        _LIVE[self.name] = self
+
+    def stats(self) -> dict[str, Any]:
+        """What was really sent so far, JSON-able: ``core.stats.Stats.report`` says what each entry means."""
+        density = getattr(self.configuration.selector, "density", None)
+        return {"name": self.name, **self.step.stats.report(density)}
+
+    def config(self) -> dict[str, Any]:
+        """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""
+        return self.configuration.describe()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank keeps of every tensor: memory, threshold, completed steps.  Copies; each rank has its own."""
+        tensors = {
+            self.step.specs[position].key: {
+                "steps": state.steps,
+                "threshold": state.threshold,
+                "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
+            }
+            for position, state in self.step.settle_all().items()
+        }
+        return {"version": STATE_VERSION, "library": __version__, "config": self.config(), "tensors": tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a state back.  RankMismatch lists what differs when it is another model's or configuration's."""
+        differences = self._differences(state)
+        if differences:
+            raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
+        self.step.settle_all()
+        positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
+        for key, saved in state["tensors"].items():
+            tensor = self.step.state_of(positions[key])
+            tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
+            tensor.restore(saved["steps"], saved["threshold"])
+
+    def _differences(self, state: dict[str, Any]) -> list[str]:
+        if state.get("version") != STATE_VERSION:
+            return [f"it has version {state.get('version')!r}, this build reads {STATE_VERSION}"]
+        numels = {spec.key: spec.numel for spec in self.step.specs}
+        saved = Configuration.create(**state["config"])
+        found = [] if saved.digest == self.configuration.digest else [f"it was made with {saved}, not {self.configuration}"]
+        for key, tensor in state["tensors"].items():
+            for name, array in tensor["arrays"].items():
+                if len(array) != numels.get(key, -1):
+                    found.append(f"its {name} of {key!r} has {len(array)} entries, the tensor {numels.get(key, 'is unknown')}")
+        return found
+
+    def close(self) -> None:
+        """Give the name free; the compressor must not be used afterwards."""
+        if _LIVE.get(self.name) is self:
+            del _LIVE[self.name]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
+
+
+def digest_of(specs: Sequence[TensorSpec]) -> str:
+    """A short name made from the tensors' names and shapes."""
+    text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Every tensor has a name, and its own."""
+    seen: set[str] = set()
+    for position, key in enumerate(keys):
+        if not isinstance(key, str) or not key:
+            raise InvalidOption(f"tensor number {position} has the name {key!r}: give every tensor a name, a text of its own")
+        if key in seen:
+            raise InvalidOption(f"two tensors are called {key!r}: give every tensor a name of its own")
+        seen.add(key)

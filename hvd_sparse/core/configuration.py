@@ -1,0 +1,111 @@
+"""What a compressor does: its parts and the options that all methods share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from ..errors import InvalidOption
+from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
+from ..types import TensorSpec
+from .economy import is_dense_cheaper
+from .schedules.constant import Constant
+
+PARTS = {"selector": SELECTORS, "memory": MEMORIES, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES}
+LOCAL = {"name", "engine", "timeout_s"}
+"""Options that may differ between ranks."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
+
+    Attributes
+    ----------
+    selector, memory, codec, exchange, schedule : the parts
+    min_numel : tensors with fewer entries go dense
+    compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
+    rollback : keep the old state until a step is known good, at the price of a second buffer
+    allow_dense : a step at which dense moves no more bytes runs dense, residual included
+    telemetry : send the residual's norm with the carrier (one more pass over it)
+    engine : id of the kernels, or None for the best there is
+    name : part of every collective's name, or None for one made from the tensors' names and shapes
+    timeout_s : seconds after which a collective that did not finish is an error
+    """
+
+    selector: Any
+    memory: Any
+    codec: Any
+    exchange: Any
+    schedule: Any
+    min_numel: int = 1024
+    compress_1d: bool = False
+    rollback: bool = True
+    allow_dense: bool = True
+    telemetry: bool = False
+    engine: str | None = None
+    name: str | None = None
+    timeout_s: float | None = 600.0
+
+    @classmethod
+    def create(cls, *, selector: Any, schedule: Any = None, **options: Any) -> Configuration:
+        """From parts given as ids, ``{"id": ..., option: value}`` mappings or objects, and options."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise InvalidOption(f"unknown option {', '.join(map(repr, unknown))}; the common options are: {', '.join(known)}")
+        selector = SELECTORS.resolve(selector)
+        parts = {
+            "memory": MEMORIES.resolve(options.pop("memory", "error_feedback")),
+            "codec": CODECS.resolve(options.pop("codec", "index_value")),
+            "exchange": EXCHANGES.resolve(options.pop("exchange", "allgather")),
+            "schedule": Constant(selector.density) if schedule is None else SCHEDULES.resolve(schedule),
+        }
+        return cls(selector=selector, **parts, **options)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.min_numel, bool) or not isinstance(self.min_numel, int) or self.min_numel < 0:
+            raise InvalidOption(f"min_numel is {self.min_numel!r}: a whole number of entries, 0 or more")
+        if self.timeout_s is not None and not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise InvalidOption(f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait for ever")
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
+        if self.engine is not None:
+            ENGINES.get(self.engine)
+        for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
+            if not isinstance(getattr(self, option), bool):
+                raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able; ``Configuration.create(**described)`` is equal to this."""
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in PARTS}
+        return {**{part: configuration(getattr(self, part)) for part in PARTS}, **options}
+
+    @cached_property
+    def digest(self) -> str:
+        """What all ranks must share, as a SHA-256 in hexadecimal."""
+        shared = {name: value for name, value in self.describe().items() if name not in LOCAL}
+        return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def checksum(self) -> int:
+        """The digest in 32 bits, for message headers."""
+        return zlib.crc32(self.digest.encode())
+
+    def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
+        """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""
+        return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
+
+    def goes_dense(self, spec: TensorSpec, step: int, world_size: int) -> bool:
+        """Whether a compressed tensor's step runs dense: from shared quantities only."""
+        return self.allow_dense and is_dense_cheaper(self.schedule.density(step), world_size, self.codec.entry_bytes)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)
+        options = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS)
+        return f"{parts}, {options}"

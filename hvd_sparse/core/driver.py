@@ -1,0 +1,154 @@
+"""Moving a step's bytes, for frontends that can wait: numpy and PyTorch.
+
+``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress`` of a step drives
+all of the step's exchanges, phase by phase, in registration order: Horovod asks for results in hook order, which
+differs between ranks, so an exchange of two phases that only drove itself would wait for one that waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generator, NoReturn
+
+import numpy as np
+
+from ..errors import ExchangeTimeout, SparseError
+from .collective import Collective, Pending
+from .step import BucketRun, Step, StepRun, Ticket
+
+
+class Conversation:
+    """An exchange in progress: the generator and the collective that it waits for."""
+
+    def __init__(self, generator: Generator[Any, np.ndarray, Any], collective: Collective, name: str) -> None:
+        self._generator = generator
+        self._collective = collective
+        self._name = name
+        self._phase = 0
+        self._pending: Pending | None = None
+        self.result: Any = None
+        self.is_done = False
+        self._advance(None)
+
+    def _advance(self, received: np.ndarray | None) -> None:
+        try:
+            request = self._generator.send(received) if received is not None else next(self._generator)
+        except StopIteration as stop:
+            self.result, self.is_done, self._pending = stop.value, True, None
+            return
+        name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
+        self._phase += 1
+        self._pending = request.start(self._collective, name)
+
+    def step(self, timeout_s: float | None) -> None:
+        """Wait for the phase under way and start the next."""
+        assert self._pending is not None
+        self._advance(self._pending.wait(timeout_s))
+
+    def finish(self, timeout_s: float | None) -> Any:
+        while not self.is_done:
+            self.step(timeout_s)
+        return self.result
+
+
+class Driver:
+    """Joins a step object and a collective.
+
+    Parameters
+    ----------
+    step : the tensors
+    collective : of the process set that the gradients are reduced over
+    name : part of every collective's name
+    """
+
+    def __init__(self, step: Step, collective: Collective, name: str) -> None:
+        self.step = step
+        self.collective = collective
+        self.name = name
+        self._under_way: dict[BucketRun, Conversation] = {}
+        self._current: StepRun | None = None
+
+    def compress(self, position: int, gradient: np.ndarray) -> tuple[np.ndarray, Ticket]:
+        """``Step.compress``, and the start of the bucket's exchange when it is full."""
+        wire, ticket = self.step.compress(position, gradient, self.collective.rank, self.collective.world_size)
+        self._begin(ticket.run)
+        if ticket.bucket is not None and ticket.bucket.is_full:
+            self._start(ticket.bucket, ticket.run)
+        return wire, ticket
+
+    def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
+        """``Step.poison``."""
+        wire, ticket = self.step.poison(error, key, dtype, self.collective.rank, self.collective.world_size)
+        self._begin(ticket.run)
+        return wire, ticket
+
+    def decompress(self, reduced: np.ndarray, ticket: Ticket) -> np.ndarray:
+        """The reduced gradient, flat; on any error the whole step is taken back before it is raised."""
+        if ticket.run.failure is not None:
+            raise ticket.run.failure
+        try:
+            ticket.layout.read(reduced[: ticket.layout.size], ticket.key)  # refuses before anything is waited for
+            self._drive(ticket.run)
+            return self.step.result(ticket, reduced)
+        except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
+            self.step.fail(ticket.run, error)
+            raise
+
+    def refuse(self, ticket: Ticket) -> NoReturn:
+        """Raise what went wrong on this rank with a tensor that has no carrier to say so."""
+        error = self.step.local_failure(ticket)
+        self.step.fail(ticket.run, error)
+        raise error from ticket.error
+
+    def _begin(self, run: StepRun) -> None:
+        if run is self._current:
+            return
+        self._current = run
+        for bucket, conversation in list(self._under_way.items()):
+            if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
+                self._discard(bucket, conversation)  # left behind by a step that failed: its name must be free again
+
+    def _discard(self, bucket: BucketRun, conversation: Conversation) -> None:
+        del self._under_way[bucket]
+        try:
+            conversation.finish(self.step.configuration.timeout_s)
+        except SparseError:
+            pass  # the failed step has been reported already
+
+    def _start(self, bucket: BucketRun, run: StepRun) -> None:
+        collective = self.collective
+        message = self.step.message(bucket, run, collective.rank)
+        generator = self.step.configuration.exchange.run(message, collective.rank, collective.world_size)
+        self._under_way[bucket] = Conversation(generator, collective, f"hvd_sparse.{self.name}.{bucket.index}")
+
+    def _drive(self, run: StepRun) -> None:
+        """Finish all exchanges of a step; the first failure is raised when all are done."""
+        run.is_closed = True
+        buckets = [run.buckets[index] for index in sorted(run.buckets)]
+        for bucket in buckets:
+            if bucket.messages is None and bucket not in self._under_way:
+                self._start(bucket, run)
+        active = [bucket for bucket in buckets if bucket in self._under_way]
+        failure: SparseError | None = None
+        while active:
+            for bucket in active:
+                try:
+                    self._advance(bucket)
+                except ExchangeTimeout:
+                    raise
+                except SparseError as error:
+                    self._under_way.pop(bucket, None)
+                    failure = failure or error
+            active = [bucket for bucket in active if bucket in self._under_way]
+        if failure is not None:
+            raise failure
+
+    def _advance(self, bucket: BucketRun) -> None:
+        conversation = self._under_way[bucket]
+        try:
+            conversation.step(self.step.configuration.timeout_s)
+        except ExchangeTimeout as error:
+            keys = ", ".join(self.step.specs[i].key for i in bucket.members)
+            raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
+        if conversation.is_done:
+            del self._under_way[bucket]
+            self.step.receive(bucket, conversation.result)

@@ -1,0 +1,71 @@
+"""The contract of the kernels: all work on arrays that selectors, memories and the pipeline ask for.
+
+Engines restate these functions for speed; ``core.reference`` states them for clarity and is the oracle of
+every test.  The rules that make engines comparable:
+
+* an entry is at least a threshold when ``abs(x) >= dtype(threshold)``, the threshold rounded to the data's dtype;
+* of equal magnitudes the lower index goes first; indices come out ascending and unique, as uint32;
+* exact zeros are never taken, NaN is never taken;
+* integers and orderings are equal bit for bit between engines; only ``moments`` may differ, in its last digits;
+* a kernel writes to arguments named ``residual`` or ``out`` and to nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..types import Selection
+
+
+@dataclass(frozen=True)
+class Moments:
+    """One pass over a vector.
+
+    Attributes
+    ----------
+    abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is
+    abs_max : largest magnitude; NaN if any entry is NaN
+    nonzeros : entries that are not exactly zero
+    numel : all entries
+    """
+
+    abs_sum: float
+    abs_max: float
+    nonzeros: int
+    numel: int
+
+    @property
+    def abs_mean(self) -> float:
+        return self.abs_sum / self.numel if self.numel else 0.0
+
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.abs_sum) and np.isfinite(self.abs_max))
+
+
+class Kernels(Protocol):
+    """What an engine provides.  All vectors are 1-D, C-contiguous, float32 or float64."""
+
+    def moments(self, x: np.ndarray) -> Moments:
+        """Sum and maximum of magnitudes, and the count of non-zeros."""
+
+    def count_at_least(self, x: np.ndarray, threshold: float) -> int:
+        """How many magnitudes are at least the threshold."""
+
+    def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
+        """The entries whose magnitudes are at least the threshold; zeros never, whatever the threshold."""
+
+    def take_largest(self, x: np.ndarray, count: int) -> Selection:
+        """The ``count`` largest magnitudes, or all non-zeros where there are fewer."""
+
+    def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
+        """out = residual + gradient; ``out`` may be ``residual`` itself."""
+
+    def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
+        """residual[indices] = +0.0."""
+
+    def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
+        """out[indices] += values, for indices that are unique."""

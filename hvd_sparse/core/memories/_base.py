@@ -1,0 +1,50 @@
+"""What a memory is: the state of one tensor between its steps."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from ...types import Selection, TensorSpec
+from ..kernels import Kernels
+
+
+class MemoryState(Protocol):
+    """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it."""
+
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+        """The accumulated vector to select from: what was kept back, with this gradient."""
+
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
+        """Keep what was not sent.  ``sent`` is this rank's own message, decoded."""
+
+    def take_all(self) -> np.ndarray:
+        """Everything accumulated, to be sent dense; nothing is kept.  A copy."""
+
+    def commit(self) -> None:
+        """The step is good: its new version is the state."""
+
+    def roll_back(self) -> None:
+        """The step failed: as if it had not been."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The committed state, by name, for checkpoints: views, to be copied."""
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """The reverse of ``arrays``."""
+
+
+class Memory(Protocol):
+    """Makes states.  Implementations are frozen dataclasses, registered in ``MEMORIES``.
+
+    conserves : law 1 holds: what is sent and what stays are together exactly what was accumulated
+    """
+
+    id: ClassVar[str]
+    paper: ClassVar[str | None]
+    conserves: ClassVar[bool]
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> Any:
+        """The state of a tensor before its first step."""

@@ -1,0 +1,84 @@
+"""Error feedback: what is not sent now is added to the next gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from ...registry import MEMORIES
+from ...types import Selection, TensorSpec
+from ..staged import StagedArray, put_back
+from ..kernels import Kernels
+
+
+@MEMORIES.register("error_feedback")
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """Keep the residual of every tensor: accumulated minus sent.
+
+        accumulated = residual + gradient
+        residual'   = accumulated, with the sent entries set to zero                 (exact codecs)
+        residual'   = accumulated - decode(own message), at the sent entries         (lossy codecs)
+
+    Notes
+    -----
+    Sent entries are set to +0.0 rather than subtracted: the same for finite values, without a second rounding.
+
+    State: one float32 vector a tensor (float64 for float64 gradients), two with rollback.
+    Cost: one pass (read gradient and residual, write accumulated), and one write an entry sent.
+
+    Paper: stich2018sparsified.
+    """
+
+    paper: ClassVar[str | None] = "stich2018sparsified"
+    conserves: ClassVar[bool] = True
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState:
+        return ErrorFeedbackState(spec, rollback)
+
+
+class ErrorFeedbackState:
+    """The residual of one tensor.  Implements ``MemoryState``."""
+
+    def __init__(self, spec: TensorSpec, rollback: bool) -> None:
+        self.residual = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
+        self._sent = Selection.empty(spec.numel, spec.accumulator)
+
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+        kernels.compensate(gradient, self.residual.old, self.residual.new)
+        self._sent = Selection.empty(gradient.size, self.residual.new.dtype)
+        return self.residual.new
+
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
+        if is_exact:
+            kernels.clear(self.residual.new, sent.indices)
+        else:
+            self.residual.new[sent.indices] -= sent.values
+        if not self.residual.can_roll_back:
+            self._sent = sent
+
+    def take_all(self) -> np.ndarray:
+        everything = self.residual.new.copy()
+        if not self.residual.can_roll_back:
+            kept = np.arange(everything.size, dtype=np.uint32)
+            self._sent = Selection(kept, everything, everything.size)
+        self.residual.new[:] = 0
+        return everything
+
+    def commit(self) -> None:
+        self.residual.commit()
+
+    def roll_back(self) -> None:
+        """Without a second buffer the failed step's gradient stays in the residual; nothing is lost."""
+        if not self.residual.can_roll_back:
+            put_back(self.residual.old, self._sent)
+            self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"residual": self.residual.old}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self.residual.old[:] = arrays["residual"]

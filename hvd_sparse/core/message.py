@@ -1,0 +1,136 @@
+"""One rank's message for one bucket in one step: what an allgather carries.
+
+    offset  bytes     content (little-endian)
+    0       3         b"HSM"
+    3       1         wire version
+    4       1         kind: 0 entries, 1 an error, in words
+    5       3         zero
+    8       4         rank
+    12      4         step: completed steps of the bucket's first tensor
+    16      4         configuration: CRC-32 of the configuration's digest
+    20      4         members
+    24      8         bytes of the whole message
+    32      4*members position of every member among the registered tensors
+    ...     4         CRC-32 of everything before
+    ...               kind 0: the members' frames, one after the other (``codecs._frame``); a tensor that goes
+                      dense in this step has none, and is no member
+                      kind 1: CRC-32 (4 bytes) of the text, then the text in UTF-8
+
+An allgather joins the messages of all ranks without saying where one ends: each says so itself.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import CorruptPayload
+from .codecs._frame import WIRE_VERSION, measure_frame
+
+MAGIC = b"HSM"
+_HEAD = struct.Struct("<3sBB3xIIIIQ")
+_CRC = struct.Struct("<I")
+ENTRIES, ERROR = 0, 1
+ERROR_TEXT_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that was read and found whole.
+
+    Attributes
+    ----------
+    rank, step, configuration : who sent it, at which step, running what
+    members : positions of the tensors in it
+    frames : the encoded selection of each member, views of the buffer
+    error : what went wrong on that rank, or None
+    """
+
+    rank: int
+    step: int
+    configuration: int
+    members: tuple[int, ...]
+    frames: tuple[np.ndarray, ...]
+    error: str | None
+
+
+def overhead_bytes(members: int) -> int:
+    """Bytes of a message besides its frames."""
+    return _HEAD.size + 4 * members + _CRC.size
+
+
+def write_message(rank: int, step: int, configuration: int, frames: dict[int, np.ndarray]) -> np.ndarray:
+    """uint8: a message of entries; ``frames`` maps a member's position to its encoded selection."""
+    body = [frames[position] for position in sorted(frames)]
+    return _write(ENTRIES, rank, step, configuration, sorted(frames), body)
+
+
+def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
+    """uint8: a message that says why this rank has no entries."""
+    words = text.encode()[:ERROR_TEXT_LIMIT]
+    body = _CRC.pack(zlib.crc32(words)) + words
+    return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
+
+
+def _write(kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]) -> np.ndarray:
+    total = overhead_bytes(len(members)) + sum(part.size for part in body)
+    head = _HEAD.pack(MAGIC, WIRE_VERSION, kind, rank, step & 0xFFFFFFFF, configuration, len(members), total)
+    head += np.asarray(members, "<u4").tobytes()
+    head += _CRC.pack(zlib.crc32(head))
+    return np.concatenate([np.frombuffer(head, np.uint8), *body])
+
+
+def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
+    """The messages of all ranks, in rank order, from the bytes that an allgather returned."""
+    messages = []
+    offset = 0
+    for rank in range(world_size):
+        message, total = _read(gathered[offset:])
+        if message.rank != rank:
+            raise CorruptPayload(f"message {rank} of an allgather says that it is rank {message.rank}'s")
+        messages.append(message)
+        offset += total
+    if offset != gathered.size:
+        raise CorruptPayload(f"{gathered.size - offset} bytes follow the messages of {world_size} ranks")
+    return messages
+
+
+def _read(buffer: np.ndarray) -> tuple[Message, int]:
+    if buffer.size < overhead_bytes(0):
+        raise CorruptPayload(f"{buffer.size} bytes are left where a message should start: truncated")
+    magic, version, kind, rank, step, configuration, members, total = _HEAD.unpack_from(buffer[: _HEAD.size].tobytes())
+    if magic != MAGIC or version != WIRE_VERSION or kind not in (ENTRIES, ERROR):
+        raise CorruptPayload(f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's")
+    head_bytes = overhead_bytes(members)
+    if not head_bytes <= total <= buffer.size:
+        raise CorruptPayload(f"a message announces {total} bytes for {members} members and {buffer.size} are there")
+    head = buffer[:head_bytes].tobytes()
+    if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != zlib.crc32(head[: -_CRC.size]):
+        raise CorruptPayload("a message's checksum does not match its header: altered on its way")
+    positions = tuple(np.frombuffer(head, "<u4", members, _HEAD.size).tolist())
+    body = buffer[head_bytes:total]
+    if kind == ERROR:
+        return Message(rank, step, configuration, (), (), _read_error(body)), total
+    return Message(rank, step, configuration, positions, _split_frames(body, members), None), total
+
+
+def _read_error(body: np.ndarray) -> str:
+    words = body[_CRC.size :].tobytes()
+    if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != zlib.crc32(words):
+        raise CorruptPayload("an error message's checksum does not match its text: altered on its way")
+    return words.decode(errors="replace")
+
+
+def _split_frames(body: np.ndarray, members: int) -> tuple[np.ndarray, ...]:
+    frames = []
+    offset = 0
+    for _ in range(members):
+        size = measure_frame(body[offset:])
+        frames.append(body[offset : offset + size])
+        offset += size
+    if offset != body.size:
+        raise CorruptPayload(f"{body.size - offset} bytes follow the {members} frames of a message")
+    return tuple(frames)

@@ -1,0 +1,126 @@
+"""The walk of one tensor through one step, in its only place:
+
+    memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Iterable
+
+import numpy as np
+
+from ..errors import CorruptPayload, NonFiniteGradient
+from ..types import TensorSpec
+from .configuration import Configuration
+from .kernels import Kernels, Moments
+from .selectors._base import Context, Found
+
+
+class TensorState:
+    """What is kept of one tensor between its steps: memory, warm threshold, completed steps.
+
+    A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
+    """
+
+    def __init__(self, spec: TensorSpec, configuration: Configuration) -> None:
+        self.spec = spec
+        self.memory: Any = configuration.memory.create(spec, rollback=configuration.rollback)
+        self.threshold: float | None = None
+        self.steps = 0
+        self._new_threshold: float | None = None
+
+    def note_threshold(self, threshold: float | None) -> None:
+        self._new_threshold = threshold
+
+    def restore(self, steps: int, threshold: float | None) -> None:
+        """Go on from a checkpoint."""
+        self.steps, self.threshold, self._new_threshold = steps, threshold, threshold
+
+    def commit(self) -> None:
+        self.memory.commit()
+        self.threshold = self._new_threshold
+        self.steps += 1
+
+    def roll_back(self) -> None:
+        self.memory.roll_back()
+        self._new_threshold = self.threshold
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What one tensor sends in one step: a frame, or everything.
+
+    Attributes
+    ----------
+    frame : uint8, the encoded selection; None on a dense step
+    dense : all that was accumulated, flat; None on a sparse step
+    entries : how many entries are sent
+    norm : L2 norm of the residual, 0 unless telemetry is on
+    found : how the selection was come by; None on a dense step
+    """
+
+    frame: np.ndarray | None
+    dense: np.ndarray | None
+    entries: int
+    norm: float
+    found: Found | None
+
+
+class Pipeline:
+    """The five parts, joined."""
+
+    def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
+        self.configuration = configuration
+        self.kernels = kernels
+
+    def send(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
+        """This rank's half: take the gradient in, give out what is sent.
+
+        gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
+        """
+        if not self.configuration.rollback:
+            _check_finite(self.kernels.moments(gradient), gradient, state.spec, "gradient")
+        accumulated = state.memory.compensate(gradient, self.kernels)
+        moments = self.kernels.moments(accumulated)
+        _check_finite(moments, accumulated, state.spec, "gradient + residual")
+        if dense:
+            state.note_threshold(None)
+            return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
+        found = self._select(state, accumulated, moments)
+        codec = self.configuration.codec
+        frame = codec.encode(found.selection)
+        sent = found.selection if codec.is_exact else codec.decode(frame)
+        state.memory.update(sent, codec.is_exact, self.kernels)
+        state.note_threshold(found.threshold)
+        norm = float(np.linalg.norm(accumulated)) if self.configuration.telemetry else 0.0
+        return Outgoing(frame, None, found.selection.count, norm, found)
+
+    def _select(self, state: TensorState, accumulated: np.ndarray, moments: Moments) -> Found:
+        selector = self.configuration.selector.at_density(self.configuration.schedule.density(state.steps))
+        return selector.find(accumulated, Context(kernels=self.kernels, moments=moments, warm=state.threshold))
+
+    def receive(self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray) -> None:
+        """The other half: out += factor * (sum of all ranks' selections), in the order given, which is rank order.
+
+        out : flat, of the accumulator's dtype, zeros at first
+        """
+        for frame in frames:
+            selection = self.configuration.codec.decode(frame)
+            if selection.numel != spec.numel or selection.values.dtype != out.dtype:
+                raise CorruptPayload(
+                    f"tensor {spec.key!r} has {spec.numel} entries of {out.dtype}; a payload for it is for "
+                    f"{selection.numel} of {selection.values.dtype}"
+                )
+            values = selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
+            self.kernels.scatter_add(out, selection.indices, values)
+
+
+def _check_finite(moments: Moments, x: np.ndarray, spec: TensorSpec, what: str) -> None:
+    if not moments.is_finite:
+        bad = int(np.count_nonzero(~np.isfinite(x)))
+        raise NonFiniteGradient(
+            f"tensor {spec.key!r}: {bad} of {x.size} entries of {what} are NaN or Inf; "
+            "look for the step's loss, lower the learning rate, or clip gradients before they are compressed"
+        )

@@ -1,0 +1,71 @@
+"""Average gradients over ranks with numpy alone: the core without a framework.
+
+What both frontends do through Horovod, in one loop; tests compare them with it, and simulations run it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from ..types import TensorSpec
+from . import reference
+from .buckets import merge_small
+from .collective import Collective
+from .configuration import Configuration
+from .driver import Conversation, Driver
+from .handshake import describe_rank, handshake
+from .kernels import Kernels
+from .step import Step
+
+
+class Session:
+    """One rank's compressor for numpy gradients.
+
+    Parameters
+    ----------
+    configuration : parts and options
+    specs : the tensors, in the same order on every rank
+    collective : what runs between the ranks
+    average : divide by the number of ranks
+    buckets : members of every bucket, by position; None merges small neighbours
+
+    Tensors that the configuration does not compress are summed dense.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        specs: Sequence[TensorSpec],
+        collective: Collective,
+        *,
+        average: bool = True,
+        buckets: Sequence[tuple[int, ...]] | None = None,
+        kernels: Kernels | ModuleType = reference,
+    ) -> None:
+        plan = merge_small(specs, configuration) if buckets is None else buckets
+        self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
+        self.driver = Driver(self.step, collective, configuration.name or "session")
+        self.collective = collective
+        self.average = average
+        document = describe_rank(configuration, specs, self.driver.name)
+        shake = handshake(document, collective.world_size)
+        Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(configuration.timeout_s)
+
+    def reduce(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One step: the reduced gradients, of the shapes and dtypes given."""
+        factor = 1.0 / self.collective.world_size if self.average else 1.0
+        sent = {}
+        for position, spec in enumerate(self.step.specs):
+            if spec.key in gradients:
+                flat = np.ascontiguousarray(gradients[spec.key], spec.accumulator).reshape(-1)
+                is_sparse = self.step.configuration.is_sparse(spec.shape, spec.numel)
+                sent[spec.key] = self.driver.compress(position, flat) if is_sparse else (flat, None)
+        reduced = {key: self.collective.allreduce(wire, key).wait(None) * factor for key, (wire, _) in sent.items()}
+        results = {}
+        for key, (_, ticket) in sent.items():
+            flat = reduced[key] if ticket is None else self.driver.decompress(reduced[key], ticket)
+            results[key] = flat.reshape(gradients[key].shape).astype(gradients[key].dtype, copy=False)
+        return results

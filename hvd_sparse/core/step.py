@@ -1,0 +1,294 @@
+"""The step object: which tensors are in a step, what each bucket sends, and what becomes of it.
+
+It holds all state of a compressor, and no collective: ``core.driver`` and the TensorFlow frontend move bytes.
+
+A local failure never raises in ``compress``, where the other ranks would wait for what this one did not submit.
+It is written down: into the carrier's flag, and in words into the bucket's message.  All ranks then raise alike.
+
+A step is kept apart from the state until it is known good, which is when the tensor's next step begins; until
+then ``fail`` takes back all of the step's tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Sequence
+
+import numpy as np
+
+from ..errors import PeerFailure, RankMismatch, SparseError
+from ..types import TensorSpec
+from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
+from .configuration import Configuration
+from .kernels import Kernels
+from .message import Message, write_error, write_message
+from .pipeline import Outgoing, Pipeline, TensorState
+from .stats import Stats
+
+
+@dataclass(eq=False)
+class BucketRun:
+    """One bucket in one step: what its members send, then what all ranks sent."""
+
+    index: int
+    members: tuple[int, ...]
+    entered: set[int] = field(default_factory=set)
+    frames: dict[int, np.ndarray] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    messages: list[Message] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.entered) == len(self.members)
+
+
+@dataclass(eq=False)
+class StepRun:
+    """One step: from its first ``compress`` to the next step's."""
+
+    buckets: dict[int, BucketRun] = field(default_factory=dict)
+    entered: set[int] = field(default_factory=set)
+    completed: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    is_closed: bool = False
+    failure: Exception | None = None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One tensor in one step; what ``compress`` hands to ``decompress``."""
+
+    run: StepRun
+    key: str
+    layout: CarrierLayout = field(default_factory=lambda: carrier_layout(np.float64, 1))
+    position: int | None = None
+    bucket: BucketRun | None = None
+    outgoing: Outgoing | None = None
+    error: Exception | None = None
+    extra: object = None
+
+
+class Step:
+    """All tensors of a compressor and the step that they are in.
+
+    Parameters
+    ----------
+    configuration : parts and options
+    specs : the registered tensors, in the same order on every rank
+    buckets : members of every bucket, by position
+    kernels : the engine's kernels
+    carrier_dtype : of carriers that travel alone; None takes the accumulator's, as dense steps do
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        specs: Sequence[TensorSpec],
+        buckets: Sequence[tuple[int, ...]],
+        kernels: Kernels | ModuleType,
+        carrier_dtype: Any = None,
+    ) -> None:
+        self.configuration = configuration
+        self.specs = list(specs)
+        self.buckets = list(buckets)
+        self.pipeline = Pipeline(configuration, kernels)
+        self.carrier_dtype = carrier_dtype
+        self.stats = Stats()
+        self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
+        self._states: dict[int, TensorState] = {}
+        self._staged_by: dict[int, StepRun] = {}
+        self._run = StepRun(is_closed=True)
+        self._lock = threading.RLock()
+
+    # -- this rank's half -------------------------------------------------------------------------------------------
+
+    def compress(self, position: int, gradient: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
+        """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
+
+        gradient : flat, C-contiguous, of the accumulator's dtype
+
+        The array is the carrier, followed by all that was accumulated where this step of the tensor runs dense.
+        """
+        spec = self.specs[position]
+        ticket, state = self._enter(position)
+        dense = self.configuration.goes_dense(spec, state.steps, world_size)
+        ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
+        try:
+            ticket.outgoing = self.pipeline.send(state, gradient, dense=dense)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must hear of it
+            self._note_failure(ticket, error)
+        if ticket.outgoing is not None and ticket.outgoing.frame is not None and ticket.bucket is not None:
+            ticket.bucket.frames[position] = ticket.outgoing.frame
+        return self._write_wire(ticket, spec, state, rank, dense), ticket
+
+    def poison(self, error: Exception, key: str, dtype: Any, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
+        """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
+        layout = self.layout(dtype, world_size, alone=True)
+        with self._lock:
+            run = self._open_run(None)
+            ticket = Ticket(run, key, layout, error=error)
+            run.errors.append(_words(error))
+        carrier = layout.write(rank, 0, failed=True)
+        self.stats.count_bytes("carrier", carrier.nbytes)
+        return carrier, ticket
+
+    def layout(self, dtype: Any, world_size: int, *, alone: bool) -> CarrierLayout:
+        """How a carrier lies in memory, travelling alone or before a dense gradient of the dtype."""
+        return carrier_layout(self.carrier_dtype if alone and self.carrier_dtype is not None else dtype, world_size)
+
+    def _enter(self, position: int) -> tuple[Ticket, TensorState]:
+        with self._lock:
+            run = self._open_run(position)
+            self._settle(position)
+            state = self._states.get(position)
+            if state is None:
+                state = self._states[position] = TensorState(self.specs[position], self.configuration)
+            self._staged_by[position] = run
+            run.entered.add(position)
+            index = self._bucket_of[position]
+            if index not in run.buckets:
+                run.buckets[index] = BucketRun(index, self.buckets[index])
+            bucket = run.buckets[index]
+            bucket.entered.add(position)
+            return Ticket(run, self.specs[position].key, position=position, bucket=bucket), state
+
+    def _open_run(self, position: int | None) -> StepRun:
+        if self._run.is_closed or position in self._run.entered:
+            self._run = StepRun()
+        return self._run
+
+    def _settle(self, position: int) -> None:
+        """A tensor begins another step: its last one is kept if it was completed, else taken back."""
+        run = self._staged_by.pop(position, None)
+        if run is None:
+            return
+        if position in run.completed and run.failure is None:
+            self._states[position].commit()
+        else:
+            self._states[position].roll_back()
+
+    def _note_failure(self, ticket: Ticket, error: Exception) -> None:
+        ticket.error = error
+        if ticket.bucket is not None:
+            ticket.bucket.errors.append(_words(error))
+
+    def _write_wire(self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool) -> np.ndarray:
+        sent = ticket.outgoing
+        identity = f"{self.configuration.digest}|{spec.key}|{state.steps}|{dense}"
+        checksum = zlib.crc32(identity.encode()) & ((1 << CHECKSUM_BITS) - 1)
+        density = sent.entries / spec.numel if sent is not None else 0.0
+        norm = sent.norm if sent is not None else 0.0
+        carrier = ticket.layout.write(rank, checksum, failed=sent is None, density=density, norm=norm)
+        self.stats.count_bytes("carrier", carrier.nbytes)
+        if not dense:
+            return carrier
+        everything = sent.dense if sent is not None and sent.dense is not None else np.zeros(spec.numel, carrier.dtype)
+        self.stats.count_bytes("dense", everything.nbytes)
+        return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
+
+    def message(self, bucket: BucketRun, run: StepRun, rank: int) -> np.ndarray:
+        """The bytes that this rank gives to the bucket's exchange.  Never empty, whatever happened."""
+        errors = bucket.errors + run.errors
+        step = max((self._states[position].steps for position in bucket.entered), default=0)
+        if errors:
+            message = write_error(rank, step, self.configuration.checksum, "; ".join(errors))
+        else:
+            message = write_message(rank, step, self.configuration.checksum, bucket.frames)
+        self.stats.count_bytes("payload", message.nbytes)
+        return message
+
+    # -- what all ranks sent ----------------------------------------------------------------------------------------
+
+    def receive(self, bucket: BucketRun, messages: list[Message]) -> None:
+        """Accept the messages of all ranks for a bucket.
+
+        Raises
+        ------
+        PeerFailure : some rank says what went wrong there
+        RankMismatch : a rank runs another configuration or step, or sent other tensors
+        """
+        failed = [f"rank {message.rank}: {message.error}" for message in messages if message.error is not None]
+        if failed:
+            raise PeerFailure("compressing failed on " + "; on ".join(failed))
+        first = messages[0]
+        for message in messages:
+            if (message.configuration, message.step, message.members) != (first.configuration, first.step, first.members):
+                raise RankMismatch(
+                    f"bucket {bucket.index}: rank {message.rank} is at step {message.step} with tensors "
+                    f"{self._keys(message.members)}, rank {first.rank} at step {first.step} with {self._keys(first.members)}; "
+                    "all ranks must compress the same tensors at every step, with the same options"
+                )
+        bucket.messages = messages
+
+    def _keys(self, members: Sequence[int]) -> list[str]:
+        return [self.specs[i].key if i < len(self.specs) else f"number {i}" for i in members]
+
+    def result(self, ticket: Ticket, reduced: np.ndarray) -> np.ndarray:
+        """The reduced gradient of a tensor: flat, of the accumulator's dtype.
+
+        reduced : what Horovod made of the array that ``compress`` gave it
+        """
+        report = ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
+        if ticket.error is not None:
+            raise self.local_failure(ticket) from ticket.error
+        if report.failures:
+            raise PeerFailure(f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why")
+        assert ticket.position is not None and ticket.bucket is not None and ticket.outgoing is not None
+        spec = self.specs[ticket.position]
+        if ticket.outgoing.dense is not None:
+            result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
+        else:
+            result = np.zeros(spec.numel, spec.accumulator)
+            messages = ticket.bucket.messages or []
+            frames = [m.frames[m.members.index(ticket.position)] for m in messages]
+            self.pipeline.receive(spec, frames, report.factor, result)
+        self._count(ticket, spec)
+        ticket.run.completed.add(ticket.position)
+        return result
+
+    def local_failure(self, ticket: Ticket) -> PeerFailure:
+        assert ticket.error is not None
+        return PeerFailure(f"compressing failed on this rank: {_words(ticket.error)}")
+
+    def _count(self, ticket: Ticket, spec: TensorSpec) -> None:
+        sent = ticket.outgoing
+        assert sent is not None
+        if sent.found is None:
+            self.stats.count_tensor(spec.key, dense_steps=1)
+            return
+        self.stats.count_tensor(
+            spec.key, sparse_steps=1, entries_sent=sent.entries, entries_total=spec.numel,
+            passes=sent.found.passes, fallbacks=int(sent.found.is_fallback),
+        )  # fmt: skip
+
+    def fail(self, run: StepRun, failure: Exception) -> None:
+        """Take the step back, all of its tensors: as if it had not been."""
+        with self._lock:
+            run.is_closed = True
+            run.failure = run.failure or failure
+            for position in run.entered:
+                if self._staged_by.get(position) is run:
+                    self._settle(position)
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def settle_all(self) -> dict[int, TensorState]:
+        """The states of all tensors that had a step, the last good step included."""
+        with self._lock:
+            self._run.is_closed = True
+            for position in list(self._staged_by):
+                self._settle(position)
+            return dict(self._states)
+
+    def state_of(self, position: int) -> TensorState:
+        """The state of a tensor, made if it had no step yet."""
+        with self._lock:
+            self._settle(position)
+            return self._states.setdefault(position, TensorState(self.specs[position], self.configuration))
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

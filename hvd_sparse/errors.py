@@ -1,0 +1,54 @@
+"""Every error that hvd_sparse raises on purpose: one root, one class per kind of remedy.
+
+A message names the tensor (where there is one), the value that was wrong and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class SparseError(Exception):
+    """Root of all errors of hvd_sparse."""
+
+
+class UnknownName(SparseError, LookupError):
+    """An id that no registry knows; the message lists those that exist."""
+
+
+class InvalidOption(SparseError, ValueError):
+    """An option whose value or combination makes no sense."""
+
+
+class UnsupportedInput(SparseError, TypeError):
+    """A tensor that cannot be compressed: its dtype, its device, its size, its name."""
+
+
+class UnsupportedEngine(SparseError, RuntimeError):
+    """An engine that is not installed, or lacks what was asked of it."""
+
+
+class UnsupportedReduction(SparseError, RuntimeError):
+    """Horovod reduced by something else than Sum or Average, or over another process set."""
+
+
+class UnknownGradient(SparseError, LookupError):
+    """A gradient that belongs to no tensor that was registered with the compressor."""
+
+
+class NonFiniteGradient(SparseError, ArithmeticError):
+    """NaN or Inf in what would have been accumulated."""
+
+
+class CorruptPayload(SparseError, ValueError):
+    """Bytes that are no message of ours: truncated, altered or of another version."""
+
+
+class RankMismatch(SparseError, RuntimeError):
+    """Ranks run different models, configurations or steps."""
+
+
+class PeerFailure(SparseError, RuntimeError):
+    """Some rank failed inside ``compress``; the message carries its words."""
+
+
+class ExchangeTimeout(SparseError, TimeoutError):
+    """A collective did not finish in ``timeout_s`` seconds."""

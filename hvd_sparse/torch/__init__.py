@@ -1,0 +1,5 @@
+"""Gradient sparsification for ``horovod.torch``."""
+
+from .compression import Compression, TorchCompressor
+
+__all__ = ["Compression", "TorchCompressor"]

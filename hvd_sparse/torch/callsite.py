@@ -1,0 +1,39 @@
+"""Look at who calls ``compress``, once, before anything is sent.
+
+Where Horovod's optimizer and the compressor have different process sets, some ranks would wait for others that
+never come.  Horovod does not tell a compressor its process set; its calling frame has it.  This is an aid that a
+clear error depends on, not the law: the carrier proves the process set at every step.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..collectives.horovod_torch import hvd
+from ..errors import RankMismatch, UnsupportedReduction
+
+FRAMES = 8
+
+
+def check_call_site(process_set: Any) -> None:
+    """Compare with the optimizer that calls; silent where no optimizer of Horovod's does."""
+    frame = sys._getframe(1)
+    for _ in range(FRAMES):
+        if frame is None:
+            return
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
+            _compare(caller, process_set)
+            return
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _compare(optimizer: Any, process_set: Any) -> None:
+    if optimizer.process_set.process_set_id != process_set.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, the optimizer's is {optimizer.process_set}: "
+            "give process_set= to both"
+        )
+    if getattr(optimizer, "op", hvd.Average) not in (hvd.Average, hvd.Sum):
+        raise UnsupportedReduction("the optimizer's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one")

@@ -1,0 +1,138 @@
+"""The compressor that PyTorch programs give to ``hvd.DistributedOptimizer(compression=...)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable
+
+import numpy as np
+import torch
+
+from ..collectives.horovod_torch import HorovodTorchCollective, hvd
+from ..core.buckets import merge_small
+from ..core.compressor import Compressor, check_keys
+from ..core.configuration import Configuration
+from ..core.driver import Conversation, Driver
+from ..core.handshake import describe_rank, handshake
+from ..core.methods import Methods
+from ..core.step import Step, Ticket
+from ..engines import resolve_engine
+from ..errors import InvalidOption, SparseError, UnsupportedReduction
+from .callsite import check_call_site
+from .identity import ParameterIndex
+from .views import check_device, flatten, like, spec_of, unflatten
+
+
+@dataclass(eq=False)
+class DenseTicket:
+    """A tensor that Horovod's allreduce takes as it is."""
+
+    gradient: torch.Tensor
+    poisoned: Ticket | None = None
+
+
+class TorchCompressor(Compressor):
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
+
+    def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]], configuration: Configuration, process_set: Any) -> None:
+        named = _check_named(named_parameters)
+        specs = [spec_of(name, parameter) for name, parameter in named]
+        self.process_set = hvd.global_process_set if process_set is None else process_set
+        super().__init__(configuration, f"torch.{self.process_set.process_set_id}")
+        self._take_name(specs)
+        kernels = resolve_engine(configuration.engine)
+        self.step = Step(configuration, specs, merge_small(specs, configuration), kernels, carrier_dtype=np.float64)
+        self._driver = Driver(self.step, HorovodTorchCollective(self.process_set), self.name)
+        self._index = ParameterIndex(named)
+        self._has_shaken_hands = False
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
+        if isinstance(tensor, torch.nn.Parameter):
+            raise UnsupportedReduction(
+                "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no sum to restore; "
+                "use op=hvd.Average or hvd.Sum"
+            )
+        if not self._has_shaken_hands:
+            self._shake_hands()
+        try:
+            position = self._index.find(tensor)
+            spec = self.step.specs[position]
+            check_device(spec.key, tensor)
+        except SparseError as error:
+            return self._poison(error, tensor)
+        if not self.configuration.is_sparse(spec.shape, spec.numel):
+            return self._leave_dense(tensor)
+        wire, ticket = self._driver.compress(position, flatten(tensor, spec))
+        ticket.extra = tensor
+        return torch.from_numpy(wire), ticket
+
+    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was given."""
+        if ctx is None:
+            return tensor  # a sparse gradient, which Horovod exchanged by itself
+        if isinstance(ctx, DenseTicket):
+            if ctx.poisoned is not None:
+                self._driver.refuse(ctx.poisoned)
+            return like(tensor, ctx.gradient)
+        return unflatten(self._driver.decompress(tensor.numpy(), ctx), ctx.extra)
+
+    def close(self) -> None:
+        super().close()
+        self._index.close()
+
+    def _shake_hands(self) -> None:
+        check_call_site(self.process_set)
+        collective = self._driver.collective
+        document = describe_rank(self.configuration, self.step.specs, self.name)
+        Conversation(handshake(document, collective.world_size), collective, self.handshake_name).finish(
+            self.configuration.timeout_s
+        )
+        self._has_shaken_hands = True
+
+    def _leave_dense(self, gradient: torch.Tensor, poisoned: Ticket | None = None) -> tuple[torch.Tensor, DenseTicket]:
+        """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
+        dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
+        dense = dense.contiguous()
+        self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
+        return dense, DenseTicket(gradient, poisoned)
+
+    def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Submit what the other ranks expect for such a tensor, marked as failed."""
+        wire, ticket = self._driver.poison(error, f"of shape {list(gradient.shape)}", np.float64)
+        if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
+            return self._leave_dense(gradient, ticket)
+        return torch.from_numpy(wire), ticket
+
+
+class Compression(Methods):
+    """Gradient sparsification for ``horovod.torch``.
+
+    ``params`` of every method are ``model.named_parameters()``, the same that Horovod is given:
+
+        compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+                                             compression=compression)
+
+    Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
+    float32, float64 for float64 gradients.
+    """
+
+    @classmethod
+    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TorchCompressor:
+        return TorchCompressor(params, configuration, process_set)
+
+
+def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(named_parameters, torch.nn.Module):
+        named_parameters = named_parameters.named_parameters()
+    named = list(named_parameters)
+    for item in named:
+        if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], torch.Tensor):
+            raise InvalidOption(
+                f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give model.named_parameters()"
+            )
+    if not named:
+        raise InvalidOption("no parameters were given: a generator can be used only once, call model.named_parameters() again")
+    check_keys([name for name, _ in named])
+    return named

@@ -1,0 +1,77 @@
+"""Which parameter does a gradient belong to?  Horovod calls ``compress(tensor)`` without a name.
+
+The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.  The proof is
+that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod made itself (zeros for a
+parameter that took no part) have no hook and are found by asking every parameter.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ..errors import UnknownGradient
+
+
+class ParameterIndex:
+    """Finds the position of the parameter that a gradient belongs to."""
+
+    def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self._named = list(named_parameters)
+        self._position_at: dict[int, int] = {}
+        self._last_hooked: int | None = None
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(_recorder(weakref.ref(self), position))
+            for position, (_, parameter) in enumerate(self._named)
+            if parameter.requires_grad and parameter.is_leaf
+        ]
+
+    def record(self, position: int, gradient: torch.Tensor) -> None:
+        self._last_hooked = position
+        if not gradient.is_sparse:
+            self._position_at[gradient.data_ptr()] = position
+
+    def find(self, gradient: torch.Tensor) -> int:
+        """The position of its parameter; UnknownGradient if it belongs to none, or to more than one that could be."""
+        hint = self._position_at.get(gradient.data_ptr())
+        if hint is not None and self._named[hint][1].grad is gradient:
+            return hint
+        for position, (_, parameter) in enumerate(self._named):
+            if parameter.grad is gradient:
+                return position
+        return self._find_densified(gradient)
+
+    def _find_densified(self, gradient: torch.Tensor) -> int:
+        """``sparse_as_dense`` hands over a dense copy of a sparse gradient."""
+        candidates = [
+            position
+            for position, (_, parameter) in enumerate(self._named)
+            if parameter.grad is not None and parameter.grad.is_sparse and parameter.shape == gradient.shape
+        ]
+        if self._last_hooked in candidates:
+            return self._last_hooked
+        if len(candidates) == 1:
+            return candidates[0]
+        raise UnknownGradient(
+            f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} parameters given to the "
+            "compressor"
+            + (f" for certain: {len(candidates)} of them could have it" if candidates else "")
+            + "; give it the same named_parameters as hvd.DistributedOptimizer"
+        )
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Callable[[Any], None]:
+    """A hook that does not keep the index, and with it the compressor, alive."""
+
+    def record(parameter: torch.Tensor) -> None:
+        owner = index()
+        if owner is not None and parameter.grad is not None:
+            owner.record(position, parameter.grad)
+
+    return record

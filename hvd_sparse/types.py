@@ -1,0 +1,80 @@
+"""The values that travel between the parts: plain, frozen, framework-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import UnsupportedInput
+
+INDEX_LIMIT = 2**32
+"""Indices are uint32, so a tensor has fewer entries than this."""
+
+FLOATS = {"float16", "bfloat16", "float32", "float64"}
+"""The gradient dtypes that are compressed; float16 and bfloat16 are accumulated in float32."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The entries of one tensor that are sent.
+
+    Attributes
+    ----------
+    indices : uint32 [count], ascending and unique
+    values : float32 or float64 [count], the entries at those indices
+    numel : entries in the tensor they were chosen from
+    """
+
+    indices: np.ndarray
+    values: np.ndarray
+    numel: int
+
+    @property
+    def count(self) -> int:
+        return int(self.indices.size)
+
+    @classmethod
+    def empty(cls, numel: int, dtype: Any = np.float32) -> Selection:
+        return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What all ranks must agree on about one registered tensor.
+
+    Attributes
+    ----------
+    key : its stable name
+    shape : its dimensions, () for a scalar
+    dtype : name of the gradient's dtype, for instance "float32"
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in FLOATS:
+            raise UnsupportedInput(
+                f"tensor {self.key!r} has dtype {self.dtype}: only {', '.join(sorted(FLOATS))} can be compressed; "
+                "leave it out of the parameters given to the compressor"
+            )
+        if self.numel >= INDEX_LIMIT:
+            raise UnsupportedInput(
+                f"tensor {self.key!r} has {self.numel} entries: indices are 32 bits wide, so at most {INDEX_LIMIT - 1}; "
+                "split it into several parameters"
+            )
+
+    @property
+    def numel(self) -> int:
+        numel = 1
+        for dimension in self.shape:
+            numel *= int(dimension)
+        return numel
+
+    @property
+    def accumulator(self) -> np.dtype:
+        """Dtype of the residual: float64 for float64 gradients, else float32."""
+        return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
