@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import Any, Callable, Iterator, TypeVar
+from collections.abc import Iterator
+from typing import Any, Callable, TypeVar
 
 from .errors import InvalidOption, UnknownName
 
@@ -65,7 +66,9 @@ class Registry:
             if name not in options and field.default is field.default_factory is dataclasses.MISSING
         )
         if unknown or missing:
-            wrong = [f"unknown option {name!r}" for name in unknown] + [f"option {name!r} is missing" for name in missing]
+            wrong = [f"unknown option {name!r}" for name in unknown] + [
+                f"option {name!r} is missing" for name in missing
+            ]
             raise InvalidOption(f"{self.kind} {id!r}: {', '.join(wrong)}; its options: {', '.join(fields) or 'none'}")
         return cls(**options)
 

@@ -54,7 +54,7 @@ class LocalWorld:
         def call(rank: int) -> None:
             try:
                 results[rank] = function(LocalCollective(self, rank), *arguments)
-            except BaseException as error:  # noqa: BLE001 - it is the rank's result
+            except BaseException as error:
                 results[rank] = error
 
         threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(self.world_size)]
@@ -78,7 +78,9 @@ class LocalWorld:
 
 
 class _LocalPending:
-    def __init__(self, world: LocalWorld, meeting: _Meeting, name: str, finish: Callable[[list[Any]], np.ndarray]) -> None:
+    def __init__(
+        self, world: LocalWorld, meeting: _Meeting, name: str, finish: Callable[[list[Any]], np.ndarray]
+    ) -> None:
         self._world, self._meeting, self._name, self._finish = world, meeting, name, finish
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
@@ -130,5 +132,8 @@ class LocalCollective:
         parts = np.split(array.copy(), np.cumsum(splits)[:-1])
         rank = self.rank
         return self._submit(
-            f"alltoall.{name}", parts, array.nbytes, lambda everything: np.concatenate([parts[rank] for parts in everything])
+            f"alltoall.{name}",
+            parts,
+            array.nbytes,
+            lambda everything: np.concatenate([parts[rank] for parts in everything]),
         )

@@ -15,7 +15,8 @@ All but the ranks is scaled down so that the carriers of different ranks are far
 vectors Adasum makes their average and could not be told from it.
 
 Sums are recovered by rounding.  How many bits fit a word follows from the dtype and the number of ranks:
-20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32.  float16 and bfloat16 cannot hold a carrier: they travel as float32.
+20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32.  float16 and bfloat16 cannot hold a carrier:
+they travel as float32.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import weakref
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class Compressor:
                 "threshold": state.threshold,
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
-            for position, state in self.step.settle_all().items()
+            for position, state in self.step.staging.settle_all().items()
         }
         return {"version": STATE_VERSION, "library": __version__, "config": self.config(), "tensors": tensors}
 
@@ -77,10 +78,10 @@ class Compressor:
         differences = self._differences(state)
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
-        self.step.settle_all()
+        self.step.staging.settle_all()
         positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
         for key, saved in state["tensors"].items():
-            tensor = self.step.state_of(positions[key])
+            tensor = self.step.staging.state_of(positions[key])
             tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
             tensor.restore(saved["steps"], saved["threshold"])
 
@@ -89,11 +90,15 @@ class Compressor:
             return [f"it has version {state.get('version')!r}, this build reads {STATE_VERSION}"]
         numels = {spec.key: spec.numel for spec in self.step.specs}
         saved = Configuration.create(**state["config"])
-        found = [] if saved.digest == self.configuration.digest else [f"it was made with {saved}, not {self.configuration}"]
+        found = (
+            [] if saved.digest == self.configuration.digest else [f"it was made with {saved}, not {self.configuration}"]
+        )
         for key, tensor in state["tensors"].items():
             for name, array in tensor["arrays"].items():
                 if len(array) != numels.get(key, -1):
-                    found.append(f"its {name} of {key!r} has {len(array)} entries, the tensor {numels.get(key, 'is unknown')}")
+                    found.append(
+                        f"its {name} of {key!r} has {len(array)} entries, the tensor {numels.get(key, 'is unknown')}"
+                    )
         return found
 
     def close(self) -> None:
@@ -116,7 +121,9 @@ def check_keys(keys: Sequence[str]) -> None:
     seen: set[str] = set()
     for position, key in enumerate(keys):
         if not isinstance(key, str) or not key:
-            raise InvalidOption(f"tensor number {position} has the name {key!r}: give every tensor a name, a text of its own")
+            raise InvalidOption(
+                f"tensor number {position} has the name {key!r}: give every tensor a name, a text of its own"
+            )
         if key in seen:
             raise InvalidOption(f"two tensors are called {key!r}: give every tensor a name of its own")
         seen.add(key)

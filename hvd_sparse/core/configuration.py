@@ -58,7 +58,9 @@ class Configuration:
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:
-            raise InvalidOption(f"unknown option {', '.join(map(repr, unknown))}; the common options are: {', '.join(known)}")
+            raise InvalidOption(
+                f"unknown option {', '.join(map(repr, unknown))}; the common options are: {', '.join(known)}"
+            )
         selector = SELECTORS.resolve(selector)
         parts = {
             "memory": MEMORIES.resolve(options.pop("memory", "error_feedback")),

@@ -7,13 +7,16 @@ differs between ranks, so an exchange of two phases that only drove itself would
 
 from __future__ import annotations
 
-from typing import Any, Generator, NoReturn
+import contextlib
+from collections.abc import Generator
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..errors import ExchangeTimeout, SparseError
 from .collective import Collective, Pending
-from .step import BucketRun, Step, StepRun, Ticket
+from .runs import BucketRun, StepRun, Ticket
+from .step import Step
 
 
 class Conversation:
@@ -109,10 +112,8 @@ class Driver:
 
     def _discard(self, bucket: BucketRun, conversation: Conversation) -> None:
         del self._under_way[bucket]
-        try:
+        with contextlib.suppress(SparseError):  # the failed step has been reported already
             conversation.finish(self.step.configuration.timeout_s)
-        except SparseError:
-            pass  # the failed step has been reported already
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective

@@ -75,7 +75,9 @@ def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarr
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
 
 
-def _write(kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]) -> np.ndarray:
+def _write(
+    kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]
+) -> np.ndarray:
     total = overhead_bytes(len(members)) + sum(part.size for part in body)
     head = _HEAD.pack(MAGIC, WIRE_VERSION, kind, rank, step & 0xFFFFFFFF, configuration, len(members), total)
     head += np.asarray(members, "<u4").tobytes()

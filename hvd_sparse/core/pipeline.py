@@ -1,13 +1,14 @@
 """The walk of one tensor through one step, in its only place:
 
-    memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
+memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,9 @@ class Pipeline:
 
     def _select(self, state: TensorState, accumulated: np.ndarray, moments: Moments) -> Found:
         selector = self.configuration.selector.at_density(self.configuration.schedule.density(state.steps))
-        return selector.find(accumulated, Context(kernels=self.kernels, moments=moments, warm=state.threshold))
+        context = Context(kernels=self.kernels, moments=moments, warm=state.threshold)
+        found: Found = selector.find(accumulated, context)
+        return found
 
     def receive(self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray) -> None:
         """The other half: out += factor * (sum of all ranks' selections), in the order given, which is rank order.

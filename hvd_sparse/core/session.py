@@ -5,8 +5,8 @@ What both frontends do through Horovod, in one loop; tests compare them with it,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Mapping, Sequence
 
 import numpy as np
 

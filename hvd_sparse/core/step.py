@@ -4,71 +4,27 @@ It holds all state of a compressor, and no collective: ``core.driver`` and the T
 
 A local failure never raises in ``compress``, where the other ranks would wait for what this one did not submit.
 It is written down: into the carrier's flag, and in words into the bucket's message.  All ranks then raise alike.
-
-A step is kept apart from the state until it is known good, which is when the tensor's next step begins; until
-then ``fail`` takes back all of the step's tensors.
 """
 
 from __future__ import annotations
 
-import threading
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 
-from ..errors import PeerFailure, RankMismatch, SparseError
+from ..errors import PeerFailure, RankMismatch
 from ..types import TensorSpec
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
 from .configuration import Configuration
 from .kernels import Kernels
 from .message import Message, write_error, write_message
-from .pipeline import Outgoing, Pipeline, TensorState
+from .pipeline import Pipeline, TensorState
+from .runs import BucketRun, StepRun, Ticket
+from .staging import Staging
 from .stats import Stats
-
-
-@dataclass(eq=False)
-class BucketRun:
-    """One bucket in one step: what its members send, then what all ranks sent."""
-
-    index: int
-    members: tuple[int, ...]
-    entered: set[int] = field(default_factory=set)
-    frames: dict[int, np.ndarray] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    messages: list[Message] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.entered) == len(self.members)
-
-
-@dataclass(eq=False)
-class StepRun:
-    """One step: from its first ``compress`` to the next step's."""
-
-    buckets: dict[int, BucketRun] = field(default_factory=dict)
-    entered: set[int] = field(default_factory=set)
-    completed: set[int] = field(default_factory=set)
-    errors: list[str] = field(default_factory=list)
-    is_closed: bool = False
-    failure: Exception | None = None
-
-
-@dataclass(eq=False)
-class Ticket:
-    """One tensor in one step; what ``compress`` hands to ``decompress``."""
-
-    run: StepRun
-    key: str
-    layout: CarrierLayout = field(default_factory=lambda: carrier_layout(np.float64, 1))
-    position: int | None = None
-    bucket: BucketRun | None = None
-    outgoing: Outgoing | None = None
-    error: Exception | None = None
-    extra: object = None
 
 
 class Step:
@@ -98,10 +54,7 @@ class Step:
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
-        self._states: dict[int, TensorState] = {}
-        self._staged_by: dict[int, StepRun] = {}
-        self._run = StepRun(is_closed=True)
-        self._lock = threading.RLock()
+        self.staging = Staging(configuration, self.specs)
 
     # -- this rank's half -------------------------------------------------------------------------------------------
 
@@ -118,7 +71,7 @@ class Step:
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
         try:
             ticket.outgoing = self.pipeline.send(state, gradient, dense=dense)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must hear of it
+        except Exception as error:
             self._note_failure(ticket, error)
         if ticket.outgoing is not None and ticket.outgoing.frame is not None and ticket.bucket is not None:
             ticket.bucket.frames[position] = ticket.outgoing.frame
@@ -127,10 +80,9 @@ class Step:
     def poison(self, error: Exception, key: str, dtype: Any, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
         layout = self.layout(dtype, world_size, alone=True)
-        with self._lock:
-            run = self._open_run(None)
-            ticket = Ticket(run, key, layout, error=error)
-            run.errors.append(_words(error))
+        run = self.staging.open_run(None)
+        ticket = Ticket(run, key, layout, error=error)
+        run.errors.append(_words(error))
         carrier = layout.write(rank, 0, failed=True)
         self.stats.count_bytes("carrier", carrier.nbytes)
         return carrier, ticket
@@ -140,35 +92,15 @@ class Step:
         return carrier_layout(self.carrier_dtype if alone and self.carrier_dtype is not None else dtype, world_size)
 
     def _enter(self, position: int) -> tuple[Ticket, TensorState]:
-        with self._lock:
-            run = self._open_run(position)
-            self._settle(position)
-            state = self._states.get(position)
-            if state is None:
-                state = self._states[position] = TensorState(self.specs[position], self.configuration)
-            self._staged_by[position] = run
-            run.entered.add(position)
+        with self.staging.lock:
+            run = self.staging.open_run(position)
+            state = self.staging.enter(position, run)
             index = self._bucket_of[position]
             if index not in run.buckets:
                 run.buckets[index] = BucketRun(index, self.buckets[index])
             bucket = run.buckets[index]
             bucket.entered.add(position)
             return Ticket(run, self.specs[position].key, position=position, bucket=bucket), state
-
-    def _open_run(self, position: int | None) -> StepRun:
-        if self._run.is_closed or position in self._run.entered:
-            self._run = StepRun()
-        return self._run
-
-    def _settle(self, position: int) -> None:
-        """A tensor begins another step: its last one is kept if it was completed, else taken back."""
-        run = self._staged_by.pop(position, None)
-        if run is None:
-            return
-        if position in run.completed and run.failure is None:
-            self._states[position].commit()
-        else:
-            self._states[position].roll_back()
 
     def _note_failure(self, ticket: Ticket, error: Exception) -> None:
         ticket.error = error
@@ -192,7 +124,7 @@ class Step:
     def message(self, bucket: BucketRun, run: StepRun, rank: int) -> np.ndarray:
         """The bytes that this rank gives to the bucket's exchange.  Never empty, whatever happened."""
         errors = bucket.errors + run.errors
-        step = max((self._states[position].steps for position in bucket.entered), default=0)
+        step = max((self.staging.steps_of(position) for position in bucket.entered), default=0)
         if errors:
             message = write_error(rank, step, self.configuration.checksum, "; ".join(errors))
         else:
@@ -215,7 +147,11 @@ class Step:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
         first = messages[0]
         for message in messages:
-            if (message.configuration, message.step, message.members) != (first.configuration, first.step, first.members):
+            if (message.configuration, message.step, message.members) != (
+                first.configuration,
+                first.step,
+                first.members,
+            ):
                 raise RankMismatch(
                     f"bucket {bucket.index}: rank {message.rank} is at step {message.step} with tensors "
                     f"{self._keys(message.members)}, rank {first.rank} at step {first.step} with {self._keys(first.members)}; "
@@ -235,7 +171,9 @@ class Step:
         if ticket.error is not None:
             raise self.local_failure(ticket) from ticket.error
         if report.failures:
-            raise PeerFailure(f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why")
+            raise PeerFailure(
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
+            )
         assert ticket.position is not None and ticket.bucket is not None and ticket.outgoing is not None
         spec = self.specs[ticket.position]
         if ticket.outgoing.dense is not None:
@@ -265,29 +203,8 @@ class Step:
         )  # fmt: skip
 
     def fail(self, run: StepRun, failure: Exception) -> None:
-        """Take the step back, all of its tensors: as if it had not been."""
-        with self._lock:
-            run.is_closed = True
-            run.failure = run.failure or failure
-            for position in run.entered:
-                if self._staged_by.get(position) is run:
-                    self._settle(position)
-
-    # -- state ------------------------------------------------------------------------------------------------------
-
-    def settle_all(self) -> dict[int, TensorState]:
-        """The states of all tensors that had a step, the last good step included."""
-        with self._lock:
-            self._run.is_closed = True
-            for position in list(self._staged_by):
-                self._settle(position)
-            return dict(self._states)
-
-    def state_of(self, position: int) -> TensorState:
-        """The state of a tensor, made if it had no step yet."""
-        with self._lock:
-            self._settle(position)
-            return self._states.setdefault(position, TensorState(self.specs[position], self.configuration))
+        """Take a step back, all of its tensors."""
+        self.staging.fail(run, failure)
 
 
 def _words(error: Exception) -> str:

@@ -36,4 +36,6 @@ def _compare(optimizer: Any, process_set: Any) -> None:
             "give process_set= to both"
         )
     if getattr(optimizer, "op", hvd.Average) not in (hvd.Average, hvd.Sum):
-        raise UnsupportedReduction("the optimizer's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one")
+        raise UnsupportedReduction(
+            "the optimizer's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+        )

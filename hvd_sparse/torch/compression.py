@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from ..core.configuration import Configuration
 from ..core.driver import Conversation, Driver
 from ..core.handshake import describe_rank, handshake
 from ..core.methods import Methods
-from ..core.step import Step, Ticket
+from ..core.runs import Ticket
+from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import InvalidOption, SparseError, UnsupportedReduction
 from .callsite import check_call_site
@@ -34,7 +36,9 @@ class DenseTicket:
 class TorchCompressor(Compressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
 
-    def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]], configuration: Configuration, process_set: Any) -> None:
+    def __init__(
+        self, named_parameters: Iterable[tuple[str, torch.Tensor]], configuration: Configuration, process_set: Any
+    ) -> None:
         named = _check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -133,6 +137,8 @@ def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
                 f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give model.named_parameters()"
             )
     if not named:
-        raise InvalidOption("no parameters were given: a generator can be used only once, call model.named_parameters() again")
+        raise InvalidOption(
+            "no parameters were given: a generator can be used only once, call model.named_parameters() again"
+        )
     check_keys([name for name, _ in named])
     return named

@@ -8,7 +8,8 @@ parameter that took no part) have no hook and are found by asking every paramete
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import torch
 

@@ -32,7 +32,7 @@ HEADER_BYTES = 32
 _FIELDS = struct.Struct("<2sBBB3xIIQ")
 _CHECK = struct.Struct("<I4x")
 
-VALUE_TYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
 
 
@@ -74,10 +74,13 @@ def measure_frame(buffer: np.ndarray) -> int:
         raise CorruptPayload(f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's")
     if version != WIRE_VERSION:
         raise CorruptPayload(
-            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one version of hvd_sparse on all ranks"
+            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: "
+            "install one version of hvd_sparse on all ranks"
         )
     if body_bytes > buffer.size - HEADER_BYTES:
-        raise CorruptPayload(f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated")
+        raise CorruptPayload(
+            f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+        )
     return int(HEADER_BYTES + body_bytes)
 
 

@@ -39,11 +39,12 @@ class IndexValue:
     def decode(self, buffer: np.ndarray) -> Selection:
         frame = read_frame(buffer)
         if frame.codec != self.number or frame.total_bytes != buffer.size:
-            raise CorruptPayload(f"a payload of codec {frame.codec} and {buffer.size} bytes is no {self.id} payload")
+            raise CorruptPayload(f"a payload of codec {frame.codec} and {buffer.size} bytes is no index_value payload")
         if frame.body.size != frame.count * (4 + frame.value_type.itemsize) or frame.count > frame.numel:
             raise CorruptPayload(f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes")
         indices = frame.body[: 4 * frame.count].view("<u4")
         values = frame.body[4 * frame.count :].view(frame.value_type)
         if frame.count and (int(indices[-1]) >= frame.numel or not np.all(indices[1:] > indices[:-1])):
             raise CorruptPayload(f"indices do not ascend, or leave a tensor of {frame.numel} entries")
-        return Selection(indices.astype(np.uint32, copy=False), values.astype(values.dtype.newbyteorder("="), copy=False), frame.numel)
+        native = values.dtype.newbyteorder("=")
+        return Selection(indices.astype(np.uint32, copy=False), values.astype(native, copy=False), frame.numel)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generator, Protocol
+from collections.abc import Generator
+from typing import ClassVar, Protocol
 
 import numpy as np
 

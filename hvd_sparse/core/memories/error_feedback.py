@@ -10,8 +10,8 @@ import numpy as np
 
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
-from ..staged import StagedArray, put_back
 from ..kernels import Kernels
+from ..staged import StagedArray, put_back
 
 
 @MEMORIES.register("error_feedback")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import ModuleType
 from typing import ClassVar, Protocol, TypeVar
 
@@ -15,7 +14,7 @@ from .. import reference
 from ..counts import check_density, count_from_density
 from ..kernels import Kernels, Moments
 
-Self = TypeVar("Self", bound="Selector")
+Self = TypeVar("Self", bound="DensitySelector")
 
 
 @dataclass(frozen=True)
@@ -116,9 +115,4 @@ class DensitySelector:
 
     def at_density(self: Self, density: float) -> Self:
         """The same selector at another density: what a schedule asks for at every step."""
-        return self if density == self.density else _replace_density(self, density)
-
-
-@lru_cache(maxsize=256)
-def _replace_density(selector, density):  # type: ignore[no-untyped-def]
-    return dataclasses.replace(selector, density=density)
+        return self if density == self.density else dataclasses.replace(self, density=density)

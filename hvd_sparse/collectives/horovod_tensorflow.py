@@ -1,0 +1,105 @@
+"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and those that a graph is built from."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import ExchangeTimeout
+
+try:
+    import horovod.tensorflow as hvd
+except ImportError as error:
+    raise ImportError(
+        f"hvd_sparse.tensorflow needs Horovod built for TensorFlow ({error}); build it with HOROVOD_WITH_TENSORFLOW=1, "
+        "as scripts/setup does"
+    ) from error
+
+
+class _ThreadPending:
+    """An eager operation blocks and has no time limit, so it waits in a thread of its own.
+
+    A thread also leaves behind whatever graph is being traced where the collective is started.
+    """
+
+    def __init__(self, call: Callable[[], Any], name: str) -> None:
+        self._name = name
+        self._outcome: list[Any] = []
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._outcome.append(np.asarray(call()))
+        except Exception as error:
+            self._outcome.append(error)
+
+    def wait(self, timeout_s: float | None) -> np.ndarray:
+        self._thread.join(timeout_s)
+        if not self._outcome:
+            raise ExchangeTimeout(
+                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not submit it, or is stopped; "
+                "look at the ranks' output, or raise timeout_s"
+            )
+        if isinstance(self._outcome[0], Exception):
+            raise self._outcome[0]
+        result: np.ndarray = self._outcome[0]
+        return result
+
+
+class HorovodTensorflowCollective:
+    """Implements ``core.collective.Collective`` over a process set, eagerly."""
+
+    def __init__(self, process_set: Any) -> None:
+        self.process_set = process_set
+
+    @property
+    def rank(self) -> int:
+        return int(self.process_set.rank())
+
+    @property
+    def world_size(self) -> int:
+        return int(self.process_set.size())
+
+    def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
+        return _ThreadPending(lambda: graph_allgather(tf.constant(array), name, self.process_set), name)
+
+    def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
+        def call() -> Any:
+            return hvd.allreduce(
+                tf.constant(array), op=hvd.Sum, name=name, process_set=self.process_set, ignore_name_scope=True
+            )
+
+        return _ThreadPending(call, name)
+
+    def broadcast(self, array: np.ndarray, root: int, name: str) -> _ThreadPending:
+        ranks = self.process_set.ranks
+        global_root = root if ranks is None else ranks[root]
+
+        def call() -> Any:
+            return hvd.broadcast(
+                tf.constant(array), global_root, name=name, process_set=self.process_set, ignore_name_scope=True
+            )
+
+        return _ThreadPending(call, name)
+
+    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _ThreadPending:
+        def call() -> Any:
+            sent = tf.constant(splits, tf.int32)
+            return hvd.alltoall(
+                tf.constant(array), sent, name=name, process_set=self.process_set, ignore_name_scope=True
+            )[0]
+
+        return _ThreadPending(call, name)
+
+
+def graph_allgather(array: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
+    """An allgather of 1-D tensors as an operation of the graph that is being built."""
+    return hvd.allgather(array, name=name, process_set=process_set, ignore_name_scope=True)
+
+
+GRAPH_PHASES: dict[str, Callable[[tf.Tensor, str, Any], tf.Tensor]] = {"allgather": graph_allgather}
+"""How a graph is built from an exchange's phases."""

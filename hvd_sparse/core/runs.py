@@ -1,0 +1,53 @@
+"""The records of one step: what its buckets and tensors send, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .carrier import CarrierLayout, carrier_layout
+from .message import Message
+from .pipeline import Outgoing
+
+
+@dataclass(eq=False)
+class BucketRun:
+    """One bucket in one step: what its members send, then what all ranks sent."""
+
+    index: int
+    members: tuple[int, ...]
+    entered: set[int] = field(default_factory=set)
+    frames: dict[int, np.ndarray] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    messages: list[Message] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.entered) == len(self.members)
+
+
+@dataclass(eq=False)
+class StepRun:
+    """One step: from its first ``compress`` to the next step's."""
+
+    buckets: dict[int, BucketRun] = field(default_factory=dict)
+    entered: set[int] = field(default_factory=set)
+    completed: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    is_closed: bool = False
+    failure: Exception | None = None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One tensor in one step; what ``compress`` hands to ``decompress``."""
+
+    run: StepRun
+    key: str
+    layout: CarrierLayout = field(default_factory=lambda: carrier_layout(np.float64, 1))
+    position: int | None = None
+    bucket: BucketRun | None = None
+    outgoing: Outgoing | None = None
+    error: Exception | None = None
+    extra: object = None

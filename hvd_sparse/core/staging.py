@@ -1,0 +1,80 @@
+"""Which step every tensor is in, and whether that step's outcome is kept.
+
+A step is kept apart from the state until it is known good, which is when the tensor's next step begins; until then
+``fail`` takes back all of the step's tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from ..types import TensorSpec
+from .configuration import Configuration
+from .pipeline import TensorState
+from .runs import StepRun
+
+
+class Staging:
+    """The states of all tensors, and the runs that wrote their newest versions.  Safe to call from many threads."""
+
+    def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
+        self._configuration = configuration
+        self._specs = specs
+        self._states: dict[int, TensorState] = {}
+        self._staged_by: dict[int, StepRun] = {}
+        self._run = StepRun(is_closed=True)
+        self.lock = threading.RLock()
+
+    def open_run(self, position: int | None) -> StepRun:
+        """The step that a tensor is about to enter: a new one if the last is closed, or has the tensor already."""
+        with self.lock:
+            if self._run.is_closed or position in self._run.entered:
+                self._run = StepRun()
+            return self._run
+
+    def enter(self, position: int, run: StepRun) -> TensorState:
+        """The state of a tensor that begins a step: its last step is settled, and this one staged."""
+        with self.lock:
+            state = self.state_of(position)
+            self._staged_by[position] = run
+            run.entered.add(position)
+            return state
+
+    def state_of(self, position: int) -> TensorState:
+        """The settled state of a tensor, made if it had no step yet."""
+        with self.lock:
+            self._settle(position)
+            if position not in self._states:
+                self._states[position] = TensorState(self._specs[position], self._configuration)
+            return self._states[position]
+
+    def _settle(self, position: int) -> None:
+        run = self._staged_by.pop(position, None)
+        if run is None:
+            return
+        if position in run.completed and run.failure is None:
+            self._states[position].commit()
+        else:
+            self._states[position].roll_back()
+
+    def fail(self, run: StepRun, failure: Exception) -> None:
+        """Take a step back, all of its tensors: as if it had not been."""
+        with self.lock:
+            run.is_closed = True
+            run.failure = run.failure or failure
+            for position in run.entered:
+                if self._staged_by.get(position) is run:
+                    self._settle(position)
+
+    def settle_all(self) -> dict[int, TensorState]:
+        """The states of all tensors that had a step, the last good step included."""
+        with self.lock:
+            self._run.is_closed = True
+            for position in list(self._staged_by):
+                self._settle(position)
+            return dict(self._states)
+
+    def steps_of(self, position: int) -> int:
+        """Completed and settled steps of a tensor that is in a step."""
+        return self._states[position].steps

@@ -1,0 +1,183 @@
+"""The compressor that TensorFlow and Keras programs give to Horovod's tape or optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from ..collectives.horovod_tensorflow import GRAPH_PHASES, HorovodTensorflowCollective, hvd
+from ..core.buckets import one_per_tensor
+from ..core.compressor import Compressor
+from ..core.configuration import Configuration
+from ..core.driver import Conversation
+from ..core.handshake import describe_rank, handshake
+from ..core.methods import Methods
+from ..core.step import Step
+from ..engines import resolve_engine
+from ..errors import RankMismatch, UnknownGradient, UnsupportedReduction
+from .identity import CallSite, VariableIndex, find_call_site
+from .traffic import Traffic
+from .variables import VariableSource, specs_of
+
+
+@dataclass(frozen=True, eq=False)
+class SparseContext:
+    """A compressed gradient on its way: what all ranks sent, once the graph has run."""
+
+    position: int
+    dtype: tf.DType
+    shape: tf.TensorShape
+    gathered: tf.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DenseContext:
+    """A gradient that Horovod's allreduce takes, as float32 where it has 16 bits."""
+
+    dtype: tf.DType
+
+
+class TensorflowCompressor(Compressor):
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``.
+
+    ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is numpy, outside the
+    graphs, so that retracing, branches and ``tf.function`` do not touch it.
+    """
+
+    def __init__(self, params: Any, configuration: Configuration, process_set: Any) -> None:
+        self._source = VariableSource(params)
+        self._kernels = resolve_engine(configuration.engine)
+        self.process_set = hvd.global_process_set if process_set is None else process_set
+        super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}")
+        self._collective = HorovodTensorflowCollective(self.process_set)
+        self._index: VariableIndex | None = None
+
+    def resolve(self) -> None:
+        """Ask for the variables now, and settle the name; otherwise the first ``compress`` does."""
+        if self._index is not None:
+            return
+        variables = self._source.variables()
+        specs = specs_of(variables)
+        self._take_name(specs)
+        self.step = Step(self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels)
+        self._traffic = Traffic(self.step, self._collective)
+        self._index = VariableIndex(variables)
+
+    def stats(self) -> dict[str, Any]:
+        self.resolve()
+        return super().stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        self.resolve()
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.resolve()
+        super().load_state_dict(state)
+
+    @tf.autograph.experimental.do_not_convert
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
+        site = find_call_site(tensor)
+        if self._index is None:
+            self._shake_hands(site)
+        position = self._position(tensor, site)
+        spec = self.step.specs[position]
+        wire_dtype = tf.as_dtype(spec.accumulator)
+        flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
+        if not self.configuration.is_sparse(spec.shape, spec.numel):
+            self._traffic.note_dense(spec)
+            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype))
+        name = f"hvd_sparse.{self.name}.{position}"
+        wire, array = tf.numpy_function(
+            lambda gradient: self._traffic.send(position, gradient),
+            [flat],
+            [wire_dtype, tf.uint8],
+            name="hvd_sparse_send",
+        )
+        wire.set_shape([None])
+        for phase, kind in enumerate(self.configuration.exchange.phases):
+            if phase:
+                array = tf.numpy_function(
+                    lambda gathered: self._traffic.advance(position, gathered),
+                    [array],
+                    tf.uint8,
+                    name="hvd_sparse_advance",
+                )
+            array.set_shape([None])
+            array = GRAPH_PHASES[kind](array, name if phase == 0 else f"{name}.{phase}", self.process_set)
+        return wire, SparseContext(position, tensor.dtype, tensor.shape, array)
+
+    @tf.autograph.experimental.do_not_convert
+    def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """The reduced gradient, in the dtype and shape of the one that ``compress`` was given."""
+        if ctx is None:
+            return tensor
+        if isinstance(ctx, DenseContext):
+            return tf.cast(tensor, ctx.dtype)
+        spec = self.step.specs[ctx.position]
+        # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
+        # dependency between them does not hold inside Horovod's branches.
+        flat = tf.numpy_function(
+            lambda reduced, gathered: self._traffic.receive(ctx.position, reduced, gathered),
+            [tensor, ctx.gathered],
+            tf.as_dtype(spec.accumulator),
+            name="hvd_sparse_receive",
+        )
+        result = tf.cast(tf.reshape(flat, spec.shape), ctx.dtype)
+        result.set_shape(ctx.shape)
+        return result
+
+    def _position(self, tensor: tf.Tensor, site: CallSite) -> int:
+        assert self._index is not None
+        if site.variable is not None:
+            found = self._index.lookup(site.variable)
+        else:
+            found = self._index.by_unique_shape(tensor)
+        if found is None:
+            name = getattr(site.variable, "name", None)
+            raise UnknownGradient(
+                f"the gradient of {name!r} has no registered variable"
+                if name
+                else f"a gradient of shape {tensor.shape} fits none of the registered variables, or several: "
+                "hand it over by hvd.DistributedGradientTape or hvd.DistributedOptimizer"
+                + "; give the compressor all variables that the tape or optimizer has"
+            )
+        return int(found)  # type: ignore[call-overload, no-any-return]
+
+    def _shake_hands(self, site: CallSite) -> None:
+        if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
+            raise UnsupportedReduction(
+                "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+            )
+        theirs = site.process_set
+        if theirs is not None and theirs.process_set_id != self.process_set.process_set_id:  # type: ignore[attr-defined]
+            raise RankMismatch(
+                f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give process_set= to both"
+            )
+        self.resolve()
+        document = describe_rank(self.configuration, self.step.specs, self.name)
+        conversation = Conversation(
+            handshake(document, self._collective.world_size), self._collective, self.handshake_name
+        )
+        conversation.finish(self.configuration.timeout_s)
+
+
+class Compression(Methods):
+    """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
+
+    ``params`` of every method are a model, a list of variables, or a callable that returns one:
+
+        compression = Compression.ldte_bs(model.trainable_variables, density=0.001)
+        tape = hvd.DistributedGradientTape(tape, compression=compression)
+
+    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only (``tf-keras``).
+    Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is float32, float64 for float64
+    gradients.  16-bit gradients of tensors that stay dense travel as float32.
+    """
+
+    @classmethod
+    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TensorflowCompressor:
+        return TensorflowCompressor(params, configuration, process_set)

@@ -1,0 +1,174 @@
+"""Which variable does a gradient belong to?
+
+Horovod's TensorFlow frontends hand a compressor a tensor and no name. The calling frame of Horovod, however, holds
+the list of gradients and the list of variables side by side, and the tensor is one of that list's own objects. So the
+answer is read off the stack: the same object at position i of `grads` proves that it is the gradient of `vars[i]`.
+
+What is never used as evidence: the order of the calls over several gradients, names and shapes. Groups reorder, local
+layers and `None` gradients are left out, and two models may repeat each other's names and shapes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+_HOROVOD = "horovod.tensorflow"
+# AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's own module.
+_CONVERTED = "tf__"
+_CALLS = "_hvd_sparse_identity_calls"
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """What Horovod's frames say about one call of `compress`; None where they do not say it."""
+
+    variable: object | None
+    process_set: object | None
+    op: object | None
+
+
+def find_call_site(tensor: object) -> CallSite:
+    """The variable whose gradient `tensor` is, and the process set and reduction that Horovod is about to use.
+
+    Call it from `compress` itself, in the thread in which Horovod called, and keep `compress` from AutoGraph
+    (`tf.autograph.experimental.do_not_convert`), or TensorFlow rewrites all of it. The variable belongs to the call
+    being *traced*; a later run of the same trace may be about another one: see `runtime_token`.
+    """
+    process_set: object | None = None
+    op: object | None = None
+    group: list[int] | None = None
+    for frame in _horovod_frames(sys._getframe(1)):
+        local = frame.f_locals
+        # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves nothing.
+        if process_set is None and hasattr(local.get("process_set"), "process_set_id"):
+            process_set = local["process_set"]
+        if op is None and isinstance(local.get("op"), int):
+            op = local["op"]
+        if group is None and isinstance(local.get("index_group"), list):
+            group = local["index_group"]
+        if _function_name(frame) == "allreduce_grads":
+            return CallSite(_variable_of(tensor, local, group), process_set, op)
+    return CallSite(None, process_set, op)
+
+
+def runtime_token(variable: Any) -> Any:
+    """A string tensor that says, each time the graph runs, which resource the variable really is.
+
+    Horovod reduces inside a `tf.function` that takes the variables as arguments, and TensorFlow reuses one trace for
+    all arguments of the same shapes and dtypes: with one compressor for two equal models, what was traced for the
+    first runs for the second, and Python is not asked again. Only the handle that flows in tells them apart.
+    """
+    # Imported late, so that this module can be read and tested without TensorFlow.
+    import tensorflow as tf
+
+    return tf.io.serialize_tensor(variable.handle)
+
+
+def _horovod_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _HOROVOD:
+            yield frame
+        frame = frame.f_back
+
+
+def _function_name(frame: FrameType) -> str:
+    name = frame.f_code.co_name
+    return name[len(_CONVERTED) :] if name.startswith(_CONVERTED) else name
+
+
+def _variable_of(tensor: object, local: dict[str, Any], group: list[int] | None) -> object | None:
+    gradients, variables = local.get("grads"), local.get("vars")
+    if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
+        return None
+    if len(gradients) != len(variables):
+        return None
+    positions = range(len(gradients)) if group is None else group
+    owners = tuple(i for i in positions if gradients[i] is tensor)
+    if not owners:
+        return None
+    turn = _times_asked(tensor, owners) % len(owners) if len(owners) > 1 else 0
+    return variables[owners[turn]]  # type: ignore[no-any-return]
+
+
+def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
+    """How often this very tensor was asked for before, for these positions.
+
+    The gradient of `a + b` is one object for both, so identity leaves several owners, all of them proven. Horovod
+    asks once for each, in list order, and hence the n-th time means the n-th owner. The count lives on the tensor
+    and so ends with its graph; an id would be reused.
+    """
+    calls = getattr(tensor, _CALLS, None)
+    if calls is None:
+        calls = {}
+        setattr(tensor, _CALLS, calls)
+    calls[owners] = calls.get(owners, -1) + 1
+    return int(calls[owners])
+
+
+class VariableIndex:
+    """Finds the key of a variable, also where TensorFlow passes another object that wraps the same resource."""
+
+    def __init__(self, variables: Sequence[Any], keys: Sequence[Hashable] | None = None) -> None:
+        """`keys` name the variables; without them a variable's key is its position."""
+        chosen = list(range(len(variables))) if keys is None else list(keys)
+        if len(chosen) != len(variables) or len(set(chosen)) != len(chosen):
+            raise ValueError(f"{len(variables)} variables need as many distinct keys, not {chosen!r}")
+        # The variables are held (and hold their handles), so that no id in these tables comes to mean another object.
+        self._held = list(variables)
+        self._keys = chosen
+        self._by_object: dict[int, Hashable] = {}
+        self._by_handle: dict[int, Hashable] = {}
+        self._by_shape: dict[tuple[Any, ...], list[Hashable]] = {}
+        for variable, key in zip(self._held, chosen):
+            self._by_object[id(variable)] = key
+            handle = _eager_handle(variable)
+            if handle is not None:
+                self._by_handle[id(handle)] = key
+            shape = _static_shape(variable)
+            if shape is not None:
+                self._by_shape.setdefault(shape, []).append(key)
+
+    def lookup(self, variable: object) -> Hashable | None:
+        """The key of this variable, or None if it is not one of ours."""
+        key = self._by_object.get(id(variable))
+        if key is not None:
+            return key
+        handle = _eager_handle(variable)
+        return None if handle is None else self._by_handle.get(id(handle))
+
+    def tokens(self) -> dict[bytes, Hashable]:
+        """The keys by the value that `runtime_token` has for their variables when the graph runs."""
+        import tensorflow as tf
+
+        with tf.init_scope():
+            return {bytes(runtime_token(variable).numpy()): key for variable, key in zip(self._held, self._keys)}
+
+    def by_unique_shape(self, tensor: object) -> Hashable | None:
+        """The key of the only registered variable of this static shape and dtype; None if there is none, or more."""
+        shape = _static_shape(tensor)
+        keys = self._by_shape.get(shape, []) if shape is not None else []
+        return keys[0] if len(keys) == 1 else None
+
+
+def _eager_handle(variable: object) -> object | None:
+    """The resource handle outside all graphs, which every wrapper of one variable shares as one object."""
+    handle = getattr(variable, "handle", None)
+    while handle is not None:
+        graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
+        if graph is None:
+            return handle
+        # Inside a traced function a handle may be the graph's stand-in; the graph records what it stands for.
+        captures = getattr(graph, "captures", ())
+        handle = next((outside for outside, inside in captures if inside is handle), None)
+    return None
+
+
+def _static_shape(value: Any) -> tuple[Any, ...] | None:
+    shape = getattr(value, "shape", None)
+    if shape is None or not shape.is_fully_defined():
+        return None
+    return (tuple(shape.as_list()), value.dtype.name)

@@ -1,0 +1,104 @@
+"""Start real ranks, and never wait for them for ever.
+
+A worker script runs on every rank; what it gives to ``report`` comes back as that rank's result.  The launcher's
+whole process group is killed when its time is over, as ``horovodrun`` can ignore a polite signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = "HVD_SPARSE_TEST_RESULTS"
+CONTROLLERS = ("mpi", "gloo")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a launch.
+
+    Attributes
+    ----------
+    code : the launcher's exit code, None if it had to be killed
+    results : what each rank reported, by rank; None for a rank that reported nothing
+    output : everything printed
+    """
+
+    code: int | None
+    results: list[Any]
+    output: str
+
+    def check(self) -> list[Any]:
+        """The results of a launch that must have worked on every rank."""
+        assert self.code == 0, f"exit code {self.code}\n{self.output[-6000:]}"
+        assert None not in self.results, f"a rank reported nothing\n{self.output[-6000:]}"
+        return self.results
+
+
+def launch(worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
+    """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun) or "gloo" (horovodrun)."""
+    with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
+        command = [*_launcher(ranks, controller), sys.executable, str(ROOT / "tests" / worker), *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **_environment(), RESULTS: folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            output, code = process.communicate(timeout=limit_s)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(process.pid, signal.SIGKILL)
+            output = process.communicate()[0] + f"\n(killed after {limit_s} s)"
+        return Outcome(code, [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)], output)
+
+
+def report(rank: int, result: Any) -> None:
+    """Called by a worker: this rank's result, JSON-able.  The last one counts."""
+    path = Path(os.environ[RESULTS]) / f"{rank}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(result))
+    partial.replace(path)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _launcher(ranks: int, controller: str) -> list[str]:
+    scripts = Path(sys.executable).parent
+    if controller == "mpi":
+        # more ranks than cores: without yielding, waiting ranks keep the working ones from their core
+        return ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--bind-to", "none", "-np", str(ranks)]
+    if controller == "gloo":
+        return [str(scripts / "horovodrun"), "--gloo", "-np", str(ranks)]
+    raise ValueError(f"no controller is called {controller!r}")
+
+
+def _environment() -> dict[str, str]:
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {
+        **threads,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "TF_USE_LEGACY_KERAS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
