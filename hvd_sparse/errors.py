@@ -5,9 +5,16 @@ A message names the tensor (where there is one), the value that was wrong and wh
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 
 class SparseError(Exception):
     """Root of all errors of hvd_sparse."""
+
+    # TensorFlow's AutoGraph hands an error of tracing on as it is only if its constructor is that of Exception; the
+    # classes below would inherit another from their second base and reach the user as a StagingError.
+    if not TYPE_CHECKING:
+        __init__ = Exception.__init__
 
 
 class UnknownName(SparseError, LookupError):

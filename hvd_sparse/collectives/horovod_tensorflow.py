@@ -65,7 +65,7 @@ class HorovodTensorflowCollective:
         return int(self.process_set.size())
 
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
-        return _ThreadPending(lambda: graph_allgather(tf.constant(array), name, self.process_set), name)
+        return _ThreadPending(lambda: hvd.allgather(tf.constant(array), name=name, process_set=self.process_set), name)
 
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
         def call() -> Any:
@@ -97,8 +97,12 @@ class HorovodTensorflowCollective:
 
 
 def graph_allgather(array: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
-    """An allgather of 1-D tensors as an operation of the graph that is being built."""
-    return hvd.allgather(array, name=name, process_set=process_set, ignore_name_scope=True)
+    """An allgather of 1-D tensors as an operation of the graph that is being built.
+
+    The graph's name scopes become part of the collective's name, as they do for Horovod's own operations: a trace
+    that runs twice in one graph would otherwise submit one name twice at a time.
+    """
+    return hvd.allgather(array, name=name, process_set=process_set)
 
 
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, str, Any], tf.Tensor]] = {"allgather": graph_allgather}

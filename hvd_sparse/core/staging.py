@@ -75,6 +75,10 @@ class Staging:
                 self._settle(position)
             return dict(self._states)
 
+    def is_current(self, position: int, run: StepRun) -> bool:
+        """Whether a tensor has not begun another step since this one."""
+        return self._staged_by.get(position) is run
+
     def steps_of(self, position: int) -> int:
         """Completed and settled steps of a tensor that is in a step."""
         return self._states[position].steps

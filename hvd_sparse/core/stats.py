@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -17,13 +18,16 @@ class Stats:
     def __init__(self) -> None:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
+        self._lock = threading.Lock()  # TensorFlow calls from several threads
 
     def count_tensor(self, key: str, **counts: int) -> None:
-        self.tensors[key].update(counts)
+        with self._lock:
+            self.tensors[key].update(counts)
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """kind: "payload" (packed messages), "carrier" or "dense"."""
-        self.bytes[kind] += nbytes
+        with self._lock:
+            self.bytes[kind] += nbytes
 
     def report(self, density_asked: float | None) -> dict[str, Any]:
         """JSON-able.

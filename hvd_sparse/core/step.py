@@ -175,6 +175,11 @@ class Step:
                 f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
             )
         assert ticket.position is not None and ticket.bucket is not None and ticket.outgoing is not None
+        if not self.staging.is_current(ticket.position, ticket.run):
+            raise RankMismatch(
+                f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
+                "give every tape or optimizer that reduces it a compressor of its own"
+            )
         spec = self.specs[ticket.position]
         if ticket.outgoing.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)

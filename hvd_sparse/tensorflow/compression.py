@@ -17,7 +17,8 @@ from ..core.methods import Methods
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import RankMismatch, UnknownGradient, UnsupportedReduction
-from .identity import CallSite, VariableIndex, find_call_site
+from ..types import TensorSpec
+from .identity import CallSite, VariableIndex, find_call_site, runtime_token
 from .traffic import Traffic
 from .variables import VariableSource, specs_of
 
@@ -26,10 +27,11 @@ from .variables import VariableSource, specs_of
 class SparseContext:
     """A compressed gradient on its way: what all ranks sent, once the graph has run."""
 
-    position: int
+    number: tf.Tensor
+    gathered: tf.Tensor
+    spec: TensorSpec
     dtype: tf.DType
     shape: tf.TensorShape
-    gathered: tf.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,7 @@ class TensorflowCompressor(Compressor):
         super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}")
         self._collective = HorovodTensorflowCollective(self.process_set)
         self._index: VariableIndex | None = None
+        self._has_shaken_hands = False
 
     def resolve(self) -> None:
         """Ask for the variables now, and settle the name; otherwise the first ``compress`` does."""
@@ -62,8 +65,9 @@ class TensorflowCompressor(Compressor):
         specs = specs_of(variables)
         self._take_name(specs)
         self.step = Step(self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels)
-        self._traffic = Traffic(self.step, self._collective)
+        self._variables = variables
         self._index = VariableIndex(variables)
+        self._traffic = Traffic(self.step, self._collective, self._index.tokens())
 
     def stats(self) -> dict[str, Any]:
         self.resolve()
@@ -81,7 +85,7 @@ class TensorflowCompressor(Compressor):
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
         site = find_call_site(tensor)
-        if self._index is None:
+        if not self._has_shaken_hands:
             self._shake_hands(site)
         position = self._position(tensor, site)
         spec = self.step.specs[position]
@@ -90,25 +94,23 @@ class TensorflowCompressor(Compressor):
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             self._traffic.note_dense(spec)
             return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype))
-        name = f"hvd_sparse.{self.name}.{position}"
-        wire, array = tf.numpy_function(
-            lambda gradient: self._traffic.send(position, gradient),
-            [flat],
-            [wire_dtype, tf.uint8],
-            name="hvd_sparse_send",
+        # A trace may run for other variables than it was made for, so the graph tells at every step which one it is.
+        token = runtime_token(self._variables[position] if site.variable is None else site.variable)
+        wire, number, array = tf.numpy_function(
+            self._traffic.send, [flat, token], [wire_dtype, tf.int64, tf.uint8], name="hvd_sparse_send"
         )
         wire.set_shape([None])
+        gathered = self._build_exchange(number, array, f"hvd_sparse.{self.name}.{position}")
+        return wire, SparseContext(number, gathered, spec, tensor.dtype, tensor.shape)
+
+    def _build_exchange(self, number: tf.Tensor, array: tf.Tensor, name: str) -> tf.Tensor:
+        """The exchange's collectives as a chain of operations."""
         for phase, kind in enumerate(self.configuration.exchange.phases):
             if phase:
-                array = tf.numpy_function(
-                    lambda gathered: self._traffic.advance(position, gathered),
-                    [array],
-                    tf.uint8,
-                    name="hvd_sparse_advance",
-                )
+                array = tf.numpy_function(self._traffic.advance, [number, array], tf.uint8, name="hvd_sparse_advance")
             array.set_shape([None])
             array = GRAPH_PHASES[kind](array, name if phase == 0 else f"{name}.{phase}", self.process_set)
-        return wire, SparseContext(position, tensor.dtype, tensor.shape, array)
+        return array
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
@@ -117,16 +119,15 @@ class TensorflowCompressor(Compressor):
             return tensor
         if isinstance(ctx, DenseContext):
             return tf.cast(tensor, ctx.dtype)
-        spec = self.step.specs[ctx.position]
         # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
         # dependency between them does not hold inside Horovod's branches.
         flat = tf.numpy_function(
-            lambda reduced, gathered: self._traffic.receive(ctx.position, reduced, gathered),
-            [tensor, ctx.gathered],
-            tf.as_dtype(spec.accumulator),
+            self._traffic.receive,
+            [ctx.number, tensor, ctx.gathered],
+            tf.as_dtype(ctx.spec.accumulator),
             name="hvd_sparse_receive",
         )
-        result = tf.cast(tf.reshape(flat, spec.shape), ctx.dtype)
+        result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
         result.set_shape(ctx.shape)
         return result
 
@@ -145,7 +146,7 @@ class TensorflowCompressor(Compressor):
                 "hand it over by hvd.DistributedGradientTape or hvd.DistributedOptimizer"
                 + "; give the compressor all variables that the tape or optimizer has"
             )
-        return int(found)  # type: ignore[call-overload, no-any-return]
+        return found
 
     def _shake_hands(self, site: CallSite) -> None:
         if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
@@ -158,11 +159,11 @@ class TensorflowCompressor(Compressor):
                 f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give process_set= to both"
             )
         self.resolve()
-        document = describe_rank(self.configuration, self.step.specs, self.name)
-        conversation = Conversation(
-            handshake(document, self._collective.world_size), self._collective, self.handshake_name
-        )
-        conversation.finish(self.configuration.timeout_s)
+        if self.process_set.included():  # TensorFlow traces on ranks outside the set too, but never runs there
+            document = describe_rank(self.configuration, self.step.specs, self.name)
+            shake = handshake(document, self._collective.world_size)
+            Conversation(shake, self._collective, self.handshake_name).finish(self.configuration.timeout_s)
+        self._has_shaken_hands = True
 
 
 class Compression(Methods):

@@ -11,10 +11,12 @@ layers and `None` gradients are left out, and two models may repeat each other's
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+import tensorflow as tf
 
 _HOROVOD = "horovod.tensorflow"
 # AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's own module.
@@ -62,9 +64,6 @@ def runtime_token(variable: Any) -> Any:
     all arguments of the same shapes and dtypes: with one compressor for two equal models, what was traced for the
     first runs for the second, and Python is not asked again. Only the handle that flows in tells them apart.
     """
-    # Imported late, so that this module can be read and tested without TensorFlow.
-    import tensorflow as tf
-
     return tf.io.serialize_tensor(variable.handle)
 
 
@@ -110,53 +109,46 @@ def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
 
 
 class VariableIndex:
-    """Finds the key of a variable, also where TensorFlow passes another object that wraps the same resource."""
+    """Finds the position of a variable, also where TensorFlow passes another object that wraps the same resource."""
 
-    def __init__(self, variables: Sequence[Any], keys: Sequence[Hashable] | None = None) -> None:
-        """`keys` name the variables; without them a variable's key is its position."""
-        chosen = list(range(len(variables))) if keys is None else list(keys)
-        if len(chosen) != len(variables) or len(set(chosen)) != len(chosen):
-            raise ValueError(f"{len(variables)} variables need as many distinct keys, not {chosen!r}")
+    def __init__(self, variables: Sequence[Any]) -> None:
         # The variables are held (and hold their handles), so that no id in these tables comes to mean another object.
         self._held = list(variables)
-        self._keys = chosen
-        self._by_object: dict[int, Hashable] = {}
-        self._by_handle: dict[int, Hashable] = {}
-        self._by_shape: dict[tuple[Any, ...], list[Hashable]] = {}
-        for variable, key in zip(self._held, chosen):
-            self._by_object[id(variable)] = key
+        self._by_object: dict[int, int] = {}
+        self._by_handle: dict[int, int] = {}
+        self._by_shape: dict[tuple[Any, ...], list[int]] = {}
+        for position, variable in enumerate(self._held):
+            self._by_object[id(variable)] = position
             handle = _eager_handle(variable)
             if handle is not None:
-                self._by_handle[id(handle)] = key
+                self._by_handle[id(handle)] = position
             shape = _static_shape(variable)
             if shape is not None:
-                self._by_shape.setdefault(shape, []).append(key)
+                self._by_shape.setdefault(shape, []).append(position)
 
-    def lookup(self, variable: object) -> Hashable | None:
-        """The key of this variable, or None if it is not one of ours."""
-        key = self._by_object.get(id(variable))
-        if key is not None:
-            return key
+    def lookup(self, variable: object) -> int | None:
+        """The position of this variable, or None if it is not one of ours."""
+        position = self._by_object.get(id(variable))
+        if position is not None:
+            return position
         handle = _eager_handle(variable)
         return None if handle is None else self._by_handle.get(id(handle))
 
-    def tokens(self) -> dict[bytes, Hashable]:
-        """The keys by the value that `runtime_token` has for their variables when the graph runs."""
-        import tensorflow as tf
-
+    def tokens(self) -> dict[bytes, int]:
+        """The positions by the value that `runtime_token` has for their variables when the graph runs."""
         with tf.init_scope():
-            return {bytes(runtime_token(variable).numpy()): key for variable, key in zip(self._held, self._keys)}
+            return {bytes(runtime_token(variable).numpy()): position for position, variable in enumerate(self._held)}
 
-    def by_unique_shape(self, tensor: object) -> Hashable | None:
-        """The key of the only registered variable of this static shape and dtype; None if there is none, or more."""
+    def by_unique_shape(self, tensor: object) -> int | None:
+        """The position of the only registered variable of this static shape and dtype; None if there is none, or more."""
         shape = _static_shape(tensor)
-        keys = self._by_shape.get(shape, []) if shape is not None else []
-        return keys[0] if len(keys) == 1 else None
+        positions = self._by_shape.get(shape, []) if shape is not None else []
+        return positions[0] if len(positions) == 1 else None
 
 
 def _eager_handle(variable: object) -> object | None:
     """The resource handle outside all graphs, which every wrapper of one variable shares as one object."""
-    handle = getattr(variable, "handle", None)
+    handle: object | None = getattr(variable, "handle", None)
     while handle is not None:
         graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
         if graph is None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..core.collective import Collective
-from ..core.runs import StepRun, Ticket
+from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
+from ..errors import UnknownGradient
 from ..types import TensorSpec
 
 
@@ -17,12 +20,19 @@ class Traffic:
 
     Every tensor is a bucket of its own: Horovod reduces each gradient inside a branch of its own, and no tensor can
     pass from one branch's graph to another's.
+
+    Parameters
+    ----------
+    step, collective : of the compressor
+    tokens : positions by what ``identity.runtime_token`` gives for their variables
     """
 
-    def __init__(self, step: Step, collective: Collective) -> None:
+    def __init__(self, step: Step, collective: Collective, tokens: Mapping[bytes, int]) -> None:
         self._step = step
         self._collective = collective
-        self._tickets: dict[int, tuple[Ticket, Any]] = {}
+        self._tokens = tokens
+        self._numbers = itertools.count()
+        self._under_way: dict[int, tuple[Ticket, Any]] = {}
         self._dense_bytes: dict[str, int] = {}
         self._counted: StepRun | None = None
 
@@ -30,31 +40,46 @@ class Traffic:
         """A tensor that Horovod reduces dense at every step; known when the graph is traced."""
         self._dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
 
-    def send(self, position: int, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The array to allreduce, and the first that the exchange wants moved.  Only reads the gradient."""
-        rank, world_size = self._collective.rank, self._collective.world_size
-        wire, ticket = self._step.compress(position, gradient, rank, world_size)
-        assert ticket.bucket is not None
-        message = self._step.message(ticket.bucket, ticket.run, rank)
-        conversation = self._step.configuration.exchange.run(message, rank, world_size)
-        self._tickets[position] = (ticket, conversation)
-        self._count_dense(ticket.run)
-        return wire, next(conversation).array
+    def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
+        """The array to allreduce, the ticket's number, and the first array that the exchange wants moved.
 
-    def advance(self, position: int, received: np.ndarray) -> np.ndarray:
+        Only reads the gradient, which is TensorFlow's own memory.
+        """
+        rank, world_size = self._collective.rank, self._collective.world_size
+        wire, ticket = self._compress(gradient, _as_bytes(token), rank, world_size)
+        bucket = ticket.bucket or BucketRun(-1, ())
+        message = self._step.message(bucket, ticket.run, rank)
+        conversation = self._step.configuration.exchange.run(message, rank, world_size)
+        array = next(conversation).array
+        number = next(self._numbers)
+        self._under_way[number] = (ticket, conversation)
+        self._count_dense(ticket.run)
+        return wire, np.int64(number), array
+
+    def _compress(self, gradient: np.ndarray, token: bytes, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
+        position = self._tokens.get(token)
+        if position is not None:
+            return self._step.compress(position, gradient, rank, world_size)
+        error = UnknownGradient(
+            f"a gradient of {gradient.size} entries belongs to no registered variable: "
+            "give the compressor all variables that the tape or optimizer has"
+        )
+        return self._step.poison(error, f"of {gradient.size} entries", gradient.dtype, rank, world_size)
+
+    def advance(self, number: np.int64, received: np.ndarray) -> np.ndarray:
         """The next array that the exchange wants moved."""
-        array: np.ndarray = self._tickets[position][1].send(received).array
+        array: np.ndarray = self._under_way[int(number)][1].send(received).array
         return array
 
-    def receive(self, position: int, reduced: np.ndarray, received: np.ndarray) -> np.ndarray:
+    def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray) -> np.ndarray:
         """The reduced gradient, flat; on any error the step is taken back before it is raised."""
-        ticket, conversation = self._tickets.pop(position)
+        ticket, conversation = self._under_way.pop(int(number))
         if ticket.run.failure is not None:
             raise ticket.run.failure
         try:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
-            assert ticket.bucket is not None
-            self._step.receive(ticket.bucket, _finish(conversation, received))
+            messages = _finish(conversation, received)
+            self._step.receive(ticket.bucket or BucketRun(-1, ()), messages)
             return self._step.result(ticket, reduced)
         except Exception as error:
             self._step.fail(ticket.run, error)
@@ -64,6 +89,11 @@ class Traffic:
         if run is not self._counted:
             self._counted = run
             self._step.stats.count_bytes("dense", sum(self._dense_bytes.values()))
+
+
+def _as_bytes(token: Any) -> bytes:
+    """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
+    return bytes(token.item() if isinstance(token, np.ndarray) else token)
 
 
 def _finish(conversation: Any, received: np.ndarray) -> Any:

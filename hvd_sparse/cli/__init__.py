@@ -1,0 +1,28 @@
+"""The command ``hvd-sparse``: one module a sub-command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..errors import SparseError
+from ..version import __version__
+from . import cite, doctor, parts
+
+COMMANDS = (parts, cite, doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a sub-command; its exit code."""
+    parser = argparse.ArgumentParser(prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_parser(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except SparseError as error:
+        print(f"hvd-sparse: {error}", file=sys.stderr)
+        return 1

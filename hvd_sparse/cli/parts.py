@@ -1,0 +1,35 @@
+"""``hvd-sparse list``: every registered part with its options and paper."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from ..core.methods import METHODS
+from ..registry import ALL
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("list", help="list every method and part with its options and paper")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    _print_section("methods", [(id, paper, "") for id, paper in METHODS.items()])
+    for registry in ALL:
+        rows = [(id, getattr(registry.get(id), "paper", None), _options(registry.get(id))) for id in registry]
+        _print_section(registry.kind, rows)
+    return 0
+
+
+def _options(part: Any) -> str:
+    fields = [field for field in dataclasses.fields(part) if field.init]
+    return ", ".join(f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}" for f in fields)
+
+
+def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
+    print(f"{title}:")
+    for id, paper, options in rows:
+        print(f"  {id:<16} {paper or '-':<20} {options}".rstrip())
+    print()
