@@ -11,6 +11,9 @@ from .counts import count_from_density
 BUCKET_BYTES = 64 * 1024
 """Expected payload at which a bucket is full: above it a collective's start-up cost no longer counts."""
 
+UNKNOWN_DENSITY = 0.01
+"""Guess for methods that are told no density, to size buckets by."""
+
 
 def one_per_tensor(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
     """A bucket for every compressed tensor, by position."""
@@ -27,7 +30,7 @@ def merge_small(
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
-    density = configuration.schedule.density(0)
+    density = configuration.density(0) or UNKNOWN_DENSITY
     for (position,) in reversed(one_per_tensor(specs, configuration)):
         members.append(position)
         filled += count_from_density(specs[position].numel, density) * configuration.codec.entry_bytes

@@ -67,6 +67,7 @@ class Compressor:
             self.step.specs[position].key: {
                 "steps": state.steps,
                 "threshold": state.threshold,
+                "memo": state.memo,
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
             for position, state in self.step.staging.settle_all().items()
@@ -83,7 +84,7 @@ class Compressor:
         for key, saved in state["tensors"].items():
             tensor = self.step.staging.state_of(positions[key])
             tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
-            tensor.restore(saved["steps"], saved["threshold"])
+            tensor.restore(saved["steps"], saved["threshold"], saved["memo"])
 
     def _differences(self, state: dict[str, Any]) -> list[str]:
         if state.get("version") != STATE_VERSION:

@@ -66,7 +66,7 @@ class Configuration:
             "memory": MEMORIES.resolve(options.pop("memory", "error_feedback")),
             "codec": CODECS.resolve(options.pop("codec", "index_value")),
             "exchange": EXCHANGES.resolve(options.pop("exchange", "allgather")),
-            "schedule": Constant(selector.density) if schedule is None else SCHEDULES.resolve(schedule),
+            "schedule": SCHEDULES.resolve(schedule) if schedule is not None else _default_schedule(selector),
         }
         return cls(selector=selector, **parts, **options)
 
@@ -86,7 +86,8 @@ class Configuration:
     def describe(self) -> dict[str, Any]:
         """JSON-able; ``Configuration.create(**described)`` is equal to this."""
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in PARTS}
-        return {**{part: configuration(getattr(self, part)) for part in PARTS}, **options}
+        parts = {part: getattr(self, part) for part in PARTS}
+        return {**{name: None if part is None else configuration(part) for name, part in parts.items()}, **options}
 
     @cached_property
     def digest(self) -> str:
@@ -105,9 +106,22 @@ class Configuration:
 
     def goes_dense(self, spec: TensorSpec, step: int, world_size: int) -> bool:
         """Whether a compressed tensor's step runs dense: from shared quantities only."""
-        return self.allow_dense and is_dense_cheaper(self.schedule.density(step), world_size, self.codec.entry_bytes)
+        density = self.density(step)
+        if density is None or not self.allow_dense:
+            return False
+        return is_dense_cheaper(density, world_size, self.codec.entry_bytes)
+
+    def density(self, step: int) -> float | None:
+        """The density asked for at a tensor's step; None where the method decides by itself."""
+        return None if self.schedule is None else float(self.schedule.density(step))
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)
         options = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS)
         return f"{parts}, {options}"
+
+
+def _default_schedule(selector: Any) -> Any:
+    """The selector's own density at every step; None for a selector that is told none."""
+    density = getattr(selector, "density", None)
+    return None if density is None else Constant(density)

@@ -46,11 +46,43 @@ class Moments:
         return bool(np.isfinite(self.abs_sum) and np.isfinite(self.abs_max))
 
 
+@dataclass(frozen=True)
+class Tail:
+    """The magnitudes above a threshold, as excesses over it.
+
+    Attributes
+    ----------
+    count : how many there are
+    mean, variance : of |x| - threshold
+    mean_log : mean of ln(|x| - threshold), over excesses above 0
+    """
+
+    count: int
+    mean: float
+    variance: float
+    mean_log: float
+
+
 class Kernels(Protocol):
     """What an engine provides.  All vectors are 1-D, C-contiguous, float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:
         """Sum and maximum of magnitudes, and the count of non-zeros."""
+
+    def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
+        """Mean and standard deviation (n - 1) of the signed entries, in float64."""
+
+    def tail(self, x: np.ndarray, threshold: float) -> Tail:
+        """What lies above a threshold; of the non-zeros, for a threshold of 0."""
+
+    def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
+        """int64 [256]: how often each byte stands at bit ``shift`` of the magnitudes whose higher bits are ``prefix``."""
+
+    def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
+        """Sums of magnitudes of chunks of ``length`` entries, the last one shorter; accumulated in float64, of x's dtype."""
+
+    def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
+        """|x[start::stride]|."""
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         """How many magnitudes are at least the threshold."""
@@ -60,6 +92,15 @@ class Kernels(Protocol):
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         """The ``count`` largest magnitudes, or all non-zeros where there are fewer."""
+
+    def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
+        """The entries at ascending indices, zeros included."""
+
+    def take_bins(self, accumulated: np.ndarray, gradient: np.ndarray, length: int) -> tuple[np.ndarray, Selection]:
+        """Every bin's largest |accumulated|, and the entries whose |accumulated + gradient| reaches their bin's.
+
+        Bins are of ``length`` entries, the last one shorter; a bin of zeros gives none.
+        """
 
     def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """out = residual + gradient; ``out`` may be ``residual`` itself."""

@@ -16,11 +16,12 @@ from ..errors import CorruptPayload, NonFiniteGradient
 from ..types import TensorSpec
 from .configuration import Configuration
 from .kernels import Kernels, Moments
-from .selectors._base import Context, Found
+from .randomness import generator
+from .selectors._base import Context, Found, SelectorBase
 
 
 class TensorState:
-    """What is kept of one tensor between its steps: memory, warm threshold, completed steps.
+    """What is kept of one tensor between its steps: memory, what its selector was left with, completed steps.
 
     A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
     """
@@ -29,24 +30,25 @@ class TensorState:
         self.spec = spec
         self.memory: Any = configuration.memory.create(spec, rollback=configuration.rollback)
         self.threshold: float | None = None
+        self.memo: Any = None
         self.steps = 0
-        self._new_threshold: float | None = None
+        self._new: tuple[float | None, Any] = (None, None)
 
-    def note_threshold(self, threshold: float | None) -> None:
-        self._new_threshold = threshold
+    def note(self, threshold: float | None, memo: Any) -> None:
+        """What the selector's next step is to start from, once this one is good."""
+        self._new = (threshold, memo)
 
-    def restore(self, steps: int, threshold: float | None) -> None:
+    def restore(self, steps: int, threshold: float | None, memo: Any) -> None:
         """Go on from a checkpoint."""
-        self.steps, self.threshold, self._new_threshold = steps, threshold, threshold
+        self.steps, self.threshold, self.memo = steps, threshold, memo
 
     def commit(self) -> None:
         self.memory.commit()
-        self.threshold = self._new_threshold
+        self.threshold, self.memo = self._new
         self.steps += 1
 
     def roll_back(self) -> None:
         self.memory.roll_back()
-        self._new_threshold = self.threshold
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Pipeline:
         self.configuration = configuration
         self.kernels = kernels
 
-    def send(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
+    def send(self, state: TensorState, gradient: np.ndarray, rank: int, *, dense: bool) -> Outgoing:
         """This rank's half: take the gradient in, give out what is sent.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
@@ -87,22 +89,42 @@ class Pipeline:
         moments = self.kernels.moments(accumulated)
         _check_finite(moments, accumulated, state.spec, "gradient + residual")
         if dense:
-            state.note_threshold(None)
+            state.note(None, state.memo)
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
-        found = self._select(state, accumulated, moments)
-        codec = self.configuration.codec
+        selector, codec = self._selector(state), self.configuration.codec
+        found = selector.find(accumulated, self._context(state, selector, gradient, moments, rank))
         frame = codec.encode(found.selection)
         sent = found.selection if codec.is_exact else codec.decode(frame)
-        state.memory.update(sent, codec.is_exact, self.kernels)
-        state.note_threshold(found.threshold)
+        state.memory.update(sent, codec.is_exact and not selector.changes_values, self.kernels)
+        state.note(found.threshold, found.memo)
         norm = float(np.linalg.norm(accumulated)) if self.configuration.telemetry else 0.0
         return Outgoing(frame, None, found.selection.count, norm, found)
 
-    def _select(self, state: TensorState, accumulated: np.ndarray, moments: Moments) -> Found:
-        selector = self.configuration.selector.at_density(self.configuration.schedule.density(state.steps))
-        context = Context(kernels=self.kernels, moments=moments, warm=state.threshold)
-        found: Found = selector.find(accumulated, context)
-        return found
+    def _selector(self, state: TensorState) -> SelectorBase:
+        selector: SelectorBase = self.configuration.selector
+        density = self.configuration.density(state.steps)
+        return selector if density is None else selector.at_density(density)
+
+    def _context(
+        self, state: TensorState, selector: SelectorBase, gradient: np.ndarray, moments: Moments, rank: int
+    ) -> Context:
+        def draw() -> np.random.Generator:
+            return generator(
+                getattr(selector, "seed", 0),
+                state.spec.key,
+                state.steps,
+                None if selector.has_shared_indices else rank,
+            )
+
+        return Context(
+            kernels=self.kernels,
+            moments=moments,
+            warm=state.threshold,
+            memo=state.memo,
+            rng=draw if selector.needs_rng else None,
+            gradient=gradient,
+            spec=state.spec,
+        )
 
     def receive(self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray) -> None:
         """The other half: out += factor * (sum of all ranks' selections), in the order given, which is rank order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Selection
-from .kernels import Moments
+from .kernels import Moments, Tail
 
 
 def moments(x: np.ndarray) -> Moments:
@@ -18,6 +18,43 @@ def moments(x: np.ndarray) -> Moments:
         nonzeros=int(np.count_nonzero(x)),
         numel=x.size,
     )
+
+
+def mean_and_std(x: np.ndarray) -> tuple[float, float]:
+    mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
+    std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
+    return mean, std
+
+
+def tail(x: np.ndarray, threshold: float) -> Tail:
+    magnitudes = np.abs(x)
+    rounded = x.dtype.type(threshold)
+    above = magnitudes[magnitudes >= rounded] if rounded > 0 else magnitudes[magnitudes > 0]
+    excesses = above.astype(np.float64) - float(rounded)
+    if not excesses.size:
+        return Tail(0, 0.0, 0.0, 0.0)
+    positive = excesses[excesses > 0]
+    mean_log = float(np.log(positive).mean()) if positive.size else 0.0
+    return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
+
+
+def digit_counts(x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
+    bits = np.abs(x).view(f"u{x.itemsize}")
+    width = 8 * x.itemsize - shift - 8
+    if width:
+        bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
+    return np.bincount((bits >> np.array(shift, bits.dtype)).astype(np.uint8), minlength=256)
+
+
+def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:
+    if not x.size:
+        return np.empty(0, x.dtype)
+    sums = np.add.reduceat(np.abs(x), np.arange(0, x.size, length), dtype=np.float64)
+    return sums.astype(x.dtype)
+
+
+def sample_magnitudes(x: np.ndarray, start: int, stride: int) -> np.ndarray:
+    return np.abs(x[start::stride])
 
 
 def count_at_least(x: np.ndarray, threshold: float) -> int:
@@ -42,6 +79,18 @@ def take_largest(x: np.ndarray, count: int) -> Selection:
     ties = np.flatnonzero(magnitudes == smallest_taken)
     kept[ties[: count - np.count_nonzero(kept)]] = True
     return _take(x, kept)
+
+
+def take_indices(x: np.ndarray, indices: np.ndarray) -> Selection:
+    return Selection(indices, x[indices], x.size)
+
+
+def take_bins(accumulated: np.ndarray, gradient: np.ndarray, length: int) -> tuple[np.ndarray, Selection]:
+    if not accumulated.size:
+        return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
+    maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
+    limits = np.repeat(maxima, length)[: accumulated.size]
+    return maxima, _take(accumulated, (np.abs(accumulated + gradient) >= limits) & (limits > 0))
 
 
 def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:

@@ -70,7 +70,7 @@ class Step:
         dense = self.configuration.goes_dense(spec, state.steps, world_size)
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
         try:
-            ticket.outgoing = self.pipeline.send(state, gradient, dense=dense)
+            ticket.outgoing = self.pipeline.send(state, gradient, rank, dense=dense)
         except Exception as error:
             self._note_failure(ticket, error)
         if ticket.outgoing is not None and ticket.outgoing.frame is not None and ticket.bucket is not None:

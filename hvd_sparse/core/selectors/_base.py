@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, Callable, ClassVar, TypeVar
 
 import numpy as np
 
-from ...types import Selection
+from ...errors import InvalidOption
+from ...types import Selection, TensorSpec
 from .. import reference
 from ..counts import check_density, count_from_density
 from ..kernels import Kernels, Moments
@@ -27,12 +28,14 @@ class Found:
     threshold : the magnitude cut that chose them, for the next step's warm start; None where there is none
     passes : compare-and-count passes over the whole vector, without the pass that copies the entries out
     is_fallback : the search did not converge and exact top-k on its candidates chose
+    memo : what else this tensor's next step is told, JSON-able
     """
 
     selection: Selection
     threshold: float | None = None
     passes: int = 0
     is_fallback: bool = False
+    memo: Any = None
 
 
 @dataclass(frozen=True)
@@ -44,46 +47,50 @@ class Context:
     kernels : the engine's kernels
     moments : of the vector, where the pipeline has them already
     warm : the threshold that this tensor's last step ended with
-    rng : a generator private to (seed, tensor, step), for selectors that draw
+    memo : what else its last step left
+    rng : a generator private to (seed, tensor, step), or what makes one, for selectors that draw
+    gradient : this step's part of the accumulated vector, for selectors that tell it from the residual
+    spec : the tensor's name, shape and dtype
     """
 
     kernels: Kernels | ModuleType = field(default_factory=lambda: reference)
     moments: Moments | None = None
     warm: float | None = None
-    rng: np.random.Generator | None = None
+    memo: Any = None
+    rng: np.random.Generator | Callable[[], np.random.Generator] | None = None
+    gradient: np.ndarray | None = None
+    spec: TensorSpec | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
         return self.moments if self.moments is not None else self.kernels.moments(accumulated)
 
-
-class Selector(Protocol):
-    """A rule that picks entries.  Implementations are frozen dataclasses, registered in ``SELECTORS``.
-
-    What they declare is what the conformance suite measures:
-
-    id : permanent name                       paper : citation key, or None
-    is_exact : always the exact top-k         tolerance : declared (low, high) of count / k, or None
-    """
-
-    id: ClassVar[str]
-    paper: ClassVar[str | None]
-    is_exact: ClassVar[bool]
-
-    def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        """The entries to send, and how they were found."""
+    def random(self) -> np.random.Generator:
+        """The generator; InvalidOption where nobody gave one."""
+        if self.rng is None:
+            raise InvalidOption("this selector draws at random: give it rng=numpy.random.default_rng(seed)")
+        return self.rng() if callable(self.rng) else self.rng
 
 
 @dataclass(frozen=True)
-class DensitySelector:
-    """Base of the selectors that are told how many entries to send."""
+class SelectorBase:
+    """A rule that picks entries.  Selectors are frozen dataclasses, registered in ``SELECTORS``.
 
-    density: float
+    What they declare is what the conformance suite measures.
+
+    Attributes
+    ----------
+    paper : citation key, or None
+    is_exact : always the exact top-k
+    needs_rng : draws at random; has a ``seed``
+    has_shared_indices : all ranks select the same indices
+    changes_values : sends other values than the accumulated ones; memories keep the difference
+    """
 
     paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "density", check_density(self.density, f"density of {type(self).__name__}"))
+    needs_rng: ClassVar[bool] = False
+    has_shared_indices: ClassVar[bool] = False
+    changes_values: ClassVar[bool] = False
 
     def select(
         self,
@@ -107,12 +114,26 @@ class DensitySelector:
         return self.find(accumulated, Context(kernels=kernels, rng=rng)).selection
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        """The entries to send, and how they were found."""
         raise NotImplementedError
+
+    def at_density(self: Any, density: float) -> Any:
+        """The same selector at the density that a schedule asks for; itself, for those that are told no density."""
+        return self
+
+
+@dataclass(frozen=True)
+class DensitySelector(SelectorBase):
+    """Base of the selectors that are told how many entries to send."""
+
+    density: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "density", check_density(self.density, f"density of {type(self).__name__}"))
 
     def count(self, numel: int) -> int:
         """k: how many entries this density asks for."""
         return count_from_density(numel, self.density)
 
     def at_density(self: Self, density: float) -> Self:
-        """The same selector at another density: what a schedule asks for at every step."""
         return self if density == self.density else dataclasses.replace(self, density=density)

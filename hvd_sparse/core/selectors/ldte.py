@@ -10,10 +10,9 @@ import numpy as np
 
 from ...errors import InvalidOption
 from ...registry import SELECTORS
-from ...types import Selection
-from .. import reference
 from ..kernels import Moments
 from ._base import Context, DensitySelector, Found
+from ._candidates import take_bounded
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
@@ -64,18 +63,6 @@ class Ldte(DensitySelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
-        if not moments.nonzeros:
-            return Found(context.kernels.take_at_least(accumulated, 0.0), 0.0)
         count = self.count(accumulated.size)
-        threshold = min(laplace_threshold(moments, count), moments.abs_max)
-        selection = context.kernels.take_at_least(accumulated, threshold)
-        most = int(self.cap * count)
-        if selection.count <= most:
-            return Found(selection, threshold)
-        return Found(largest_of(selection, most), threshold, is_fallback=True)
-
-
-def largest_of(candidates: Selection, count: int) -> Selection:
-    """The ``count`` largest entries of a selection: exact top-k on the candidates only."""
-    kept = reference.take_largest(candidates.values, count)
-    return Selection(candidates.indices[kept.indices], kept.values, candidates.numel)
+        threshold = laplace_threshold(moments, count) if count else 0.0
+        return take_bounded(accumulated, threshold, int(self.cap * count), moments, context, 0)

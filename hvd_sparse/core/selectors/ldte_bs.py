@@ -10,7 +10,8 @@ import numpy as np
 from ...registry import SELECTORS
 from ..search import band_around, check_search, search_threshold
 from ._base import Context, DensitySelector, Found
-from .ldte import laplace_threshold, largest_of
+from ._candidates import largest_of
+from .ldte import laplace_threshold
 
 
 @SELECTORS.register("ldte_bs")

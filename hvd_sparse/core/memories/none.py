@@ -1,0 +1,58 @@
+"""No memory: what is not sent is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from ...registry import MEMORIES
+from ...types import Selection, TensorSpec
+from ..kernels import Kernels
+
+
+@MEMORIES.register("none")
+@dataclass(frozen=True)
+class NoMemory:
+    """Send a part of every gradient and drop the rest.
+
+    For methods that are unbiased by themselves (TernGrad), and to show what a residual is worth: it does not conserve.
+
+    State: none.  Cost: none.
+    """
+
+    paper: ClassVar[str | None] = None
+    conserves: ClassVar[bool] = False
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> NoMemoryState:
+        return NoMemoryState()
+
+
+class NoMemoryState:
+    """Implements ``MemoryState``."""
+
+    _gradient: np.ndarray
+
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+        self._gradient = gradient
+        return gradient
+
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
+        pass
+
+    def take_all(self) -> np.ndarray:
+        return self._gradient.copy()
+
+    def commit(self) -> None:
+        pass
+
+    def roll_back(self) -> None:
+        pass
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        pass

@@ -1,0 +1,37 @@
+"""Dense at first, sparse afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...errors import InvalidOption
+from ...registry import SCHEDULES
+from ..counts import check_density
+
+
+@SCHEDULES.register("dense_warmup")
+@dataclass(frozen=True)
+class DenseWarmup:
+    """Send everything for some steps, then a fixed density.
+
+    Parameters
+    ----------
+    value : float in (0, 1], the density after the warm-up
+    warmup_steps : steps at density 1, which run dense
+
+    Paper: fang2019redsync.
+    """
+
+    value: float
+    warmup_steps: int
+
+    paper: ClassVar[str | None] = "fang2019redsync"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", check_density(self.value))
+        if self.warmup_steps < 0:
+            raise InvalidOption(f"warmup_steps of DenseWarmup is {self.warmup_steps!r}: 0 or more")
+
+    def density(self, step: int) -> float:
+        return 1.0 if step < self.warmup_steps else self.value

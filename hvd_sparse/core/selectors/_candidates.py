@@ -1,0 +1,32 @@
+"""Cutting a list of candidates down: the last resort of every threshold selector."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...types import Selection
+from .. import reference
+from ..kernels import Moments
+from ._base import Context, Found
+
+
+def largest_of(candidates: Selection, count: int) -> Selection:
+    """The ``count`` largest entries of a selection: exact top-k on the candidates only."""
+    kept = reference.take_largest(candidates.values, count)
+    return Selection(candidates.indices[kept.indices], kept.values, candidates.numel)
+
+
+def take_bounded(
+    accumulated: np.ndarray, threshold: float, most: int, moments: Moments, context: Context, passes: int
+) -> Found:
+    """What lies above an estimated threshold, but at least the largest entry and at most ``most`` of them.
+
+    An estimate is not a count: without these two bounds it can select nothing, or nearly everything.
+    """
+    if not moments.nonzeros:
+        return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
+    threshold = min(threshold, moments.abs_max)
+    selection = context.kernels.take_at_least(accumulated, threshold)
+    if selection.count <= most:
+        return Found(selection, threshold, passes)
+    return Found(largest_of(selection, most), threshold, passes, is_fallback=True)

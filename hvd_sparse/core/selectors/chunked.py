@@ -1,0 +1,49 @@
+"""Chunked (coarse) sparsification: whole chunks, by their norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...errors import InvalidOption
+from ...registry import SELECTORS
+from ._base import Context, DensitySelector, Found
+
+
+@SELECTORS.register("chunked")
+@dataclass(frozen=True)
+class Chunked(DensitySelector):
+    """Keep the chunks of largest L1 norm, whole.
+
+    Parameters
+    ----------
+    density : float in (0, 1]: max(1, floor(chunks * density)) chunks are sent
+    chunk_length : entries a chunk; the last one may be shorter
+
+    Notes
+    -----
+    Of equal norms the lower chunk goes first.  Exact zeros inside a chunk are sent with it.
+
+    Cost: one pass for the norms, one copy of the chunks.
+
+    Paper: sun2019csc.  Departs: here every rank chooses its own chunks, which then travel with their indices.
+    """
+
+    chunk_length: int = 512
+
+    paper: ClassVar[str | None] = "sun2019csc"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.chunk_length, int) or self.chunk_length < 1:
+            raise InvalidOption(f"chunk_length of Chunked is {self.chunk_length!r}: at least 1 entry")
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        norms = context.kernels.chunk_norms(accumulated, self.chunk_length)
+        chosen = context.kernels.take_largest(norms, self.count(norms.size)).indices
+        starts = chosen.astype(np.int64) * self.chunk_length
+        indices = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
+        indices = indices[indices < accumulated.size].astype(np.uint32)
+        return Found(context.kernels.take_indices(accumulated, indices), passes=1)

@@ -1,0 +1,95 @@
+"""DGC's selection: a threshold from a sample, repaired on what it selects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...errors import InvalidOption
+from ...registry import SELECTORS
+from ...types import Selection
+from .. import reference
+from ._base import Context, DensitySelector, Found
+from ._candidates import largest_of
+
+
+@SELECTORS.register("dgc_sampled")
+@dataclass(frozen=True)
+class DgcSampled(DensitySelector):
+    """Keep about k entries above a threshold that a strided sample gives.
+
+        threshold = the smallest of the sample's top density
+        more than high * k above it: exact top-k of those; fewer than low * k: threshold *= low, and again
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    sample_density : part of the entries looked at, at least so many that the sample's top holds two
+    bounds : (low, high), over k
+    max_rounds : how often the threshold is lowered
+    seed : of the sample's start
+
+    Notes
+    -----
+    Never more than high * k entries, and at least the largest one.
+
+    Cost: the sample, one counting pass a round, one pass to take the entries.
+
+    Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so that the end of
+    every tensor is served last: ours keeps the largest.
+    """
+
+    sample_density: float = 0.01
+    bounds: tuple[float, float] = (0.8, 1.3)
+    max_rounds: int = 10
+    seed: int = 0
+
+    paper: ClassVar[str | None] = "lin2018dgc"
+    needs_rng: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "bounds", tuple(self.bounds))
+        low, high = self.bounds
+        if not 0 < low < 1 <= high:
+            raise InvalidOption(f"bounds of DgcSampled are {self.bounds!r}: (low, high) with 0 < low < 1 <= high")
+        if not 0 < self.sample_density <= 1:
+            raise InvalidOption(f"sample_density of DgcSampled is {self.sample_density!r}: a number in (0, 1]")
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        moments = context.moments_of(accumulated)
+        if not moments.nonzeros:
+            return Found(Selection.empty(accumulated.size, accumulated.dtype))
+        wanted = self.count(accumulated.size)
+        low, high = self.bounds
+        threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
+        count, passes = context.kernels.count_at_least(accumulated, threshold), 1
+        while count < low * wanted and passes <= self.max_rounds:
+            threshold *= low
+            count = context.kernels.count_at_least(accumulated, threshold)
+            passes += 1
+        selection = context.kernels.take_at_least(accumulated, threshold)
+        if selection.count > math.floor(high * wanted):
+            return Found(largest_of(selection, wanted), threshold, passes, is_fallback=True)
+        return Found(selection, threshold, passes)
+
+    def _sampled_threshold(self, accumulated: np.ndarray, context: Context) -> float:
+        stride = self.stride(accumulated.size)
+        start = int(context.random().integers(stride)) if stride > 1 else 0
+        sample = context.kernels.sample_magnitudes(accumulated, start, stride)
+        top = max(1, math.ceil(sample.size * self.density))
+        return float(reference.take_largest(sample, top).values.min(initial=np.inf))
+
+    def stride(self, numel: int) -> int:
+        """Distance of the entries looked at; odd against 32, so that it does not follow the rows of a matrix."""
+        fewest = math.ceil(2 / self.density)
+        if numel <= fewest:
+            return 1
+        wanted = max(math.ceil(numel * self.sample_density), fewest)
+        stride = math.ceil(numel / wanted / 32) * 32 + 1
+        while stride > 1 and numel // stride < wanted:
+            stride = max(1, stride - 8)
+        return stride

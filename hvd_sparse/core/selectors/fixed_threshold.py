@@ -1,0 +1,49 @@
+"""Everything above one magnitude, the same all through training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...errors import InvalidOption
+from ...registry import SELECTORS
+from ..counts import check_density, count_from_density
+from ._base import Context, Found, SelectorBase
+from ._candidates import take_bounded
+
+
+@SELECTORS.register("fixed_threshold")
+@dataclass(frozen=True)
+class FixedThreshold(SelectorBase):
+    """Keep what is at least ``threshold`` large; the count is whatever that gives.
+
+    Parameters
+    ----------
+    threshold : float > 0, in units of the accumulated gradient
+    max_density : float in (0, 1]: never more than this part of a tensor: beyond, the largest of it
+
+    Notes
+    -----
+    Minimises the total error over training rather than every step's.  At least the largest entry is sent.
+
+    Cost: one pass for the moments, one to take the entries.
+
+    Paper: sahu2021rethinking.  Departs: the cap, and the floor of one entry.
+    """
+
+    threshold: float
+    max_density: float = 0.1
+
+    paper: ClassVar[str | None] = "sahu2021rethinking"
+
+    def __post_init__(self) -> None:
+        if not self.threshold > 0:
+            raise InvalidOption(f"threshold of FixedThreshold is {self.threshold!r}: a magnitude above 0")
+        check_density(self.max_density, "max_density of FixedThreshold")
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        most = count_from_density(accumulated.size, self.max_density)
+        moments = context.moments_of(accumulated)
+        return take_bounded(accumulated, self.threshold, most, moments, context, 0)
