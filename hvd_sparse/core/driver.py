@@ -18,6 +18,9 @@ from .collective import Collective, Pending
 from .runs import BucketRun, StepRun, Ticket
 from .step import Step
 
+NOTHING = np.empty(0, np.float32)
+"""For memories that need no parameter."""
+
 
 class Conversation:
     """An exchange in progress: the generator and the collective that it waits for."""
@@ -84,14 +87,14 @@ class Driver:
         self._begin(ticket.run)
         return wire, ticket
 
-    def decompress(self, reduced: np.ndarray, ticket: Ticket) -> np.ndarray:
+    def decompress(self, reduced: np.ndarray, ticket: Ticket, parameter: np.ndarray = NOTHING) -> np.ndarray:
         """The reduced gradient, flat; on any error the whole step is taken back before it is raised."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         try:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)  # refuses before anything is waited for
             self._drive(ticket.run)
-            return self.step.result(ticket, reduced)
+            return self.step.result(ticket, reduced, parameter)
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
             raise

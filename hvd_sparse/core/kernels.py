@@ -105,6 +105,11 @@ class Kernels(Protocol):
     def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """out = residual + gradient; ``out`` may be ``residual`` itself."""
 
+    def push_momentum(
+        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool
+    ) -> None:
+        """out = momentum * residual + gradient; Nesterov: out = momentum * (residual + gradient).  May be in place."""
+
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         """residual[indices] = +0.0."""
 

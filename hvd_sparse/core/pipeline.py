@@ -78,14 +78,14 @@ class Pipeline:
         self.configuration = configuration
         self.kernels = kernels
 
-    def send(self, state: TensorState, gradient: np.ndarray, rank: int, *, dense: bool) -> Outgoing:
+    def send(self, state: TensorState, gradient: np.ndarray, rank: int, world_size: int, *, dense: bool) -> Outgoing:
         """This rank's half: take the gradient in, give out what is sent.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         """
         if not self.configuration.rollback:
             _check_finite(self.kernels.moments(gradient), gradient, state.spec, "gradient")
-        accumulated = state.memory.compensate(gradient, self.kernels)
+        accumulated = state.memory.compensate(gradient, self.kernels, world_size)
         moments = self.kernels.moments(accumulated)
         _check_finite(moments, accumulated, state.spec, "gradient + residual")
         if dense:

@@ -39,11 +39,12 @@ def tail(x: np.ndarray, threshold: float) -> Tail:
 
 
 def digit_counts(x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-    bits = np.abs(x).view(f"u{x.itemsize}")
+    bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
     width = 8 * x.itemsize - shift - 8
     if width:
         bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
-    return np.bincount((bits >> np.array(shift, bits.dtype)).astype(np.uint8), minlength=256)
+    counts: np.ndarray = np.bincount((bits >> np.array(shift, bits.dtype)).astype(np.uint8), minlength=256)
+    return counts
 
 
 def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:
@@ -95,6 +96,16 @@ def take_bins(accumulated: np.ndarray, gradient: np.ndarray, length: int) -> tup
 
 def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
     np.add(residual, gradient, out=out)
+
+
+def push_momentum(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool) -> None:
+    factor = out.dtype.type(momentum)
+    if nesterov:
+        np.add(residual, gradient, out=out)
+        np.multiply(out, factor, out=out)
+    else:
+        np.multiply(residual, factor, out=out)
+        np.add(out, gradient, out=out)
 
 
 def clear(residual: np.ndarray, indices: np.ndarray) -> None:

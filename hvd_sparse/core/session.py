@@ -15,7 +15,7 @@ from . import reference
 from .buckets import merge_small
 from .collective import Collective
 from .configuration import Configuration
-from .driver import Conversation, Driver
+from .driver import NOTHING, Conversation, Driver
 from .handshake import describe_rank, handshake
 from .kernels import Kernels
 from .step import Step
@@ -66,6 +66,6 @@ class Session:
         reduced = {key: self.collective.allreduce(wire, key).wait(None) * factor for key, (wire, _) in sent.items()}
         results = {}
         for key, (_, ticket) in sent.items():
-            flat = reduced[key] if ticket is None else self.driver.decompress(reduced[key], ticket)
+            flat = reduced[key] if ticket is None else self.driver.decompress(reduced[key], ticket, NOTHING)
             results[key] = flat.reshape(gradients[key].shape).astype(gradients[key].dtype, copy=False)
         return results

@@ -79,6 +79,10 @@ class Staging:
         """Whether a tensor has not begun another step since this one."""
         return self._staged_by.get(position) is run
 
+    def staged(self, position: int) -> TensorState:
+        """The state of a tensor that is in a step, as it is."""
+        return self._states[position]
+
     def steps_of(self, position: int) -> int:
         """Completed and settled steps of a tensor that is in a step."""
         return self._states[position].steps

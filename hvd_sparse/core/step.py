@@ -70,7 +70,7 @@ class Step:
         dense = self.configuration.goes_dense(spec, state.steps, world_size)
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
         try:
-            ticket.outgoing = self.pipeline.send(state, gradient, rank, dense=dense)
+            ticket.outgoing = self.pipeline.send(state, gradient, rank, world_size, dense=dense)
         except Exception as error:
             self._note_failure(ticket, error)
         if ticket.outgoing is not None and ticket.outgoing.frame is not None and ticket.bucket is not None:
@@ -162,10 +162,11 @@ class Step:
     def _keys(self, members: Sequence[int]) -> list[str]:
         return [self.specs[i].key if i < len(self.specs) else f"number {i}" for i in members]
 
-    def result(self, ticket: Ticket, reduced: np.ndarray) -> np.ndarray:
+    def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """The reduced gradient of a tensor: flat, of the accumulator's dtype.
 
         reduced : what Horovod made of the array that ``compress`` gave it
+        parameter : the tensor's value, flat, for memories that finish with it
         """
         report = ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
         if ticket.error is not None:
@@ -189,8 +190,28 @@ class Step:
             frames = [m.frames[m.members.index(ticket.position)] for m in messages]
             self.pipeline.receive(spec, frames, report.factor, result)
         self._count(ticket, spec)
-        ticket.run.completed.add(ticket.position)
-        return result
+        return self._finish(ticket.position, ticket.run, result, parameter, is_compressed=True)
+
+    def enter_dense(self, position: int) -> Ticket:
+        """A tensor that is never compressed begins a step: what its memory makes of it goes back with the others'."""
+        with self.staging.lock:
+            run = self.staging.open_run(position)
+            self.staging.enter(position, run)
+        return Ticket(run, self.specs[position].key, position=position)
+
+    def finish_dense(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+        """What the optimizer is given for a tensor that Horovod reduced by itself."""
+        assert ticket.position is not None
+        return self._finish(ticket.position, ticket.run, reduced, parameter, is_compressed=False)
+
+    def _finish(
+        self, position: int, run: StepRun, reduced: np.ndarray, parameter: np.ndarray, *, is_compressed: bool
+    ) -> np.ndarray:
+        if self.configuration.memory.finishes:
+            state = self.staging.staged(position)
+            reduced = state.memory.finish(reduced, parameter, is_compressed, self.pipeline.kernels)
+        run.completed.add(position)
+        return reduced
 
     def local_failure(self, ticket: Ticket) -> PeerFailure:
         assert ticket.error is not None

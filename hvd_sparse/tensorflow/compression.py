@@ -32,6 +32,7 @@ class SparseContext:
     spec: TensorSpec
     dtype: tf.DType
     shape: tf.TensorShape
+    parameter: tf.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,8 @@ class DenseContext:
     """A gradient that Horovod's allreduce takes, as float32 where it has 16 bits."""
 
     dtype: tf.DType
+    token: tf.Tensor
+    parameter: tf.Tensor
 
 
 class TensorflowCompressor(Compressor):
@@ -91,17 +94,25 @@ class TensorflowCompressor(Compressor):
         spec = self.step.specs[position]
         wire_dtype = tf.as_dtype(spec.accumulator)
         flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
+        variable = self._variables[position] if site.variable is None else site.variable
+        # A trace may run for other variables than it was made for, so the graph tells at every step which one it is.
+        token = runtime_token(variable)
+        parameter = self._read(variable, wire_dtype)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             self._traffic.note_dense(spec)
-            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype))
-        # A trace may run for other variables than it was made for, so the graph tells at every step which one it is.
-        token = runtime_token(self._variables[position] if site.variable is None else site.variable)
+            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, parameter))
         wire, number, array = tf.numpy_function(
             self._traffic.send, [flat, token], [wire_dtype, tf.int64, tf.uint8], name="hvd_sparse_send"
         )
         wire.set_shape([None])
         gathered = self._build_exchange(number, array, f"hvd_sparse.{self.name}.{position}")
-        return wire, SparseContext(number, gathered, spec, tensor.dtype, tensor.shape)
+        return wire, SparseContext(number, gathered, spec, tensor.dtype, tensor.shape, parameter)
+
+    def _read(self, variable: Any, dtype: tf.DType) -> tf.Tensor:
+        """The variable's value, flat, for memories that finish with it."""
+        if not self.configuration.memory.finishes:
+            return tf.zeros([0], dtype)
+        return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
 
     def _build_exchange(self, number: tf.Tensor, array: tf.Tensor, name: str) -> tf.Tensor:
         """The exchange's collectives as a chain of operations."""
@@ -118,18 +129,29 @@ class TensorflowCompressor(Compressor):
         if ctx is None:
             return tensor
         if isinstance(ctx, DenseContext):
-            return tf.cast(tensor, ctx.dtype)
+            return tf.cast(self._finish_dense(tensor, ctx), ctx.dtype)
         # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
         # dependency between them does not hold inside Horovod's branches.
         flat = tf.numpy_function(
             self._traffic.receive,
-            [ctx.number, tensor, ctx.gathered],
+            [ctx.number, tensor, ctx.gathered, ctx.parameter],
             tf.as_dtype(ctx.spec.accumulator),
             name="hvd_sparse_receive",
         )
         result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
         result.set_shape(ctx.shape)
         return result
+
+    def _finish_dense(self, reduced: tf.Tensor, ctx: DenseContext) -> tf.Tensor:
+        if not self.configuration.memory.finishes:
+            return reduced
+        flat = tf.numpy_function(
+            self._traffic.finish_dense,
+            [ctx.token, tf.reshape(reduced, [-1]), ctx.parameter],
+            reduced.dtype,
+            name="hvd_sparse_finish",
+        )
+        return tf.reshape(flat, tf.shape(reduced))
 
     def _position(self, tensor: tf.Tensor, site: CallSite) -> int:
         assert self._index is not None

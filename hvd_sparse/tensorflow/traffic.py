@@ -71,7 +71,7 @@ class Traffic:
         array: np.ndarray = self._under_way[int(number)][1].send(received).array
         return array
 
-    def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray) -> np.ndarray:
+    def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """The reduced gradient, flat; on any error the step is taken back before it is raised."""
         ticket, conversation = self._under_way.pop(int(number))
         if ticket.run.failure is not None:
@@ -80,10 +80,15 @@ class Traffic:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
             messages = _finish(conversation, received)
             self._step.receive(ticket.bucket or BucketRun(-1, ()), messages)
-            return self._step.result(ticket, reduced)
+            return self._step.result(ticket, reduced, parameter)
         except Exception as error:
             self._step.fail(ticket.run, error)
             raise
+
+    def finish_dense(self, token: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+        """What the optimizer is given for a tensor that Horovod reduced by itself."""
+        ticket = self._step.enter_dense(self._tokens[_as_bytes(token)])
+        return self._step.finish_dense(ticket, reduced, parameter)
 
     def _count_dense(self, run: StepRun) -> None:
         if run is not self._counted:

@@ -13,7 +13,7 @@ from ..collectives.horovod_torch import HorovodTorchCollective, hvd
 from ..core.buckets import merge_small
 from ..core.compressor import Compressor, check_keys
 from ..core.configuration import Configuration
-from ..core.driver import Conversation, Driver
+from ..core.driver import NOTHING, Conversation, Driver
 from ..core.handshake import describe_rank, handshake
 from ..core.methods import Methods
 from ..core.runs import Ticket
@@ -30,7 +30,7 @@ class DenseTicket:
     """A tensor that Horovod's allreduce takes as it is."""
 
     gradient: torch.Tensor
-    poisoned: Ticket | None = None
+    ticket: Ticket | None = None
 
 
 class TorchCompressor(Compressor):
@@ -66,7 +66,8 @@ class TorchCompressor(Compressor):
         except SparseError as error:
             return self._poison(error, tensor)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            return self._leave_dense(tensor)
+            entered = self.step.enter_dense(position) if self.configuration.memory.finishes else None
+            return self._leave_dense(tensor, entered)
         wire, ticket = self._driver.compress(position, flatten(tensor, spec))
         ticket.extra = tensor
         return torch.from_numpy(wire), ticket
@@ -76,10 +77,8 @@ class TorchCompressor(Compressor):
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         if isinstance(ctx, DenseTicket):
-            if ctx.poisoned is not None:
-                self._driver.refuse(ctx.poisoned)
-            return like(tensor, ctx.gradient)
-        return unflatten(self._driver.decompress(tensor.numpy(), ctx), ctx.extra)
+            return self._finish_dense(tensor, ctx)
+        return unflatten(self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx)), ctx.extra)
 
     def close(self) -> None:
         super().close()
@@ -94,12 +93,27 @@ class TorchCompressor(Compressor):
         )
         self._has_shaken_hands = True
 
-    def _leave_dense(self, gradient: torch.Tensor, poisoned: Ticket | None = None) -> tuple[torch.Tensor, DenseTicket]:
+    def _parameter(self, ticket: Ticket) -> np.ndarray:
+        """The value of a ticket's parameter, for memories that finish with it."""
+        if ticket.position is None or not self.configuration.memory.finishes:
+            return NOTHING
+        return flatten(self._index.parameter(ticket.position), self.step.specs[ticket.position])
+
+    def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
+        if ctx.ticket is None:
+            return like(reduced, ctx.gradient)
+        if ctx.ticket.error is not None:
+            self._driver.refuse(ctx.ticket)
+        assert ctx.ticket.position is not None
+        flat = flatten(reduced, self.step.specs[ctx.ticket.position])
+        return unflatten(self.step.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket)), ctx.gradient)
+
+    def _leave_dense(self, gradient: torch.Tensor, ticket: Ticket | None = None) -> tuple[torch.Tensor, DenseTicket]:
         """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
         self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
-        return dense, DenseTicket(gradient, poisoned)
+        return dense, DenseTicket(gradient, ticket)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""

@@ -34,6 +34,9 @@ class ParameterIndex:
         if not gradient.is_sparse:
             self._position_at[gradient.data_ptr()] = position
 
+    def parameter(self, position: int) -> torch.Tensor:
+        return self._named[position][1]
+
     def find(self, gradient: torch.Tensor) -> int:
         """The position of its parameter; UnknownGradient if it belongs to none, or to more than one that could be."""
         hint = self._position_at.get(gradient.data_ptr())

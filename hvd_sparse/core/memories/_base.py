@@ -14,7 +14,7 @@ from ..kernels import Kernels
 class MemoryState(Protocol):
     """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it."""
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
         """The accumulated vector to select from: what was kept back, with this gradient."""
 
     def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
@@ -22,6 +22,9 @@ class MemoryState(Protocol):
 
     def take_all(self) -> np.ndarray:
         """Everything accumulated, to be sent dense; nothing is kept.  A copy."""
+
+    def finish(self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels) -> np.ndarray:
+        """What the optimizer is given for a reduced gradient; only for memories that declare ``finishes``."""
 
     def commit(self) -> None:
         """The step is good: its new version is the state."""
@@ -40,11 +43,13 @@ class Memory(Protocol):
     """Makes states.  Implementations are frozen dataclasses, registered in ``MEMORIES``.
 
     conserves : law 1 holds: what is sent and what stays are together exactly what was accumulated
+    finishes : its states have ``finish``, which every reduced gradient goes through, compressed or not
     """
 
     id: ClassVar[str]
     paper: ClassVar[str | None]
     conserves: ClassVar[bool]
+    finishes: ClassVar[bool]
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> Any:
         """The state of a tensor before its first step."""

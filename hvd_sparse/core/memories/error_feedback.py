@@ -35,6 +35,7 @@ class ErrorFeedback:
 
     paper: ClassVar[str | None] = "stich2018sparsified"
     conserves: ClassVar[bool] = True
+    finishes: ClassVar[bool] = False
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState:
         return ErrorFeedbackState(spec, rollback)
@@ -47,7 +48,7 @@ class ErrorFeedbackState:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
         kernels.compensate(gradient, self.residual.old, self.residual.new)
         self._sent = Selection.empty(gradient.size, self.residual.new.dtype)
         return self.residual.new

@@ -42,6 +42,7 @@ class LowPass:
     beta: float
 
     paper: ClassVar[str | None] = "chen2020scalecom"
+    finishes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= 1:
@@ -62,7 +63,7 @@ class LowPassState:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=True)
         self._beta = self.residual.old.dtype.type(beta)
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
         kernels.compensate(gradient, self.residual.old, self.residual.new)
         return self.residual.new
 

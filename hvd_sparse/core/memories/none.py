@@ -25,6 +25,7 @@ class NoMemory:
 
     paper: ClassVar[str | None] = None
     conserves: ClassVar[bool] = False
+    finishes: ClassVar[bool] = False
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> NoMemoryState:
         return NoMemoryState()
@@ -35,7 +36,7 @@ class NoMemoryState:
 
     _gradient: np.ndarray
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
         self._gradient = gradient
         return gradient
 

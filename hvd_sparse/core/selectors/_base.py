@@ -89,8 +89,14 @@ class SelectorBase:
     paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
     needs_rng: ClassVar[bool] = False
-    has_shared_indices: ClassVar[bool] = False
-    changes_values: ClassVar[bool] = False
+
+    @property
+    def changes_values(self) -> bool:
+        return False
+
+    @property
+    def has_shared_indices(self) -> bool:
+        return False
 
     def select(
         self,

@@ -41,11 +41,14 @@ class AdaComp(SelectorBase):
     bin_length: int | None = None
 
     paper: ClassVar[str | None] = "chen2018adacomp"
-    changes_values: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.bin_length is not None and (not isinstance(self.bin_length, int) or self.bin_length < 1):
             raise InvalidOption(f"bin_length of AdaComp is {self.bin_length!r}: at least 1 entry, or None")
+
+    @property
+    def changes_values(self) -> bool:
+        return True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ...types import Selection
 from ..counts import check_density, count_from_density
 from ._base import Context, Found, SelectorBase
 from ._candidates import take_bounded
@@ -23,18 +24,21 @@ class FixedThreshold(SelectorBase):
     ----------
     threshold : float > 0, in units of the accumulated gradient
     max_density : float in (0, 1]: never more than this part of a tensor: beyond, the largest of it
+    signs_only : send sign(x) * threshold instead of x; what is above stays and is sent again (Strom)
 
     Notes
     -----
-    Minimises the total error over training rather than every step's.  At least the largest entry is sent.
+    Minimises the total error over training rather than every step's.  At least the largest entry is sent, unless only
+    signs are, of which one below the threshold would be wrong.
 
     Cost: one pass for the moments, one to take the entries.
 
-    Paper: sahu2021rethinking.  Departs: the cap, and the floor of one entry.
+    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the cap, and the floor of one entry.
     """
 
     threshold: float
     max_density: float = 0.1
+    signs_only: bool = False
 
     paper: ClassVar[str | None] = "sahu2021rethinking"
 
@@ -46,4 +50,15 @@ class FixedThreshold(SelectorBase):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most = count_from_density(accumulated.size, self.max_density)
         moments = context.moments_of(accumulated)
-        return take_bounded(accumulated, self.threshold, most, moments, context, 0)
+        if not self.signs_only:
+            return take_bounded(accumulated, self.threshold, most, moments, context, 0)
+        if moments.abs_max < self.threshold:
+            return Found(Selection.empty(accumulated.size, accumulated.dtype), self.threshold)
+        found = take_bounded(accumulated, self.threshold, most, moments, context, 0)
+        kept = found.selection
+        signs = np.copysign(accumulated.dtype.type(self.threshold), kept.values)
+        return Found(Selection(kept.indices, signs, kept.numel), self.threshold, is_fallback=found.is_fallback)
+
+    @property
+    def changes_values(self) -> bool:
+        return self.signs_only

@@ -1,0 +1,59 @@
+"""TernGrad's message: -s, 0 or s, drawn so that the mean is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...errors import InvalidOption
+from ...registry import SELECTORS
+from ...types import Selection
+from ._base import Context, Found, SelectorBase
+
+
+@SELECTORS.register("terngrad")
+@dataclass(frozen=True)
+class TernGrad(SelectorBase):
+    """Send sign(x_j) * s with probability |x_j| / s, else nothing.
+
+        x = accumulated, clipped at clip * std(accumulated);  s = max(|x|)
+
+    Parameters
+    ----------
+    clip : float > 0, in standard deviations; None does not clip
+    seed : of the draws
+
+    Notes
+    -----
+    Unbiased for the clipped gradient, so it goes with ``memory="none"``.
+    The draw depends on seed, tensor, step and rank alone.
+
+    Cost: two passes and one random number an entry.
+
+    Paper: wen2017terngrad.  Departs: every rank has its own s, where the paper shares the largest.
+    """
+
+    clip: float | None = 2.5
+    seed: int = 0
+
+    paper: ClassVar[str | None] = "wen2017terngrad"
+    needs_rng: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not self.clip > 0:
+            raise InvalidOption(f"clip of TernGrad is {self.clip!r}: standard deviations above 0, or None")
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        scale = context.moments_of(accumulated).abs_max
+        if self.clip is not None:
+            scale = min(scale, self.clip * context.kernels.mean_and_std(accumulated)[1] or scale)
+        candidates = context.kernels.take_at_least(accumulated, 0.0)
+        drawn = context.random().random(candidates.count) * scale < np.abs(candidates.values)
+        values = np.copysign(accumulated.dtype.type(scale), candidates.values[drawn])
+        return Found(Selection(candidates.indices[drawn], values, accumulated.size))
