@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import InvalidOption
 from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
 from ..types import TensorSpec
+from .composition import check_composition
 from .economy import is_dense_cheaper
 from .schedules.constant import Constant
 
@@ -79,6 +80,7 @@ class Configuration:
             raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
         if self.engine is not None:
             ENGINES.get(self.engine)
+        check_composition(self.selector, self.memory, self.codec, self.schedule)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")

@@ -8,8 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from .configuration import Configuration
+from .memories.momentum_correction import MomentumCorrection
+from .selectors.adacomp import AdaComp
+from .selectors.dgc_sampled import DgcSampled
+from .selectors.ef_sign import EfSign
+from .selectors.fixed_threshold import FixedThreshold
+from .selectors.gaussian_k import GaussianK
 from .selectors.ldte import Ldte
 from .selectors.ldte_bs import LdteBs
+from .selectors.radix_select import RadixSelect
+from .selectors.random_k import RandomK
+from .selectors.redsync_search import RedsyncSearch
+from .selectors.redsync_trimmed import RedsyncTrimmed
+from .selectors.sidco import Sidco
+from .selectors.stc import Stc
+from .selectors.terngrad import TernGrad
 from .selectors.topk import TopK
 
 
@@ -32,6 +45,11 @@ class Methods:
 
     @classmethod
     def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
+        """Take momentum, Nesterov and weight decay out of the frontend's SGD, and say so."""
         raise NotImplementedError
 
     @classmethod
@@ -83,6 +101,103 @@ class Methods:
         """Exact top-k of every tensor, with error feedback: the yardstick.  Paper: aji2017sparse."""
         return cls.build(params, selector=TopK(density), **options)
 
+    @classmethod
+    def radix_select(cls, params: Any, *, density: float, **options: Any) -> Any:
+        """Exact top-k by the digits of the bit patterns, with error feedback.  Paper: alabi2012fast."""
+        return cls.build(params, selector=RadixSelect(density), **options)
 
-METHODS = {"ldte_bs": "chen2021ldte", "ldte": "chen2021ldte", "topk": "aji2017sparse"}
+    @classmethod
+    def dgc(
+        cls,
+        params: Any,
+        *,
+        density: float,
+        optimizer: Any = None,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        masking: bool = True,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        sample_density: float = 0.01,
+        **options: Any,
+    ) -> Any:
+        """Deep gradient compression: sampled threshold, momentum correction, factor masking.  Paper: lin2018dgc.
+
+        optimizer : an SGD, out of which momentum, Nesterov and weight decay are taken and applied here instead; without
+            it, ``momentum`` and the others hold, and the optimizer must have none of its own
+        The others as in ``DgcSampled`` and ``MomentumCorrection``; ``schedule`` takes the warm-up.
+        """
+        if optimizer is not None:
+            momentum, nesterov, weight_decay = cls._take_momentum(optimizer)
+        memory = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
+        selector = DgcSampled(density, sample_density=sample_density)
+        return cls.build(params, selector=selector, memory=memory, **options)
+
+    @classmethod
+    def redsync(cls, params: Any, *, density: float, search: bool = False, **options: Any) -> Any:
+        """RedSync: trimmed top-k or, with ``search``, its threshold search with reuse.  Paper: fang2019redsync."""
+        selector = RedsyncSearch(density) if search else RedsyncTrimmed(density)
+        return cls.build(params, selector=selector, **options)
+
+    @classmethod
+    def gaussian_k(cls, params: Any, *, density: float, variant: str = "paper", **options: Any) -> Any:
+        """A threshold from a fitted normal distribution, with error feedback.  Paper: shi2019understanding."""
+        return cls.build(params, selector=GaussianK(density, variant=variant), **options)
+
+    @classmethod
+    def adacomp(cls, params: Any, *, bin_length: int | None = None, **options: Any) -> Any:
+        """AdaComp: the entries that could become their bin's largest, as signs.  Paper: chen2018adacomp."""
+        return cls.build(params, selector=AdaComp(bin_length), **options)
+
+    @classmethod
+    def sidco(
+        cls, params: Any, *, density: float, distribution: str = "exponential", stages: int = 1, **options: Any
+    ) -> Any:
+        """SIDCo: a threshold from staged fits of the tail, with error feedback.  Paper: abdelmoniem2021sidco."""
+        return cls.build(params, selector=Sidco(density, distribution=distribution, stages=stages), **options)
+
+    @classmethod
+    def random_k(cls, params: Any, *, density: float, shared_seed: bool = False, seed: int = 0, **options: Any) -> Any:
+        """Entries at random positions, with error feedback.  Paper: stich2018sparsified."""
+        return cls.build(params, selector=RandomK(density, shared_seed=shared_seed, seed=seed), **options)
+
+    @classmethod
+    def strom(cls, params: Any, *, threshold: float, max_density: float = 0.1, **options: Any) -> Any:
+        """Signs of what exceeds a fixed threshold; the remainder stays.  Paper: strom2015scalable."""
+        selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
+        return cls.build(params, selector=selector, **options)
+
+    @classmethod
+    def stc(cls, params: Any, *, density: float, **options: Any) -> Any:
+        """Sparse ternary compression: the signs of the top k, and their mean magnitude.  Paper: sattler2019stc."""
+        return cls.build(params, selector=Stc(density), **options)
+
+    @classmethod
+    def ef_sign(cls, params: Any, **options: Any) -> Any:
+        """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error."""
+        return cls.build(params, selector=EfSign(), **options)
+
+    @classmethod
+    def terngrad(cls, params: Any, *, clip: float | None = 2.5, seed: int = 0, **options: Any) -> Any:
+        """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad."""
+        options.setdefault("memory", "none")
+        return cls.build(params, selector=TernGrad(clip, seed=seed), **options)
+
+
+METHODS = {
+    "adacomp": "chen2018adacomp",
+    "dgc": "lin2018dgc",
+    "ef_sign": "karimireddy2019error",
+    "gaussian_k": "shi2019understanding",
+    "ldte": "chen2021ldte",
+    "ldte_bs": "chen2021ldte",
+    "radix_select": "alabi2012fast",
+    "random_k": "stich2018sparsified",
+    "redsync": "fang2019redsync",
+    "sidco": "abdelmoniem2021sidco",
+    "stc": "sattler2019stc",
+    "strom": "strom2015scalable",
+    "terngrad": "wen2017terngrad",
+    "topk": "aji2017sparse",
+}
 """Named methods and their papers."""

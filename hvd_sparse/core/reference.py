@@ -43,8 +43,7 @@ def digit_counts(x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
     width = 8 * x.itemsize - shift - 8
     if width:
         bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
-    counts: np.ndarray = np.bincount((bits >> np.array(shift, bits.dtype)).astype(np.uint8), minlength=256)
-    return counts
+    return np.bincount((bits >> np.array(shift, bits.dtype)).astype(np.uint8), minlength=256).astype(np.int64)
 
 
 def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from ..engines import resolve_engine
 from ..errors import RankMismatch, UnknownGradient, UnsupportedReduction
 from ..types import TensorSpec
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
+from .optimizer import refuse_momentum, take_momentum
 from .traffic import Traffic
 from .variables import VariableSource, specs_of
 
@@ -180,6 +181,8 @@ class TensorflowCompressor(Compressor):
             raise RankMismatch(
                 f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give process_set= to both"
             )
+        if self.configuration.memory.finishes:
+            refuse_momentum()
         self.resolve()
         if self.process_set.included():  # TensorFlow traces on ranks outside the set too, but never runs there
             document = describe_rank(self.configuration, self.step.specs, self.name)
@@ -204,3 +207,7 @@ class Compression(Methods):
     @classmethod
     def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TensorflowCompressor:
         return TensorflowCompressor(params, configuration, process_set)
+
+    @classmethod
+    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
+        return take_momentum(optimizer)

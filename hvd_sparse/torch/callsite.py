@@ -12,12 +12,16 @@ from typing import Any
 
 from ..collectives.horovod_torch import hvd
 from ..errors import RankMismatch, UnsupportedReduction
+from .optimizer import refuse_momentum
 
 FRAMES = 8
 
 
-def check_call_site(process_set: Any) -> None:
-    """Compare with the optimizer that calls; silent where no optimizer of Horovod's does."""
+def check_call_site(process_set: Any, *, has_momentum: bool) -> None:
+    """Compare with the optimizer that calls; silent where no optimizer of Horovod's does.
+
+    has_momentum : the compressor's memory applies momentum, so the optimizer must not
+    """
     frame = sys._getframe(1)
     for _ in range(FRAMES):
         if frame is None:
@@ -25,6 +29,8 @@ def check_call_site(process_set: Any) -> None:
         caller = frame.f_locals.get("self")
         if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
             _compare(caller, process_set)
+            if has_momentum:
+                refuse_momentum(caller)
             return
         frame = frame.f_back  # type: ignore[assignment]
 

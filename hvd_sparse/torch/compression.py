@@ -22,6 +22,7 @@ from ..engines import resolve_engine
 from ..errors import InvalidOption, SparseError, UnsupportedReduction
 from .callsite import check_call_site
 from .identity import ParameterIndex
+from .optimizer import take_momentum
 from .views import check_device, flatten, like, spec_of, unflatten
 
 
@@ -85,7 +86,7 @@ class TorchCompressor(Compressor):
         self._index.close()
 
     def _shake_hands(self) -> None:
-        check_call_site(self.process_set)
+        check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
         collective = self._driver.collective
         document = describe_rank(self.configuration, self.step.specs, self.name)
         Conversation(handshake(document, collective.world_size), collective, self.handshake_name).finish(
@@ -139,6 +140,10 @@ class Compression(Methods):
     @classmethod
     def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TorchCompressor:
         return TorchCompressor(params, configuration, process_set)
+
+    @classmethod
+    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
+        return take_momentum(optimizer)
 
 
 def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:

@@ -43,12 +43,16 @@ class Memory(Protocol):
     """Makes states.  Implementations are frozen dataclasses, registered in ``MEMORIES``.
 
     conserves : law 1 holds: what is sent and what stays are together exactly what was accumulated
+    keeps_rounding : keeps accumulated - sent where other values are sent than were accumulated
+    adds_gradient : what is accumulated is the residual plus this step's gradient, and nothing else
     finishes : its states have ``finish``, which every reduced gradient goes through, compressed or not
     """
 
     id: ClassVar[str]
     paper: ClassVar[str | None]
     conserves: ClassVar[bool]
+    keeps_rounding: ClassVar[bool]
+    adds_gradient: ClassVar[bool]
     finishes: ClassVar[bool]
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> Any:

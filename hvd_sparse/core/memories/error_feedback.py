@@ -35,6 +35,8 @@ class ErrorFeedback:
 
     paper: ClassVar[str | None] = "stich2018sparsified"
     conserves: ClassVar[bool] = True
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState:

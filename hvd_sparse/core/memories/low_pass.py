@@ -42,6 +42,8 @@ class LowPass:
     beta: float
 
     paper: ClassVar[str | None] = "chen2020scalecom"
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

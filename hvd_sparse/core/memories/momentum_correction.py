@@ -58,6 +58,8 @@ class MomentumCorrection:
 
     paper: ClassVar[str | None] = "lin2018dgc"
     conserves: ClassVar[bool] = True
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -25,6 +25,8 @@ class NoMemory:
 
     paper: ClassVar[str | None] = None
     conserves: ClassVar[bool] = False
+    keeps_rounding: ClassVar[bool] = False
+    adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> NoMemoryState:

@@ -82,6 +82,8 @@ class SelectorBase:
     paper : citation key, or None
     is_exact : always the exact top-k
     needs_rng : draws at random; has a ``seed``
+    needs_gradient : tells this step's gradient from the residual, so the memory must add just these two
+    is_unbiased : the expectation of what is sent is what was accumulated, so no residual is needed
     has_shared_indices : all ranks select the same indices
     changes_values : sends other values than the accumulated ones; memories keep the difference
     """
@@ -89,6 +91,8 @@ class SelectorBase:
     paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
     needs_rng: ClassVar[bool] = False
+    needs_gradient: ClassVar[bool] = False
+    is_unbiased: ClassVar[bool] = False
 
     @property
     def changes_values(self) -> bool:

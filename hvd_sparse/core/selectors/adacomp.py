@@ -41,6 +41,7 @@ class AdaComp(SelectorBase):
     bin_length: int | None = None
 
     paper: ClassVar[str | None] = "chen2018adacomp"
+    needs_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.bin_length is not None and (not isinstance(self.bin_length, int) or self.bin_length < 1):

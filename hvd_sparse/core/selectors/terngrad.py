@@ -40,6 +40,7 @@ class TernGrad(SelectorBase):
 
     paper: ClassVar[str | None] = "wen2017terngrad"
     needs_rng: ClassVar[bool] = True
+    is_unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:

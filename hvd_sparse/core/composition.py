@@ -1,0 +1,24 @@
+"""Which parts cannot be joined: by what they declare, never by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidOption
+
+
+def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
+    """InvalidOption for parts that would silently do something else than their papers say."""
+    changes = selector.changes_values or not codec.is_exact
+    if changes and not memory.keeps_rounding and not selector.is_unbiased:
+        raise InvalidOption(
+            f"{selector.id} with {codec.id} sends other values than were accumulated, and memory {memory.id} forgets the "
+            "difference at every step: use memory='error_feedback'"
+        )
+    if selector.needs_gradient and not memory.adds_gradient:
+        raise InvalidOption(
+            f"{selector.id} compares the gradient with the residual it is added to, and memory {memory.id} adds something "
+            "else: use memory='error_feedback'"
+        )
+    if schedule is not None and not hasattr(selector, "density"):
+        raise InvalidOption(f"{selector.id} decides by itself how much is sent: leave out schedule {schedule.id}")
