@@ -49,7 +49,7 @@ def digit_counts(x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
 def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:
     if not x.size:
         return np.empty(0, x.dtype)
-    sums = np.add.reduceat(np.abs(x), np.arange(0, x.size, length), dtype=np.float64)
+    sums: np.ndarray = np.add.reduceat(np.abs(x), np.arange(0, x.size, length), dtype=np.float64)
     return sums.astype(x.dtype)
 
 
