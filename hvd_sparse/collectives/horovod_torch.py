@@ -17,7 +17,7 @@ except ImportError as error:
         f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with HOROVOD_WITH_PYTORCH=1, as scripts/setup does"
     ) from error
 
-SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 2e-3
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
 
 class _HorovodPending:

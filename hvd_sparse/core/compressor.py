@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
+import os
 import weakref
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,8 @@ from .step import Step
 
 STATE_VERSION = 1
 
+logger = logging.getLogger("hvd_sparse")
+
 _LIVE: weakref.WeakValueDictionary[str, Compressor] = weakref.WeakValueDictionary()
 _ORDINALS: dict[Any, itertools.count[int]] = {}
 
@@ -29,11 +34,14 @@ class Compressor:
     ----------
     configuration : parts and options
     place : what tells process sets and frontends apart, for the handshake's name
+    world_size : ranks in the process set, now
     """
 
     step: Step
 
-    def __init__(self, configuration: Configuration, place: str) -> None:
+    def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
+        if world_size == 1 and os.environ.get("HOROVOD_ELASTIC") != "1":
+            say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""
         # Compressors meet for the handshake by the order in which they were made: names depend on the model, and a
@@ -109,6 +117,14 @@ class Compressor:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
+
+
+@lru_cache(maxsize=1)  # once a process
+def say_alone() -> None:
+    """A single process that waits for compression to show would wait in vain."""
+    logger.warning(
+        "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, with horovodrun -np"
+    )
 
 
 def digest_of(specs: Sequence[TensorSpec]) -> str:

@@ -56,7 +56,7 @@ class TensorflowCompressor(Compressor):
         self._source = VariableSource(params)
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
-        super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}")
+        super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size())
         self._collective = HorovodTensorflowCollective(self.process_set)
         self._index: VariableIndex | None = None
         self._has_shaken_hands = False

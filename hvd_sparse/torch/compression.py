@@ -43,7 +43,7 @@ class TorchCompressor(Compressor):
         named = _check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
-        super().__init__(configuration, f"torch.{self.process_set.process_set_id}")
+        super().__init__(configuration, f"torch.{self.process_set.process_set_id}", self.process_set.size())
         self._take_name(specs)
         kernels = resolve_engine(configuration.engine)
         self.step = Step(configuration, specs, merge_small(specs, configuration), kernels, carrier_dtype=np.float64)

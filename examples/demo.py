@@ -1,0 +1,102 @@
+"""Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table and one picture."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from demo_report import draw_curves, print_table
+from demo_runs import LAUNCHERS, LaunchError, Run
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+EXAMPLES = {
+    "pytorch": ("PyTorch", "pytorch_digits.py"),
+    "tensorflow": ("TensorFlow GradientTape", "tensorflow2_digits.py"),
+    "keras": ("Keras model.fit", "tensorflow2_keras_digits.py"),
+}
+METHODS = {  # the option of the example, and how the report calls it
+    "none": "dense",
+    "fp16": "fp16",
+    "ldte_bs": "sparse (LDTE-BS)",
+}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--framework", choices=EXAMPLES, default="pytorch")
+    parser.add_argument("--np", type=int, default=2, metavar="N", help="number of workers, at least 2")
+    parser.add_argument("--density", type=float, default=0.01, help="fraction of the entries that the sparse run sends")
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="logs and picture")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="gloo", help="what horovodrun starts the workers with")
+    args = parser.parse_args()
+    if args.np < 2:
+        parser.error("--np must be at least 2: a single worker sends nothing")
+    if not 0 < args.density <= 1:
+        parser.error(f"--density must be in (0, 1], not {args.density}")
+    if args.epochs < 1:
+        parser.error("--epochs must be at least 1")
+    return args
+
+
+def command_of(args, compression):
+    """Give the command that one worker runs."""
+    script = Path(__file__).with_name(EXAMPLES[args.framework][1])
+    options = {"compression": compression, "density": args.density, "epochs": args.epochs, "seed": args.seed}
+    return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
+
+
+def train_all(args, console):
+    """Run the methods one after the other, each with a progress bar; give the finished runs by method."""
+    columns = [
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("epochs, {task.fields[state]}"),
+        TimeElapsedColumn(),
+    ]
+    runs = {}
+    with Progress(*columns, console=console) as progress:
+        bars = {
+            method: progress.add_task(method, total=args.epochs, start=False, state="waiting")
+            for method in METHODS.values()
+        }
+        for compression, method in METHODS.items():
+            bar = bars[method]
+            progress.start_task(bar)
+            progress.update(bar, state="starting")
+            run = Run(args, command_of(args, compression), f"{args.framework}-{compression}")
+            for line in run.follow():
+                progress.update(bar, completed=line["epoch"], state=f"test accuracy {line['test_accuracy']:.1%}")
+            if not console.is_terminal:  # where bars cannot move, a line per run shows that it does
+                console.print(f"{method}: test accuracy {run.summary['test_accuracy']:.1%}")
+            runs[method] = run
+    return runs
+
+
+def main():
+    args = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the workers are ended on this way out, too
+    args.output.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    framework = EXAMPLES[args.framework][0]
+    title = f"{framework}, {args.np} workers ({args.launcher}), density {args.density:g}"
+    console.print(f"[bold]==> Handwritten digits: {title}[/bold]")
+    try:
+        runs = train_all(args, console)
+    except LaunchError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    print_table(console, title, runs)
+    picture = args.output / f"{args.framework}-curves.png"
+    draw_curves(title, runs, picture)
+    console.print(f"Learning curves: {picture}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Train a small convolutional network on handwritten digits with model.fit, Horovod and sparse gradients.
+
+horovodrun -np 2 python examples/tensorflow2_keras_digits.py --density 0.01
+"""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+
+import digits
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+
+from hvd_sparse.tensorflow import Compression
+
+
+def build_model():
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Input((8, 8, 1)),
+            tf.keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
+            tf.keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+            tf.keras.layers.MaxPooling2D(2),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(128, activation="relu"),
+            tf.keras.layers.Dense(10),
+        ]
+    )
+
+
+def build_compression(args, model):
+    if args.compression in digits.STOCK:
+        counter = tf.Variable(0, dtype=tf.int64, trainable=False)
+        return digits.Metered(getattr(hvd.Compression, args.compression), counter)
+    # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
+    #     compression = Compression.ldte_bs(model.trainable_variables, density=0.01)
+    return getattr(Compression, args.compression)(model.trainable_variables, density=args.density)
+
+
+class LogCallback(tf.keras.callbacks.Callback):
+    """Hand the times of the steps and the averaged metrics of the epochs to the log."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.log.begin_step()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.log.end_step()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.log.epoch(epoch + 1, logs["loss"], logs["val_accuracy"])
+
+
+def main():
+    args = digits.parse_arguments(__doc__.splitlines()[0])
+    hvd.init()
+    tf.keras.utils.set_random_seed(args.seed)
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+
+    train, (test_images, test_labels) = digits.load()
+    images, labels = digits.shard(train, hvd.rank(), hvd.size())
+    batches = tf.data.Dataset.from_tensor_slices((images[..., None], labels))
+    batches = batches.shuffle(len(images)).batch(args.batch_size, drop_remainder=True)
+
+    model = build_model()
+    optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size())
+    compression = build_compression(args, model)
+    # Line 2 of 2: hand it to Horovod.
+    optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+
+    average_metrics = hvd.callbacks.MetricAverageCallback()
+    average_metrics.backend = tf.keras.backend  # Horovod gives it Keras 3's, which lacks what the callback calls
+    log = digits.Log(args, hvd.rank())
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        average_metrics,
+        LogCallback(log),  # after the averaging, so that it sees the metrics of all workers
+    ]
+    # Every worker tests on all images: averages over parts of unequal length would not be exact.
+    validation = (test_images[..., None], test_labels)
+    model.fit(
+        batches,
+        epochs=args.epochs,
+        validation_data=validation,
+        validation_batch_size=len(test_images),
+        callbacks=callbacks,
+        verbose=0,
+    )
+    log.summary(compression)
+
+
+if __name__ == "__main__":
+    main()
