@@ -54,7 +54,8 @@ def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:
 
 
 def sample_magnitudes(x: np.ndarray, start: int, stride: int) -> np.ndarray:
-    return np.abs(x[start::stride])
+    magnitudes: np.ndarray = np.abs(x[start::stride])
+    return magnitudes
 
 
 def count_at_least(x: np.ndarray, threshold: float) -> int:

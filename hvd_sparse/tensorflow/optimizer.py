@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import Any
 
+import tensorflow as tf
+
 from ..errors import InvalidOption, UnsupportedInput
 
 logger = logging.getLogger("hvd_sparse")
@@ -50,7 +52,8 @@ def refuse_momentum() -> None:
 
 
 def _check(optimizer: Any) -> None:
-    config = optimizer.get_config()
+    with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
+        config = optimizer.get_config()
     if config.get("momentum") or "beta_1" in config:
         what = f"momentum {config['momentum']}" if config.get("momentum") else f"beta_1 {config['beta_1']}"
         raise InvalidOption(
