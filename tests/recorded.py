@@ -1,0 +1,71 @@
+"""Real accumulated gradients, recorded by ``scripts/record_gradients.py``; plain numpy.
+
+>>> for vector in recorded(model="lstm", step=300):
+...     check(selector, vector.values)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).parent / "fixtures" / "gradients"
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """Gradient + residual of one tensor at one step of a training with exact top-k and error feedback.
+
+    Attributes
+    ----------
+    model : "cnn", "lstm" or "transformer"
+    tensor, shape : the parameter
+    kind : "convolution", "fully connected", "recurrent", "embedding" or "attention"
+    step : from 1, which is a gradient without any residual
+    density : of the training
+    values : float32 [numel], read-only
+    """
+
+    model: str
+    tensor: str
+    kind: str
+    shape: tuple[int, ...]
+    step: int
+    density: float
+    values: np.ndarray
+
+    def __str__(self) -> str:
+        """A name for a test's parameters."""
+        return f"{self.model}-{self.tensor}-{self.step}-{self.density:g}"
+
+
+@functools.cache
+def _load() -> tuple[Recorded, ...]:
+    entries = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))["vectors"]
+    arrays = {}
+    for file in {entry["file"] for entry in entries}:
+        with np.load(FOLDER / file) as archive:
+            arrays.update({(file, key): archive[key] for key in archive.files})
+    return tuple(_recorded(entry, arrays[entry["file"], entry["key"]]) for entry in entries)
+
+
+def _recorded(entry: dict, values: np.ndarray) -> Recorded:
+    digest = hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()
+    if values.dtype != np.float32 or digest != entry["sha256"]:
+        raise ValueError(f"{entry['key']} in {FOLDER} is not what the manifest says: record the gradients again")
+    values.flags.writeable = False
+    names = ("model", "tensor", "kind", "step", "density")
+    return Recorded(**{name: entry[name] for name in names}, shape=tuple(entry["shape"]), values=values)
+
+
+def recorded(**wanted: object) -> Iterator[Recorded]:
+    """The recorded vectors, or those with the attributes given, such as ``model="lstm"`` or ``step=300``."""
+    for vector in _load():
+        if all(getattr(vector, name) == value for name, value in wanted.items()):
+            yield vector
