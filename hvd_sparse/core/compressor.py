@@ -86,7 +86,7 @@ class Compressor:
         differences = self._differences(state)
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
-        self.step.staging.settle_all()
+        self.step.staging.reset()
         positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
         for key, saved in state["tensors"].items():
             tensor = self.step.staging.state_of(positions[key])

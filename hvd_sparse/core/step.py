@@ -169,7 +169,7 @@ class Step:
         """
         report = ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
         if ticket.error is not None:
-            raise self.local_failure(ticket) from ticket.error
+            raise PeerFailure(f"compressing failed on this rank: {_words(ticket.error)}") from ticket.error
         if report.failures:
             raise PeerFailure(
                 f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
@@ -191,10 +191,6 @@ class Step:
         self._count(ticket, spec)
         ticket.run.completed.add(ticket.position)
         return result
-
-    def local_failure(self, ticket: Ticket) -> PeerFailure:
-        assert ticket.error is not None
-        return PeerFailure(f"compressing failed on this rank: {_words(ticket.error)}")
 
     def _count(self, ticket: Ticket, spec: TensorSpec) -> None:
         sent = ticket.outgoing
