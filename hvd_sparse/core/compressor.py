@@ -132,6 +132,15 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def check_process_set(process_set: Any) -> None:
+    """It is one of Horovod's, and registered with it."""
+    if getattr(process_set, "process_set_id", None) is None:
+        raise InvalidOption(
+            f"process_set is {process_set!r}: give one that Horovod knows, by hvd.init(process_sets=[...]) or "
+            "hvd.add_process_set, or leave it out for all ranks"
+        )
+
+
 def check_keys(keys: Sequence[str]) -> None:
     """Every tensor has a name, and its own."""
     seen: set[str] = set()
