@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from rich.progress import Progress
 
-import hvd_sparse.core.selectors  # noqa: F401  registers what is asked for by name
+import hvd_sparse.core.selectors
 from benchmarks._models import Task
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration

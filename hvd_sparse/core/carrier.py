@@ -5,7 +5,9 @@ allgather and the sum carries what all ranks must agree on:
 
     entry              scale     what its sum tells
     1                  1         the factor that Horovod applied: Sum, Average and predivide come out right untold
-    rank, rank**2      1         that it was a sum, over exactly the ranks of the compressor's process set
+    three of the rank  1         that it was a sum, over exactly the ranks of the compressor's process set: the rank,
+                                 its square, and a number in [0, 1) drawn for it (other ranks can have the first two
+                                 sums' means, as {1, 2, 6} among 0 to 6)
     words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small words: N * sum(w**2)
                                  equals sum(w)**2 only when all ranks have the same word
     failed             2**-20    how many ranks could not compress
@@ -22,6 +24,7 @@ they travel as float32.
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,6 +35,19 @@ from ..errors import RankMismatch, UnsupportedReduction
 
 CHECKSUM_BITS = 20
 SCALE = 2.0**-20
+SHARED = 4
+"""Entries that come first, in full scale."""
+
+
+def drawn_for(rank: int) -> float:
+    """A number in [0, 1) for a rank, with no relation to the numbers of others."""
+    return zlib.crc32(rank.to_bytes(4, "little")) / 2.0**32
+
+
+@lru_cache(maxsize=64)
+def _rank_sums(world_size: int) -> np.ndarray:
+    ranks = np.arange(world_size, dtype=np.float64)
+    return np.array([ranks.sum(), (ranks * ranks).sum(), sum(drawn_for(rank) for rank in range(world_size))])
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ class CarrierLayout:
 
     @property
     def size(self) -> int:
-        return 3 + 2 * self.words + 3
+        return SHARED + 2 * self.words + 3
 
     def write(self, rank: int, checksum: int, *, failed: bool, density: float = 0.0, norm: float = 0.0) -> np.ndarray:
         """This rank's carrier, [size]."""
@@ -79,9 +95,9 @@ class CarrierLayout:
         words = np.array([(checksum >> (i * self.word_bits)) & mask for i in range(self.words)], np.float64)
         squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
         carrier = np.empty(self.size, np.float64)
-        carrier[:3] = 1, rank, rank * rank
-        carrier[3 : 3 + self.words] = words * (SCALE * 2.0**-self.word_bits)
-        carrier[3 + self.words : -3] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
+        carrier[:SHARED] = 1, rank, rank * rank, drawn_for(rank)
+        carrier[SHARED : SHARED + self.words] = words * (SCALE * 2.0**-self.word_bits)
+        carrier[SHARED + self.words : -3] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
         carrier[-3:] = SCALE * failed, SCALE * density, SCALE * squeezed
         return carrier.astype(self.dtype)
 
@@ -108,19 +124,20 @@ class CarrierLayout:
 
     def _check_reduction(self, values: np.ndarray, factor: float, key: str) -> None:
         size = self.world_size
-        wanted = np.array([size * (size - 1) / 2, (size - 1) * size * (2 * size - 1) / 6])
+        wanted = _rank_sums(size)
         slack = wanted * (16 + size) * np.finfo(self.dtype).eps
-        if factor > 0 and np.isfinite(values[:3]).all() and np.all(np.abs(values[1:3] / factor - wanted) <= slack):
+        given = values[:SHARED]
+        if factor > 0 and np.isfinite(given).all() and np.all(np.abs(given[1:] / factor - wanted) <= slack):
             return
         raise UnsupportedReduction(
-            f"tensor {key!r}: Horovod's reduction gave {values[:3].tolist()}, which is no multiple of the sum "
+            f"tensor {key!r}: Horovod's reduction gave {given.tolist()}, which is no multiple of the sum "
             f"{[size, *wanted.tolist()]} over the {size} ranks of the compressor's process set; give Horovod "
             "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set as the compressor"
         )
 
     def _words_agree(self, sums: np.ndarray) -> bool:
-        first = np.round(sums[3 : 3 + self.words] / (SCALE * 2.0**-self.word_bits))
-        second = np.round(sums[3 + self.words : -3] / (SCALE * 2.0 ** (-2 * self.word_bits)))
+        first = np.round(sums[SHARED : SHARED + self.words] / (SCALE * 2.0**-self.word_bits))
+        second = np.round(sums[SHARED + self.words : -3] / (SCALE * 2.0 ** (-2 * self.word_bits)))
         return bool(np.array_equal(self.world_size * second, first * first))
 
 

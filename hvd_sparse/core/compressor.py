@@ -87,7 +87,7 @@ class Compressor:
         differences = self._differences(state)
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
-        self.step.staging.settle_all()
+        self.step.staging.reset()
         positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
         for key, saved in state["tensors"].items():
             tensor = self.step.staging.state_of(positions[key])
@@ -131,6 +131,15 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
     """A short name made from the tensors' names and shapes."""
     text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_process_set(process_set: Any) -> None:
+    """It is one of Horovod's, and registered with it."""
+    if getattr(process_set, "process_set_id", None) is None:
+        raise InvalidOption(
+            f"process_set is {process_set!r}: give one that Horovod knows, by hvd.init(process_sets=[...]) or "
+            "hvd.add_process_set, or leave it out for all ranks"
+        )
 
 
 def check_keys(keys: Sequence[str]) -> None:

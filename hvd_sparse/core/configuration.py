@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zlib
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,6 +13,7 @@ from ..errors import InvalidOption
 from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
 from ..types import TensorSpec
 from .composition import check_composition
+from .counts import is_number
 from .economy import is_dense_cheaper
 from .schedules.constant import Constant
 
@@ -74,7 +74,7 @@ class Configuration:
     def __post_init__(self) -> None:
         if isinstance(self.min_numel, bool) or not isinstance(self.min_numel, int) or self.min_numel < 0:
             raise InvalidOption(f"min_numel is {self.min_numel!r}: a whole number of entries, 0 or more")
-        if self.timeout_s is not None and not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+        if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
             raise InvalidOption(f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait for ever")
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")

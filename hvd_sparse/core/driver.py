@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import ExchangeTimeout, SparseError
+from ..errors import ExchangeTimeout, PeerFailure, SparseError
 from .collective import Collective, Pending
 from .runs import BucketRun, StepRun, Ticket
 from .step import Step
@@ -91,6 +91,8 @@ class Driver:
         """The reduced gradient, flat; on any error the whole step is taken back before it is raised."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
+        if ticket.run.errors:
+            self.refuse(ticket)
         try:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)  # refuses before anything is waited for
             self._drive(ticket.run)
@@ -100,9 +102,17 @@ class Driver:
             raise
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise what went wrong on this rank with a tensor that has no carrier to say so."""
-        error = self.step.local_failure(ticket)
-        self.step.fail(ticket.run, error)
+        """Raise what went wrong on this rank with a gradient that stands for no tensor.
+
+        It has no bucket, so the words go into all of them: the other ranks wait for one.
+        """
+        run = ticket.run
+        for index, members in enumerate(self.step.buckets):
+            bucket = run.buckets.setdefault(index, BucketRun(index, members))
+            if bucket.messages is None and bucket not in self._under_way:
+                self._start(bucket, run)
+        error = PeerFailure("compressing failed on this rank: " + "; ".join(run.errors))
+        self.step.fail(run, error)
         raise error from ticket.error
 
     def _begin(self, run: StepRun) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
 from ..errors import InvalidOption
+from .counts import is_number
 from .kernels import Kernels, Moments
 
 
@@ -43,6 +44,10 @@ class Bracket:
     low_count: int
     high_count: int
 
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
     def narrow(self, threshold: float, count: int, wanted: int) -> None:
         if count > wanted:
             self.low, self.low_count = threshold, count
@@ -69,14 +74,19 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
 
-def check_search(owner: str, search: str, tolerance: tuple[float, float], max_passes: int) -> None:
+def check_search(owner: str, search: Any, tolerance: Any, max_passes: Any) -> None:
     """Refuse options that no search could keep."""
-    if search not in STEPS:
+    if not isinstance(search, str) or search not in STEPS:
         raise InvalidOption(f"search of {owner} is {search!r}: one of {', '.join(sorted(STEPS))}")
-    if len(tolerance) != 2 or not 0 < tolerance[0] <= 1 <= tolerance[1]:
+    if not _is_tolerance(tolerance):
         raise InvalidOption(f"tolerance of {owner} is {tolerance!r}: two numbers (low, high) with 0 < low <= 1 <= high")
-    if not isinstance(max_passes, int) or max_passes < 1:
+    if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
         raise InvalidOption(f"max_passes of {owner} is {max_passes!r}: a whole number of at least 1")
+
+
+def _is_tolerance(tolerance: Any) -> bool:
+    is_pair = isinstance(tolerance, (tuple, list)) and len(tolerance) == 2 and all(map(is_number, tolerance))
+    return is_pair and 0 < tolerance[0] <= 1 <= tolerance[1]
 
 
 @dataclass(frozen=True)
@@ -106,13 +116,17 @@ def search_threshold(
     if not threshold > 0.0:
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     passes = 0
+    widths = [bracket.width]
     while passes < max_passes and bracket.low < threshold <= bracket.high:
         count = kernels.count_at_least(x, threshold)
         passes += 1
         if count in band:
             return SearchResult(threshold, True, passes)
         bracket.narrow(threshold, count, band.wanted)
-        threshold = float(round_to(STEPS[search](bracket, band.wanted)))
+        widths.append(bracket.width)
+        # Interpolation can creep along one end of a curve that bends the other way: two passes must halve the bracket.
+        creeps = passes >= 3 and widths[-1] > 0.5 * widths[-3]
+        threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many
             break
     return SearchResult(bracket.low, False, passes)

@@ -75,6 +75,13 @@ class Staging:
                 self._settle(position)
             return dict(self._states)
 
+    def reset(self) -> None:
+        """Forget all states, as before the first step."""
+        with self.lock:
+            self._run.is_closed = True
+            self._staged_by.clear()
+            self._states.clear()
+
     def is_current(self, position: int, run: StepRun) -> bool:
         """Whether a tensor has not begun another step since this one."""
         return self._staged_by.get(position) is run

@@ -170,7 +170,7 @@ class Step:
         """
         report = ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
         if ticket.error is not None:
-            raise self.local_failure(ticket) from ticket.error
+            raise PeerFailure(f"compressing failed on this rank: {_words(ticket.error)}") from ticket.error
         if report.failures:
             raise PeerFailure(
                 f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
@@ -212,10 +212,6 @@ class Step:
             reduced = state.memory.finish(reduced, parameter, is_compressed, self.pipeline.kernels)
         run.completed.add(position)
         return reduced
-
-    def local_failure(self, ticket: Ticket) -> PeerFailure:
-        assert ticket.error is not None
-        return PeerFailure(f"compressing failed on this rank: {_words(ticket.error)}")
 
     def _count(self, ticket: Ticket, spec: TensorSpec) -> None:
         sent = ticket.outgoing

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..collectives.horovod_tensorflow import GRAPH_PHASES, HorovodTensorflowCollective, hvd
 from ..core.buckets import one_per_tensor
-from ..core.compressor import Compressor
+from ..core.compressor import Compressor, check_process_set
 from ..core.configuration import Configuration
 from ..core.driver import Conversation
 from ..core.handshake import describe_rank, handshake
@@ -56,6 +56,7 @@ class TensorflowCompressor(Compressor):
         self._source = VariableSource(params)
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
+        check_process_set(self.process_set)
         super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size())
         self._collective = HorovodTensorflowCollective(self.process_set)
         self._index: VariableIndex | None = None

@@ -11,7 +11,7 @@ import torch
 
 from ..collectives.horovod_torch import HorovodTorchCollective, hvd
 from ..core.buckets import merge_small
-from ..core.compressor import Compressor, check_keys
+from ..core.compressor import Compressor, check_keys, check_process_set
 from ..core.configuration import Configuration
 from ..core.driver import NOTHING, Conversation, Driver
 from ..core.handshake import describe_rank, handshake
@@ -43,6 +43,7 @@ class TorchCompressor(Compressor):
         named = _check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
+        check_process_set(self.process_set)
         super().__init__(configuration, f"torch.{self.process_set.process_set_id}", self.process_set.size())
         self._take_name(specs)
         kernels = resolve_engine(configuration.engine)

@@ -52,7 +52,6 @@ class ErrorFeedbackState:
 
     def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
         kernels.compensate(gradient, self.residual.old, self.residual.new)
-        self._sent = Selection.empty(gradient.size, self.residual.new.dtype)
         return self.residual.new
 
     def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
@@ -73,12 +72,16 @@ class ErrorFeedbackState:
 
     def commit(self) -> None:
         self.residual.commit()
+        self._forget()
 
     def roll_back(self) -> None:
         """Without a second buffer the failed step's gradient stays in the residual; nothing is lost."""
         if not self.residual.can_roll_back:
             put_back(self.residual.old, self._sent)
-            self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"residual": self.residual.old}

@@ -89,7 +89,6 @@ class MomentumCorrectionState:
     def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
         gradient = self._clip(gradient, world_size)
         u, v, options = self.momentum, self.velocity, self._options
-        self._sent = Selection.empty(gradient.size, gradient.dtype)
         kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
         kernels.compensate(u.new, v.old, v.new)
         if options.nesterov:
@@ -146,14 +145,18 @@ class MomentumCorrectionState:
         self.momentum.commit()
         self.velocity.commit()
         self.decay.commit()
+        self._forget()
 
     def roll_back(self) -> None:
         """Without second buffers the failed step's gradient stays in u and v; nothing is lost."""
         if not self.velocity.can_roll_back:
             self.velocity.old[self._sent.indices] += self._sent.values
             self.momentum.old[self._sent.indices] = self._masked
-            self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
-            self._masked = self._sent.values
+            self._forget()
+
+    def _forget(self) -> None:
+        self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+        self._masked = self._sent.values
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"momentum": self.momentum.old, "velocity": self.velocity.old, "decay": self.decay.old}

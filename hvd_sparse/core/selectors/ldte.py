@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ..counts import check_cap
 from ..kernels import Moments
 from ._base import Context, DensitySelector, Found
 from ._candidates import take_bounded
@@ -58,8 +58,7 @@ class Ldte(DensitySelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.cap >= 1:
-            raise InvalidOption(f"cap of Ldte is {self.cap!r}: it bounds the entries sent at cap * k, so at least 1")
+        check_cap(self.cap, "Ldte")
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ..search import band_around, check_search, search_threshold
 from ._base import Context, DensitySelector, Found
@@ -58,8 +59,10 @@ class LdteBs(DensitySelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_search("LdteBs", self.search, self.tolerance, self.max_passes)
         object.__setattr__(self, "tolerance", tuple(self.tolerance))
-        check_search(type(self).__name__, self.search, self.tolerance, self.max_passes)
+        if not isinstance(self.warm_start, bool):
+            raise InvalidOption(f"warm_start of LdteBs is {self.warm_start!r}: True or False")
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels = context.kernels

@@ -1,0 +1,86 @@
+#!/usr/bin/env python
+"""Write the golden payloads: bytes that every later build of the same wire version must read and write alike.
+
+    scripts/make_golden.py          write the payloads below that are not there yet
+    scripts/make_golden.py --list   say which there are
+
+The only writer of tests/golden/payloads and its MANIFEST.json.  It only adds: a payload that is there is never
+written again, and one that this build would write otherwise is an error.  New payloads are added to PAYLOADS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from golden.contents import write  # noqa: E402
+
+from hvd_sparse.core.codecs._frame import WIRE_VERSION  # noqa: E402
+
+FOLDER = ROOT / "tests" / "golden" / "payloads"
+MANIFEST = FOLDER / "MANIFEST.json"
+
+SMALLEST, LARGEST = (2.0**-149).hex(), (2.0**128 - 2.0**104).hex()
+FEW = {"value_type": "float32", "numel": 10, "indices": [0, 4, 9], "values": ["0x1.8p+0", "-0x1.0p-3", SMALLEST]}
+NONE = {"value_type": "float32", "numel": 1000, "indices": [], "values": []}
+ALL = {"value_type": "float32", "numel": 3, "indices": [0, 1, 2], "values": ["0x1.0p+0", "-0x1.0p+1", LARGEST]}
+ONE = {"value_type": "float32", "numel": 1, "indices": [0], "values": ["-0x1.921fb60000000p+1"]}
+LONGEST = {"value_type": "float32", "numel": 2**32 - 1, "indices": [2**31, 2**32 - 2], "values": ["0x1p-1", "0x1p+1"]}
+WIDE = {
+    "value_type": "float64",
+    "numel": 5,
+    "indices": [1, 3],
+    "values": ["0x1.5555555555555p-2", "0x0.0000000000001p-1022"],
+}
+
+FRAMES = {"few": FEW, "none": NONE, "all": ALL, "one_of_one": ONE, "longest_tensor": LONGEST, "float64": WIDE}
+SENT = {"rank": 0, "step": 3, "configuration": 0xDEADBEEF}
+ENTRIES = {**SENT, "frames": {"2": FEW, "7": WIDE}, "error": None}
+DENSE = {**SENT, "rank": 1, "frames": {}, "error": None}
+FAILED = {**SENT, "rank": 2, "frames": {}, "error": "NonFiniteGradient: tensor 'größe': 1 of 9 entries"}
+MESSAGES = {"one_rank": [ENTRIES], "three_ranks": [ENTRIES, DENSE, FAILED]}
+
+PAYLOADS: dict[str, dict[str, Any]] = {
+    **{f"index_value.{name}": {"kind": "frame", "codec": "index_value", "content": c} for name, c in FRAMES.items()},
+    **{f"messages.{name}": {"kind": "messages", "codec": "index_value", "content": c} for name, c in MESSAGES.items()},
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="list the payloads that there are")
+    manifest = json.loads(MANIFEST.read_text()) if MANIFEST.exists() else {}
+    if parser.parse_args().list:
+        print("\n".join(f"{file}  {entry['bytes']} bytes" for file, entry in manifest.items()))
+        return 0
+    for name, payload in PAYLOADS.items():
+        file = f"v{WIRE_VERSION}.{name}.bin"
+        data = write(payload)
+        entry = {
+            "wire_version": WIRE_VERSION,
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            **payload,
+        }
+        if manifest.setdefault(file, entry) != entry:
+            print(
+                f"{file}: this build writes other bytes or contents than are committed; raise WIRE_VERSION",
+                file=sys.stderr,
+            )
+            return 1
+        if not (FOLDER / file).exists():
+            (FOLDER / file).write_bytes(data)
+            print(f"{file}: written")
+    MANIFEST.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""``import hvd_sparse`` costs numpy and nothing heavier."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "torch",
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "numba",
+    "triton",
+    "horovod",
+    "mpi4py",
+    "matplotlib",
+    "rich",
+    "sklearn",
+)
+
+
+def modules_after(statement: str) -> set[str]:
+    """Top-level modules that a new interpreter has loaded after a statement."""
+    script = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stderr == ""
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import hvd_sparse",
+        "from hvd_sparse.registry import SELECTORS; SELECTORS.create('ldte_bs', density=0.01)",
+        "import hvd_sparse.core.session, hvd_sparse.collectives.local",
+        "import hvd_sparse.cli",
+    ],
+)
+def test_nothing_but_numpy_is_loaded(statement):
+    loaded, by_numpy = modules_after(statement), modules_after("import numpy")
+    assert "numpy" in loaded
+    assert not loaded & set(HEAVY)
+    assert loaded - by_numpy - set(sys.stdlib_module_names) == {"hvd_sparse"}
+
+
+def test_the_registries_are_filled_by_the_import_alone():
+    statement = "import hvd_sparse.registry as r; assert all(registry.ids() for registry in r.ALL)"
+    assert "hvd_sparse" in modules_after(statement)

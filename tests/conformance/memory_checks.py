@@ -1,0 +1,133 @@
+"""What every memory promises, as checks that any memory can be put to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from conformance.kernel_checks import untouched
+from distributions import draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.types import Selection, TensorSpec
+
+
+def every_nth(x: np.ndarray, step: int) -> Selection:
+    indices = np.arange(0, x.size, step, dtype=np.uint32)
+    indices = indices[x[indices] != 0]
+    return Selection(indices, x[indices].copy(), x.size)
+
+
+def residual_of(state: Any) -> np.ndarray:
+    return state.arrays()["residual"].copy()
+
+
+def step(state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference) -> tuple[np.ndarray, Selection]:
+    """One step up to its update: what was accumulated, and what was sent of it."""
+    with untouched(gradient):
+        accumulated = state.compensate(gradient, kernels).copy()
+    selection = sent(accumulated)
+    state.update(selection, True, kernels)
+    return accumulated, selection
+
+
+def check_split_is_exact(memory: Any, name: str, dtype: str, *, rollback: bool, numel: int = 200) -> None:
+    """Law 1: over several steps, sent and kept entries are together the accumulated ones, bit for bit.
+
+    accumulated is worked out from the last residual; what is sent is exactly +0.0 in the next.
+    """
+    state = memory.create(TensorSpec("t", (numel,), dtype), rollback=rollback)
+    residual = np.zeros(numel, dtype)
+    for seed in range(4):
+        gradient = draw(name, numel, dtype, seed)
+        expected = np.array([r + g for r, g in zip(residual, gradient)], dtype)
+        accumulated, sent = step(state, gradient, lambda x: every_nth(x, 3))
+        assert accumulated.tobytes() == expected.tobytes(), "accumulated is not residual + gradient"
+        state.commit()
+        residual = residual_of(state)
+        merged, is_sent = residual.copy(), np.zeros(numel, bool)
+        is_sent[sent.indices] = True
+        merged[sent.indices] = sent.values
+        assert merged.tobytes() == expected.tobytes(), "sent and kept entries are not what was accumulated"
+        assert not residual[is_sent].view(np.uint8).any(), "what was sent is also kept"
+
+
+def check_rounding_stays(memory: Any) -> None:
+    """With a lossy codec, the residual keeps accumulated minus what the others will decode."""
+    numel = 200
+    state = memory.create(TensorSpec("t", (numel,), "float32"), rollback=True)
+    accumulated = state.compensate(draw("normal", numel), reference).copy()
+    chosen = every_nth(accumulated, 3)
+    halves = Selection(chosen.indices, chosen.values.astype(np.float16).astype(np.float32), numel)
+    state.update(halves, False, reference)
+    state.commit()
+    decoded = np.zeros(numel, np.float32)
+    decoded[halves.indices] = halves.values
+    assert residual_of(state).tolist() == (accumulated - decoded).tolist()
+
+
+def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
+    """A step that failed leaves the bits of before, and the next step starts from them."""
+    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=True)
+    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
+    state.commit()
+    before = residual_of(state)
+    for _ in range(2):
+        if dense:
+            state.compensate(draw("lognormal", 300, seed=2), reference)
+            state.take_all()
+        else:
+            step(state, draw("lognormal", 300, seed=2), lambda x: every_nth(x, 4))
+        state.roll_back()
+        assert residual_of(state).tobytes() == before.tobytes(), "a failed step left a trace"
+    accumulated, _ = step(state, draw("uniform", 300, seed=3), lambda x: every_nth(x, 4))
+    assert accumulated.tobytes() == (before + draw("uniform", 300, seed=3)).tobytes()
+
+
+def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
+    """With one buffer, a failed step's gradient stays in the residual: nothing is lost, nothing counts twice."""
+    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=False)
+    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
+    state.commit()
+    accumulated = state.compensate(draw("lognormal", 300, seed=2), reference).copy()
+    if dense:
+        state.take_all()
+    else:
+        state.update(every_nth(accumulated, 4), True, reference)
+    state.roll_back()
+    assert residual_of(state).tobytes() == accumulated.tobytes(), "a failed step lost or doubled entries"
+    state.roll_back()
+    assert residual_of(state).tobytes() == accumulated.tobytes(), "rolling back twice is not rolling back once"
+
+
+def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: bool) -> None:
+    """A gradient can be refused before the memory sees it: what the last good step sent must not come back."""
+    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=rollback)
+    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
+    state.commit()
+    before = residual_of(state)
+    state.roll_back()
+    assert residual_of(state).tobytes() == before.tobytes(), "entries that were sent are back in the residual"
+
+
+def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
+    """A dense step sends all that was accumulated, and keeps nothing."""
+    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=rollback)
+    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
+    state.commit()
+    accumulated = state.compensate(draw("normal", 300, seed=2), reference).copy()
+    everything = state.take_all()
+    state.commit()
+    assert everything.tobytes() == accumulated.tobytes()
+    assert not residual_of(state).any()
+
+
+def check_memory(memory: Any) -> None:
+    """The laws at once: what the mutants are put to."""
+    for name in ("normal", "signed_zeros", "denormals"):
+        check_split_is_exact(memory, name, "float32", rollback=True)
+    check_rounding_stays(memory)
+    check_roll_back_restores_bits(memory, dense=False)
+    check_roll_back_restores_bits(memory, dense=True)
+    check_mass_is_kept_without_roll_back(memory, dense=False)
+    check_take_all_flushes(memory, rollback=True)

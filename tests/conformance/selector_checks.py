@@ -1,0 +1,134 @@
+"""What every selector promises, as checks that any selector can be put to.
+
+A selector declares ``is_exact``, ``tolerance``, ``cap`` or ``max_passes``; the checks measure what it declares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from conformance.kernel_checks import assert_takes, untouched
+from distributions import ALL, SMOOTH, draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.selectors._base import Context, Found
+
+DENSITIES = (0.001, 0.01, 0.1, 0.29, 1.0)
+NUMELS = (1, 5, 50, 1_000)
+WARM = (None, 1e-300, 1e-3, 1.0, 1e6, 1e300)
+
+
+def vectors(dtype: str, names: Any = ALL) -> Iterator[tuple[str, np.ndarray]]:
+    """Every distribution at sizes of one entry, of less than 1/density, and of some more."""
+    for name in names:
+        for numel in NUMELS:
+            yield f"{name}[{numel}]", draw(name, numel, dtype)
+
+
+def wanted(numel: int, density: float) -> int:
+    """k by exact fractions: 0.29 of 100 entries is 29, whatever 0.29 * 100 is in floating point."""
+    return max(1, min(numel, math.floor(numel * Fraction(str(density)))))
+
+
+def find(selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None) -> Found:
+    with untouched(x):
+        return selector.find(x, Context(kernels=kernels, warm=warm))
+
+
+def check_found(selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None) -> None:
+    """One selection: its form, its count, its passes, and that nothing larger was left behind."""
+    found = find(selector, x, kernels, warm)
+    indices = found.selection.indices.tolist()
+    assert indices == sorted(set(indices)), "indices are not ascending and unique"
+    assert all(0 <= i < x.size for i in indices)
+    assert_takes(found.selection, x, indices)
+    check_count(selector, x, found)
+    check_nothing_larger_is_left(x, found)
+    assert found.passes <= getattr(selector, "max_passes", 0), "more passes than the limit"
+    assert found.threshold is None or found.threshold >= 0.0
+
+
+def check_count(selector: Any, x: np.ndarray, found: Found) -> None:
+    count, nonzeros = found.selection.count, sum(v != 0 for v in x.tolist())
+    k = wanted(x.size, selector.density)
+    exact = min(k, nonzeros)
+    if selector.is_exact or nonzeros == 0:
+        assert count == exact
+        return
+    tolerance, cap = getattr(selector, "tolerance", None), getattr(selector, "cap", None)
+    if tolerance is not None:
+        low, high = (Fraction(str(bound)) * k for bound in tolerance)
+        assert count == exact if found.is_fallback else (low <= count <= high or count == exact)
+    if cap is not None:
+        assert 1 <= count <= cap * k
+        assert not found.is_fallback or count == int(cap * k)
+
+
+def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
+    """What is sent is larger than what stays; of equals, the lower indices were taken."""
+    taken = np.zeros(x.size, bool)
+    taken[found.selection.indices] = True
+    if taken.all() or not taken.any():
+        return
+    magnitudes = np.abs(x)
+    smallest = magnitudes[taken].min()
+    assert magnitudes[~taken].max() <= smallest, "an entry that was left is larger than one that was sent"
+    ties = np.flatnonzero(magnitudes == smallest)
+    assert taken[ties].tolist() == sorted(taken[ties].tolist(), reverse=True), "a tie went to the higher index"
+
+
+def check_everything(selector: Any, kernels: Any = reference) -> None:
+    """``check_found`` on all the data, with every kind of memory of an earlier threshold."""
+    for dtype in ("float32", "float64"):
+        for _, x in vectors(dtype):
+            for warm in WARM:
+                check_found(selector, x, kernels, warm)
+
+
+def check_scaling_changes_nothing(selector: Any, kernels: Any = reference) -> None:
+    """A power of two scales every magnitude and every threshold without rounding; denormals apart, which do round."""
+    for name, x in vectors("float32", sorted(set(ALL) - {"denormals"})):
+        expected = find(selector, x, kernels).selection.indices.tolist()
+        for scale in (2.0**20, 2.0**-20):
+            scaled = x * np.float32(scale)
+            assert find(selector, scaled, kernels).selection.indices.tolist() == expected, name
+
+
+def check_signs_change_nothing(selector: Any, kernels: Any = reference) -> None:
+    for name, x in vectors("float32"):
+        expected = find(selector, x, kernels).selection.indices.tolist()
+        flipped = np.where(np.arange(x.size) % 2, -x, x)
+        for signed in (-x, flipped, np.abs(x), -np.abs(x)):
+            assert find(selector, signed, kernels).selection.indices.tolist() == expected, name
+
+
+def check_order_changes_nothing(selector: Any, kernels: Any = reference) -> None:
+    """The same entries are taken wherever they stand, when no two magnitudes are equal."""
+    for name, x in vectors("float32", SMOOTH):
+        distinct = x[np.unique(np.abs(x), return_index=True)[1]]
+        order = np.random.default_rng(5).permutation(distinct.size)
+        here = find(selector, distinct, kernels).selection.values
+        there = find(selector, np.ascontiguousarray(distinct[order]), kernels).selection.values
+        assert sorted(here.tolist()) == sorted(there.tolist()), name
+
+
+def check_searches_converge(selector: Any, passes: int, kernels: Any = reference) -> None:
+    """On continuous data a threshold for the count exists, and the search finds it without falling back."""
+    for name in SMOOTH:
+        found = find(selector, draw(name, 20_000), kernels)
+        assert not found.is_fallback, f"{name}: the search gave up after {found.passes} passes"
+        assert found.passes <= passes, f"{name}: {found.passes} passes"
+
+
+def check_selector(selector: Any) -> None:
+    """All of the above at once: what the mutants are put to."""
+    check_everything(selector)
+    check_scaling_changes_nothing(selector)
+    check_signs_change_nothing(selector)
+    check_order_changes_nothing(selector)
+    if hasattr(selector, "max_passes"):
+        check_searches_converge(selector, selector.max_passes)

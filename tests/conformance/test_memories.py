@@ -1,0 +1,76 @@
+"""Every memory loses nothing, and can take a step back."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from conformance import memory_checks
+from distributions import ALL, draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+conserving = [case for case in cases.MEMORIES if MEMORIES.get(case.id).conserves]
+memories = pytest.mark.parametrize("case", conserving, ids=str)
+buffers = pytest.mark.parametrize("rollback", [True, False], ids=["two-buffers", "one-buffer"])
+kinds = pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+
+
+@memories
+@buffers
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ALL)
+def test_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dtype, name):
+    memory_checks.check_split_is_exact(case.create(MEMORIES), name, dtype, rollback=rollback)
+
+
+@memories
+def test_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
+    memory_checks.check_rounding_stays(case.create(MEMORIES))
+
+
+@memories
+@kinds
+def test_rolling_back_restores_the_old_bits(case, dense):
+    memory_checks.check_roll_back_restores_bits(case.create(MEMORIES), dense=dense)
+
+
+@memories
+@kinds
+def test_without_rollback_a_failed_step_keeps_its_mass(case, dense):
+    memory_checks.check_mass_is_kept_without_roll_back(case.create(MEMORIES), dense=dense)
+
+
+@memories
+@buffers
+def test_a_step_that_fails_before_it_accumulates_changes_nothing(case, rollback):
+    memory_checks.check_roll_back_before_compensate_changes_nothing(case.create(MEMORIES), rollback=rollback)
+
+
+@memories
+@buffers
+def test_a_dense_step_sends_everything_and_keeps_nothing(case, rollback):
+    memory_checks.check_take_all_flushes(case.create(MEMORIES), rollback=rollback)
+
+
+@memories
+@buffers
+def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
+    spec = TensorSpec("t", (300,), "float32")
+    first, second = (case.create(MEMORIES).create(spec, rollback=rollback) for _ in range(2))
+    memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))
+    first.commit()
+    second.load({name: array.copy() for name, array in first.arrays().items()})
+    continued = [s.compensate(draw("laplace", 300), reference).tobytes() for s in (first, second)]
+    assert continued[0] == continued[1]
+
+
+@memories
+@pytest.mark.parametrize(
+    ("dtype", "kept_as"), [("float16", "f4"), ("bfloat16", "f4"), ("float32", "f4"), ("float64", "f8")]
+)
+def test_the_residual_is_float32_and_float64_for_float64(case, dtype, kept_as):
+    arrays = case.create(MEMORIES).create(TensorSpec("t", (3, 4), dtype), rollback=True).arrays()
+    assert [(a.dtype, a.size) for a in arrays.values()] == [(np.dtype(kept_as), 12)]

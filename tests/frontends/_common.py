@@ -1,0 +1,50 @@
+"""What the workers of all frontends share, without any framework: many named cases in one launch."""
+
+from __future__ import annotations
+
+import faulthandler
+import time
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from harness import report
+
+Case = Callable[[str], Any]
+
+SPARSE_ONLY: dict[str, Any] = {"allow_dense": False, "min_numel": 1, "compress_1d": True}
+"""Every tensor that has an entry is compressed at every step."""
+
+
+class Cases(dict[str, Case]):
+    """Functions by name, in the order of their definition, which is the order in which all ranks run them."""
+
+    def __call__(self, function: Case) -> Case:
+        self[function.__name__] = function
+        return function
+
+
+def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any], limit_s: float = 120) -> None:
+    """Run every case on this rank and report: what it measured, or its error, and how long it took.
+
+    A case is given its own name, which its compressor bears, so that cases do not meet in each other's collectives.
+    Results are reported after every case: when one hangs, those before it are known.
+
+    Parameters
+    ----------
+    cases : the same on every rank
+    rank : under which to report
+    meet : waits for the other ranks
+    limit_s : a case that takes longer ends the process, after saying where it waits
+    """
+    results: dict[str, Any] = {}
+    for name, function in cases.items():
+        start = time.monotonic()
+        faulthandler.dump_traceback_later(limit_s, exit=True)
+        try:
+            results[name] = {"measured": function(name)}
+        except Exception as error:
+            results[name] = {"error": f"{type(error).__name__}: {error}"}
+        results[name]["elapsed_s"] = time.monotonic() - start
+        report(rank, results)
+        meet()
+    faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,45 @@
+"""Few cases in which every pair of choices meets: most faults need two choices to show, and few need three."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+def pairs_of(row: Mapping[str, Any]) -> set[Pair]:
+    """Every two choices of a case."""
+    return set(itertools.combinations(sorted(row.items()), 2))
+
+
+def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
+    """Every two choices that a case could combine."""
+    return {
+        ((one, first), (other, second))
+        for one, other in itertools.combinations(sorted(factors), 2)
+        for first in factors[one]
+        for second in factors[other]
+    }
+
+
+def covering_cases(factors: Mapping[str, Sequence[Any]], attempts: int = 60) -> list[dict[str, Any]]:
+    """Cases that hold every pair; the same list at every call, so that all ranks run the same cases.
+
+    Greedy: each next case starts from a pair that is missing and is the best of a number of random completions.
+    """
+    draw = random.Random(0)
+    missing = all_pairs(factors)
+    cases = []
+    while missing:
+        seed = dict(min(missing, key=repr))
+        candidates = [
+            {name: seed.get(name, draw.choice(list(choices))) for name, choices in factors.items()}
+            for _ in range(attempts)
+        ]
+        best = max(candidates, key=lambda row: len(pairs_of(row) & missing))
+        missing -= pairs_of(best)
+        cases.append(best)
+    return cases

@@ -1,0 +1,192 @@
+"""Whose gradient is it?  Gradients that say so, where models, tapes and traces could be taken for one another."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases
+from _tensorflow_cases import Compression, hvd, linear_loss, tape_gradients, variables_of
+
+IDENTITY = Cases()
+SHAPES = ((4, 3), (3,), (4, 3), (3,))
+"""Twins: two of each shape, so that a mistaken identity has somewhere to go."""
+
+
+def dense(params: Any, name: str, **options: Any) -> Any:
+    """A compressor at density 1.0 whose every step is sparse."""
+    return Compression.ldte_bs(params, name=name, **{"density": 1.0, **SPARSE_ONLY, **options})
+
+
+def telling(variables: Any, first: int = 1) -> list[Any]:
+    """Coefficients of a linear loss: those of the i-th variable are the number first + i, times rank + 1."""
+    return [tf.fill(v.shape, float((first + i) * (hvd.rank() + 1))) for i, v in enumerate(variables)]
+
+
+def swapped(gradients: Any, first: int = 1) -> list[int]:
+    """Positions of the gradients that are not their variables' average."""
+    mean_rank = sum(range(1, hvd.size() + 1)) / hvd.size()
+    wanted = [(first + i) * mean_rank for i in range(len(gradients))]
+    return [i for i, (g, w) in enumerate(zip(gradients, wanted)) if g is not None and not np.allclose(np.asarray(g), w)]
+
+
+def both_modes(step: Callable[..., Any]) -> list[Callable[..., Any]]:
+    return [step, tf.function(step)]
+
+
+def sent(compressor: Any) -> dict[str, Any]:
+    """Closes the compressor; what it sent."""
+    stats = compressor.stats()
+    compressor.close()
+    return {key: stats[key] for key in ("sparse_steps", "dense_steps", "entries_sent", "entries_total")}
+
+
+@IDENTITY
+def two_tapes_and_two_compressors_with_equal_names(name: str) -> dict[str, Any]:
+    generator, critic = variables_of(SHAPES), variables_of(SHAPES)
+    ours = [dense(generator, f"{name}.generator"), dense(critic, f"{name}.critic")]
+
+    def step() -> Any:
+        first = tape_gradients(linear_loss(generator, telling(generator)), generator, ours[0])
+        return first, tape_gradients(linear_loss(critic, telling(critic, 11)), critic, ours[1])
+
+    wrong = []
+    for run in both_modes(step):
+        for _ in range(2):
+            first, second = run()
+            wrong += swapped(first) + swapped(second, 11)
+    return {"wrong": wrong, "sent": [sent(compressor) for compressor in ours], "tensor_steps": 4 * len(SHAPES)}
+
+
+@IDENTITY
+def one_compressor_for_two_models_of_equal_shapes(name: str) -> dict[str, Any]:
+    first, second = variables_of(SHAPES), variables_of(SHAPES)
+    compressor = dense(first + second, name)
+
+    def step(variables: Any, number: Any) -> Any:
+        coefficients = [c + number * (hvd.rank() + 1) for c in telling(variables)]
+        return tape_gradients(linear_loss(variables, coefficients), variables, compressor)
+
+    wrong = []
+    for run in both_modes(step):
+        for _ in range(2):
+            wrong += swapped(run(first, tf.constant(0.0))) + swapped(run(second, tf.constant(10.0)), 11)
+    tensors = set(compressor.stats()["tensors"])
+    return {"wrong": wrong, "tensors": len(tensors), "sent": [sent(compressor)], "tensor_steps": 8 * len(SHAPES)}
+
+
+@IDENTITY
+def retracing_with_other_batch_shapes(name: str) -> dict[str, Any]:
+    variables = variables_of(SHAPES)
+    compressor = dense(variables, name)
+
+    @tf.function(reduce_retracing=False)
+    def step(batch: Any) -> Any:
+        coefficients = [c * tf.reduce_mean(batch) for c in telling(variables)]
+        return tape_gradients(linear_loss(variables, coefficients), variables, compressor)
+
+    wrong = [i for size in (1, 2, 3, 2, 1) for i in swapped(step(tf.ones(size)))]
+    traces = step.experimental_get_tracing_count()
+    return {"wrong": wrong, "traces": traces, "sent": [sent(compressor)], "tensor_steps": 5 * len(SHAPES)}
+
+
+@IDENTITY
+def gradients_missing_in_some_steps(name: str) -> dict[str, Any]:
+    variables = variables_of(SHAPES)
+    compressor = dense(variables, name)
+    wrong = []
+    for missing in (None, 0, 2, 3, None):
+        coefficients = [None if i == missing else c for i, c in enumerate(telling(variables))]
+        gradients = tape_gradients(linear_loss(variables, coefficients), variables, compressor, groups=2)
+        wrong += swapped(gradients) + [i for i, g in enumerate(gradients) if (g is None) != (i == missing)]
+    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 5 * len(SHAPES) - 3}
+
+
+@IDENTITY
+def one_gradient_object_for_two_variables(name: str) -> dict[str, Any]:
+    first, second = variables_of([(4, 3), (4, 3)])
+    compressor = dense([first, second], name)
+
+    def step() -> Any:
+        weight = tf.fill((4, 3), float(hvd.rank() + 1))
+        return tape_gradients(lambda: tf.reduce_sum((first + second) * weight), [first, second], compressor)
+
+    wrong = [i for run in both_modes(step) for _ in range(2) for g in run() for i in swapped([g])]
+    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 8}
+
+
+@IDENTITY
+def a_trace_inside_a_trace(name: str) -> dict[str, Any]:
+    variables = variables_of(SHAPES)
+    compressor = dense(variables, name)
+    step = tf.function(lambda: tape_gradients(linear_loss(variables, telling(variables)), variables, compressor))
+    outer = tf.function(lambda: step())
+    wrong = [i for _ in range(2) for i in swapped(outer())]
+    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 2 * len(SHAPES)}
+
+
+@IDENTITY
+def indexed_slices_pass_by(name: str) -> dict[str, Any]:
+    table, weight = variables_of([(6, 4), (4,)])
+    compressor = dense([table, weight], name)
+
+    def step() -> Any:
+        def loss() -> Any:
+            return tf.reduce_sum(tf.gather(table, [1, 3]) * weight) * float(hvd.rank() + 1)
+
+        return tape_gradients(loss, [table, weight], compressor)
+
+    wrong = []
+    mean_rank = sum(range(1, hvd.size() + 1)) / hvd.size()
+    for run in both_modes(step):
+        sparse, plain = run()
+        given = np.asarray(tf.convert_to_tensor(sparse))
+        wrong += [] if isinstance(sparse, tf.IndexedSlices) else ["no slices"]
+        wrong += [] if np.allclose(given[[1, 3]], mean_rank) and not given[[0, 2, 4, 5]].any() else ["slices"]
+        wrong += [] if np.allclose(np.asarray(plain), 2 * mean_rank) else ["weight"]
+    tensors = sorted(compressor.stats()["tensors"])
+    return {"wrong": wrong, "tensors": len(tensors), "sent": [sent(compressor)], "tensor_steps": 2}
+
+
+@IDENTITY
+def direct_allreduce(name: str) -> dict[str, Any]:
+    variables = variables_of([(4, 3)])
+    compressor = dense(variables, name)
+    value = telling(variables)[0]
+
+    def step() -> Any:
+        return hvd.allreduce(value, compression=compressor, name=name)
+
+    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped([run()])]
+    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4}
+
+
+@IDENTITY
+def small_tensors_stay_dense(name: str) -> dict[str, Any]:
+    wrong, reports = [], []
+    for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16):
+        variables = variables_of(((4, 3), (3,), (2, 2)), dtype=dtype)
+        compressor = Compression.ldte_bs(
+            variables, density=1.0, min_numel=5, allow_dense=False, name=f"{name}.{dtype.name}"
+        )
+        for groups in (None, 2):
+            gradients = tape_gradients(linear_loss(variables, telling(variables)), variables, compressor, groups=groups)
+            wrong += swapped([tf.cast(g, tf.float32) for g in gradients])
+            wrong += [g.dtype.name for g in gradients if g.dtype != dtype]
+        reports.append({"dense_bytes": compressor.stats()["dense_bytes"], **sent(compressor)})
+    return {"wrong": wrong, "sent": reports, "tensor_steps": 2}
+
+
+@IDENTITY
+def optimizer_of_tensorflow_1(name: str) -> dict[str, Any]:
+    variables = variables_of(SHAPES)
+    compressor = dense(variables, name)
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), compression=compressor)
+
+    def step() -> Any:
+        pairs = optimizer.compute_gradients(linear_loss(variables, telling(variables)), var_list=variables)
+        return [gradient for gradient, _ in pairs]
+
+    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
+    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4 * len(SHAPES)}

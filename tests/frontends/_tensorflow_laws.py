@@ -1,0 +1,169 @@
+"""Laws 1 and 2: nothing is lost, and replicas stay identical."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import Cases
+from _tensorflow_cases import (
+    Compression,
+    digest_of,
+    hvd,
+    linear_loss,
+    residuals_of,
+    summed,
+    tape_gradients,
+    variables_of,
+)
+from horovod.tensorflow.keras import DistributedOptimizer
+
+LAWS = Cases()
+SHAPES = ((40, 30), (50,), (8, 8, 3))
+LAW_1_STEPS, LAW_2_STEPS = 20, 200
+
+
+def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]:
+    """Integer gradients: what was applied and what is kept back, against all that there was."""
+    variables = variables_of(SHAPES)
+    compressor = Compression.ldte_bs(
+        variables, density=0.05, allow_dense=False, min_numel=1, compress_1d=True, name=name, **options
+    )
+    # an average over 3 is no integer
+    reduction = {"op": hvd.Sum} if hvd.size() == 3 else {"op": hvd.Average}
+    times = 1 if hvd.size() == 3 else hvd.size()
+
+    def step(coefficients: Any) -> Any:
+        return tape_gradients(linear_loss(variables, coefficients), variables, compressor, **reduction)
+
+    run = tf.function(step) if as_function else step
+    draw = np.random.RandomState(hvd.rank())
+    given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    for _ in range(LAW_1_STEPS):
+        gradients = [draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
+        reduced = run([tf.constant(gradient) for gradient in gradients])
+        for i, gradient in enumerate(gradients):
+            given[i] += gradient
+            applied[i] += times * np.asarray(reduced[i], np.float64)
+    kept = residuals_of(compressor)
+    lost = [
+        summed(given[i], f"{name}.given.{i}")
+        - applied[i]
+        - summed(kept[variable.name].reshape(SHAPES[i]), f"{name}.kept.{i}")
+        for i, variable in enumerate(variables)
+    ]
+    stats = compressor.stats()
+    compressor.close()
+    return {
+        "lost": max(float(np.abs(array).max()) for array in lost),
+        "kept": sum(float(np.abs(array).sum()) for array in kept.values()),
+        "density": stats["density_achieved"],
+        "steps": stats["steps"],
+        "dense_steps": stats["dense_steps"],
+    }
+
+
+@LAWS
+def nothing_is_lost_in_a_function(name: str) -> dict[str, Any]:
+    return conserved(name, as_function=True)
+
+
+@LAWS
+def nothing_is_lost_eagerly(name: str) -> dict[str, Any]:
+    return conserved(name, as_function=False)
+
+
+@LAWS
+def nothing_is_lost_without_a_second_buffer(name: str) -> dict[str, Any]:
+    return conserved(name, as_function=True, rollback=False)
+
+
+def teacher_data() -> tuple[Any, Any]:
+    """Inputs of this rank's own, and what a fixed teacher says of them."""
+    draw = np.random.RandomState(50 + hvd.rank())
+    inputs = draw.standard_normal((64, 32)).astype("f4")
+    teacher = np.random.RandomState(1).standard_normal((32, 8)).astype("f4") / 6
+    return inputs, np.tanh(inputs @ teacher)
+
+
+def student() -> Any:
+    """A Keras model that starts the same on every rank."""
+    start = tf.keras.initializers.RandomUniform(-0.2, 0.2, seed=4)
+    layers = [
+        tf.keras.layers.Dense(64, activation="tanh", kernel_initializer=start, input_shape=(32,)),
+        tf.keras.layers.Dense(8, kernel_initializer=start),
+    ]
+    return tf.keras.Sequential(layers)
+
+
+def trained(name: str, model: Any, train: Any) -> dict[str, Any]:
+    """Train at density 0.01; what the weights are, bit for bit, and whether anything was learnt."""
+    inputs, targets = teacher_data()
+    compressor = Compression.ldte_bs(model, density=0.01, min_numel=256, allow_dense=False, name=name)
+    before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
+    train(compressor, tf.constant(inputs), tf.constant(targets))
+    after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
+    stats = compressor.stats()
+    residual = residuals_of(compressor)
+    compressor.close()
+    return {
+        "digest": digest_of(model.get_weights()),
+        "residual": digest_of(residual.values()),
+        "before": before,
+        "after": after,
+        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved", "fallbacks")},
+    }
+
+
+@LAWS
+def replicas_of_a_tape_stay_identical(name: str) -> dict[str, Any]:
+    model = student()
+    optimizer = tf.keras.optimizers.SGD(0.3)
+
+    def train(compressor: Any, inputs: Any, targets: Any) -> None:
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(inputs) - targets) ** 2)
+            wrapped = hvd.DistributedGradientTape(tape, compression=compressor)
+            gradients = wrapped.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+        for _ in range(LAW_2_STEPS):
+            step()
+
+    return trained(name, model, train)
+
+
+@LAWS
+def replicas_of_keras_stay_identical(name: str) -> dict[str, Any]:
+    model = student()
+
+    def train(compressor: Any, inputs: Any, targets: Any) -> None:
+        optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.3), compression=compressor)
+        model.compile(optimizer, "mse", steps_per_execution=10)
+        model.fit(inputs, targets, batch_size=16, epochs=LAW_2_STEPS // 4, verbose=0)
+
+    return trained(name, model, train)
+
+
+@LAWS
+def high_density_goes_dense(name: str) -> dict[str, Any]:
+    """At density 0.5, entries are no fewer bytes than everything, on two ranks and on more."""
+    variables = variables_of(SHAPES)
+    compressor = Compression.ldte_bs(variables, density=0.5, min_numel=1, compress_1d=True, name=name)
+    draw = np.random.RandomState(hvd.rank())
+    worst = 0.0
+    for _ in range(3):
+        gradients = [tf.constant(draw.standard_normal(shape).astype("f4")) for shape in SHAPES]
+        loss = linear_loss(variables, gradients)
+        ours = tape_gradients(loss, variables, compressor)
+        none = tape_gradients(loss, variables, hvd.Compression.none)
+        worst = max([worst, *(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(ours, none))])
+    stats = compressor.stats()
+    residual = residuals_of(compressor)
+    compressor.close()
+    keys = ("steps", "sparse_steps", "dense_steps", "entries_sent")
+    kept = sum(float(np.abs(array).sum()) for array in residual.values())
+    return {"difference": worst, "kept": kept, **{key: stats[key] for key in keys}}

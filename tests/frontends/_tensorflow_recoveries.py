@@ -1,0 +1,151 @@
+"""Faults in the middle of training: the step is taken back on every rank, and training can go on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import Cases
+from _tensorflow_cases import (
+    digest_of,
+    hvd,
+    linear_loss,
+    outcome_of,
+    residuals_of,
+    summed,
+    tape_gradients,
+    variables_of,
+)
+from _tensorflow_mismatches import compress, is_usable, last_rank
+
+from hvd_sparse.core.selectors.topk import TopK
+
+SHAPES = ((8, 9), (5, 7), (11,))
+BROKEN = 1
+"""The position of the tensor that fails."""
+STEPS, FAILING_STEP = 6, 2
+IDLE_S = 10.0
+RECOVERIES = Cases()
+
+
+@contextlib.contextmanager
+def broken_selector() -> Iterator[None]:
+    """On one rank, choosing one tensor's entries raises."""
+    mended = TopK.find
+
+    def find(self: TopK, accumulated: Any, context: Any) -> Any:
+        if last_rank() and accumulated.size == int(np.prod(SHAPES[BROKEN])):
+            raise RuntimeError("the selector broke")
+        return mended(self, accumulated, context)
+
+    TopK.find = find  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TopK.find = mended  # type: ignore[method-assign]
+
+
+def integers(rank: int, step: int) -> list[np.ndarray]:
+    """A rank's gradients, whose sums are exact."""
+    draw = np.random.RandomState(100 * rank + step)
+    return [draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
+
+
+def recover(name: str, *, fault: str, rollback: bool, as_function: bool) -> dict[str, Any]:
+    """Some steps, one of which fails: what is raised, what it changes, and what is lost at the end."""
+    variables = variables_of(SHAPES)
+    compressor = compress(variables, name=name, rollback=rollback)
+
+    def step(gradients: Any) -> Any:
+        return tape_gradients(linear_loss(variables, gradients), variables, compressor, op=hvd.Sum)
+
+    run = tf.function(step) if as_function else step
+    given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    result: dict[str, Any] = {}
+    for number in range(STEPS):
+        gradients = integers(hvd.rank(), number)
+        if number == FAILING_STEP:
+            before = digest_of(residuals_of(compressor).values())
+            result = fail(run, gradients, fault)
+            result["is_unchanged"] = digest_of(residuals_of(compressor).values()) == before
+            continue
+        reduced = run([tf.constant(gradient) for gradient in gradients])
+        for i, gradient in enumerate(gradients):
+            given[i] += gradient
+            applied[i] += np.asarray(reduced[i], np.float64)
+    stats = compressor.stats()
+    kept = residuals_of(compressor)
+    missing = [
+        summed(given[i] - kept[variable.name].reshape(SHAPES[i]), f"{name}.{i}") - applied[i]
+        for i, variable in enumerate(variables)
+    ]
+    compressor.close()
+    steps = {key: counts["sparse_steps"] for key, counts in stats["tensors"].items()}
+    lost = [unexplained(entries, i, rollback) for i, entries in enumerate(missing)]
+    return {**result, "lost": max(lost), "steps": steps, "is_usable": is_usable(name)}
+
+
+def unexplained(missing: np.ndarray, tensor: int, rollback: bool) -> float:
+    """How far what is missing is from nothing.
+
+    Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in: nearest to a sum of some
+    ranks' gradients.
+    """
+    failed = [integers(rank, FAILING_STEP)[tensor] for rank in range(hvd.size())]
+    choices = itertools.product((0, 1), repeat=0 if rollback else len(failed))
+    sums = [
+        sum((gradient for kept, gradient in zip(choice, failed) if kept), np.zeros(SHAPES[tensor]))
+        for choice in choices
+    ]
+    return min(float(np.abs(missing + extra).max()) for extra in sums)
+
+
+def fail(run: Any, gradients: list[np.ndarray], fault: str) -> dict[str, Any]:
+    """The step that fails on the last rank."""
+    if fault == "selector":
+        with broken_selector():
+            return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
+    if last_rank():
+        gradients[BROKEN].flat[3] = np.nan
+    return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
+
+
+for fault in ("selector", "nan"):
+    for mode in ("eagerly", "in_a_function"):
+        RECOVERIES[f"{fault}_{mode}"] = partial(recover, fault=fault, rollback=True, as_function=mode != "eagerly")
+RECOVERIES["nan_without_a_second_buffer"] = partial(recover, fault="nan", rollback=False, as_function=True)
+
+
+@RECOVERIES
+def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
+    """When the first tensor fails, another's gradient is not there yet on one rank, and is on the others.
+
+    That rank then does nothing for a while, so that nothing it does later can help the others out.
+    """
+    early, late = variables_of([(4, 3), (3, 5)])
+    compressor = compress([early, late], name=name)
+
+    def slow(x: np.ndarray) -> np.ndarray:
+        time.sleep(1.0 if last_rank() else 0.0)
+        return x
+
+    @tf.function
+    def step(value: Any) -> Any:
+        with tf.GradientTape() as tape:
+            delayed = tf.ensure_shape(tf.numpy_function(slow, [tf.ones(late.shape)], tf.float32), late.shape)
+            loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(late * delayed)
+        return hvd.DistributedGradientTape(tape, compression=compressor).gradient(loss, [early, late])
+
+    good = tf.constant(1.0)
+    step(good)
+    outcome = outcome_of(lambda: step(tf.constant(np.nan) if hvd.rank() == 0 else good))
+    time.sleep(IDLE_S if last_rank() else 0.0)
+    again = outcome_of(lambda: step(good))
+    compressor.close()
+    return {**outcome, "next_step": again, "is_usable": is_usable(name)}

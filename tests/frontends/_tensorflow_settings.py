@@ -1,0 +1,95 @@
+"""In which settings training at density 1.0 must equal dense Horovod.  Without TensorFlow: pytest reads it too.
+
+The place is a choice like the others: every choice is met by every number of ranks under both controllers, and
+every two choices meet at some place, which is far fewer cases than all settings at all places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from _pairwise import covering_cases
+
+
+class Place(NamedTuple):
+    """Where a case runs: how many ranks, under what, and which of them train."""
+
+    ranks: int
+    controller: str
+    members: str
+
+
+LAUNCHES = tuple((ranks, controller) for ranks in (1, 2, 3, 4) for controller in ("mpi", "gloo"))
+PLACES = (
+    *(Place(ranks, controller, "all") for ranks, controller in LAUNCHES if ranks > 1),
+    Place(3, "mpi", "one_left_out"),
+    Place(4, "gloo", "one_left_out"),
+)
+"""One rank is no place: there Horovod never calls a compressor."""
+
+COMMON: dict[str, tuple[Any, ...]] = {
+    "place": PLACES,
+    "reduction": ("average", "sum", "predivide"),
+    "grouping": ("single", "number", "lists"),
+    "method": ("ldte_bs", "topk"),
+}
+TAPE_FACTORS = COMMON | {
+    "mode": ("eager", "function"),
+    "dtype": ("float32", "float64", "float16", "bfloat16"),
+    "network": ("some_without_gradient", "local_layer", "scalar_and_empty", "embedding"),
+}
+KERAS_FACTORS = COMMON | {
+    "optimizer": ("new", "legacy"),
+    "passes": (1, 2),
+    "execution": ("graph", "eager", "four_steps"),
+    "given": ("unbuilt_model", "callable", "list"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One choice of every factor that tape and Keras share."""
+
+    place: Place
+    reduction: str
+    grouping: str
+    method: str
+
+    def __str__(self) -> str:
+        return "-".join([self.place.members, *(str(choice) for name, choice in vars(self).items() if name != "place")])
+
+
+@dataclass(frozen=True)
+class TapeSetting(Setting):
+    """A setting of ``DistributedGradientTape``."""
+
+    mode: str
+    dtype: str
+    network: str
+
+    __str__ = Setting.__str__
+
+
+@dataclass(frozen=True)
+class KerasSetting(Setting):
+    """A setting of ``fit`` with Keras's ``DistributedOptimizer``."""
+
+    optimizer: str
+    passes: int
+    execution: str
+    given: str
+
+    __str__ = Setting.__str__
+
+
+AnySetting = TypeVar("AnySetting", bound=Setting)
+
+TAPE_SETTINGS = [TapeSetting(**row) for row in covering_cases(TAPE_FACTORS)]
+KERAS_SETTINGS = [KerasSetting(**row) for row in covering_cases(KERAS_FACTORS)]
+
+
+def settings_of(settings: list[AnySetting], ranks: int, controller: str) -> dict[str, AnySetting]:
+    """Those that a launch runs, by name; one rank alone runs what two run."""
+    there = [setting for setting in settings if setting.place[:2] == (max(2, ranks), controller)]
+    return {str(setting): setting for setting in there}

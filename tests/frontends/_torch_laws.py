@@ -1,0 +1,161 @@
+"""Laws 1 and 2 through Horovod's optimizer, and gradients that say whose they are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import horovod.torch as hvd
+import torch
+from _common import SPARSE_ONLY, Cases
+from _torch_cases import digest_of, give_gradients, summed
+from torch import nn
+
+from hvd_sparse.torch import Compression
+
+LONG_TRAINING = 200
+cases = Cases()
+Gradients = dict[str, torch.Tensor]
+
+
+def optimizer_without_motion(parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any) -> Any:
+    """Horovod's optimizer, of which only the reduced gradients matter."""
+    named = list(parameters.items())
+    descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
+    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression, **options)
+
+
+def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
+    """Small whole numbers, many of them equal: sums of them are exact."""
+    return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
+
+
+class Ledger:
+    """Chosen gradients go in, reduced ones come out; what is in neither them nor the residuals is lost.
+
+    Parameters
+    ----------
+    shapes : of the parameters, by name
+    compress : makes a compressor of named parameters
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], compress: Callable[[Any], Any]) -> None:
+        self.parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in shapes.items()}
+        self.compressor = compress(self.parameters.items())
+        # an average over three ranks is not exact in binary, a sum is
+        op, self._factor = (hvd.Sum, 1) if hvd.size() == 3 else (hvd.Average, hvd.size())
+        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=op)
+        self._given: dict[str, Any] = dict.fromkeys(shapes, 0.0)
+        self._applied: dict[str, Any] = dict.fromkeys(shapes, 0.0)
+
+    def gradients(self, step: int) -> Gradients:
+        """This rank's at a step."""
+        return {key: integers(p.shape, hvd.rank(), step, i) for i, (key, p) in enumerate(self.parameters.items())}
+
+    def take_step(self, gradients: Gradients) -> None:
+        self.optimizer.zero_grad()
+        give_gradients({self.parameters[key]: gradient for key, gradient in gradients.items()})
+        self.optimizer.step()
+        self.note_given(gradients)
+        for key, parameter in self.parameters.items():
+            self._applied[key] = self._applied[key] + parameter.grad.double() * self._factor
+
+    def note_given(self, gradients: Gradients) -> None:
+        for key, gradient in gradients.items():
+            self._given[key] = self._given[key] + gradient.double()
+
+    def lost_entries(self) -> int:
+        """Entries whose applied sum and residuals, over all ranks, are not exactly the sum of all that was given."""
+        tensors = self.compressor.state_dict()["tensors"]
+        kept = {key: torch.from_numpy(state["arrays"]["residual"]) for key, state in tensors.items()}
+        missing = torch.cat([self._given[key].flatten() - kept[key] for key in self.parameters])
+        arrived = torch.cat([self._applied[key].flatten() for key in self.parameters])
+        return int(torch.count_nonzero(summed(missing, "balance") - arrived))
+
+
+def conserve(name: str, method: str, rollback: bool) -> dict[str, Any]:
+    """Twenty steps of chosen gradients at density 0.05; what is lost after each of them."""
+    options = {"density": 0.05, "name": name, "rollback": rollback, **SPARSE_ONLY}
+    ledger = Ledger(
+        {"wide": (16, 40), "tall": (60, 5), "one": (30,)}, lambda named: getattr(Compression, method)(named, **options)
+    )
+    lost = []
+    for step in range(20):
+        ledger.take_step(ledger.gradients(step))
+        lost.append(ledger.lost_entries())
+    stats = ledger.compressor.stats()
+    ledger.compressor.close()
+    return {"lost": lost, "density": stats["density_achieved"], "dense_steps": stats["dense_steps"]}
+
+
+@cases
+def conservation_by_ldte_bs(name: str) -> dict[str, Any]:
+    return conserve(name, "ldte_bs", rollback=True)
+
+
+@cases
+def conservation_by_topk(name: str) -> dict[str, Any]:
+    return conserve(name, "topk", rollback=True)
+
+
+@cases
+def conservation_without_rollback(name: str) -> dict[str, Any]:
+    return conserve(name, "ldte_bs", rollback=False)
+
+
+@cases
+def identical_replicas(name: str) -> dict[str, Any]:
+    """A long training at density 0.01; the bits of the parameters, and what was sent."""
+    torch.manual_seed(8)
+    model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+    compressor = Compression.ldte_bs(model.named_parameters(), density=0.01, name=name, min_numel=2048)
+    descent = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(descent, named_parameters=model.named_parameters(), compression=compressor)
+    before = digest_of(model.parameters())
+    draw = torch.Generator().manual_seed(hvd.rank())
+    for _ in range(LONG_TRAINING):
+        optimizer.zero_grad()
+        images = torch.randn(8, 32, generator=draw)
+        nn.functional.cross_entropy(model(images), images[:, :10].argmax(1)).backward()
+        optimizer.step()
+    stats = compressor.stats()
+    compressor.close()
+    return {"before": before, "after": digest_of(model.parameters()), **stats}
+
+
+@cases
+def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
+    """Fifty parameters of one shape; each gradient tells whose it is; hooks in another order on every rank and step.
+
+    A third of them takes no part in a rank's step.  At density 1.0 every reduced gradient must be its parameter's.
+    """
+    parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
+    compressor = Compression.topk(parameters.items(), density=1.0, name=name, **SPARSE_ONLY)
+    optimizer = optimizer_without_motion(parameters, compressor, op=hvd.Sum)
+    swapped = []
+    for step in range(10):
+        for parameter in parameters.values():
+            if parameter.grad is not None and step % 3:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+        order = random.Random(100 * step + hvd.rank()).sample(range(50), 50)
+        for i in (i for i in order if takes_part(i, step, hvd.rank())):
+            give_gradients({parameters[f"p{i}"]: torch.full((2, 3), mark_of(i, step, hvd.rank()))})
+        optimizer.step()
+        for i in range(50):
+            wanted = sum(mark_of(i, step, rank) for rank in range(hvd.size()) if takes_part(i, step, rank))
+            if not torch.equal(parameters[f"p{i}"].grad, torch.full((2, 3), float(wanted))):
+                swapped.append([step, i])
+    compressor.close()
+    return {"swapped": swapped}
+
+
+def takes_part(number: int, step: int, rank: int) -> bool:
+    return (number + step + 2 * rank) % 3 != 0
+
+
+def mark_of(number: int, step: int, rank: int) -> float:
+    """No two parameters of a step have the same."""
+    return float(1 + number + 64 * rank + 1024 * step)

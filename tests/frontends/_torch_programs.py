@@ -1,0 +1,198 @@
+"""Law 3 for programs that are built differently: embeddings, several optimizers, several compressors, groups."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable
+
+import horovod.torch as hvd
+import torch
+from _common import SPARSE_ONLY, Cases
+from _torch_cases import digest_of, flat_parameters
+from torch import nn
+
+from hvd_sparse.torch import Compression
+
+STEPS = 5
+Compress = Callable[..., Any]
+Program = Callable[[Compress], list[nn.Module]]
+
+cases = Cases()
+
+
+def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str, Any]:
+    """Run a training program with stock Horovod and compressed; how far apart the models end."""
+    compressors = []
+
+    def compress(named_parameters: Any, label: str = "") -> Any:
+        chosen = {"density": 1.0, "name": f"{name}.{label}", **SPARSE_ONLY, **options}
+        compressors.append(Compression.ldte_bs(named_parameters, **chosen))
+        return compressors[-1]
+
+    dense = torch.cat([flat_parameters(model) for model in program(lambda *_: hvd.Compression.none)])
+    models = program(compress)
+    stats = [compressor.stats() for compressor in compressors]
+    for compressor in compressors:
+        compressor.close()
+    return {
+        "difference": float((torch.cat([flat_parameters(model) for model in models]) - dense).abs().max()),
+        "digest": digest_of(parameter for model in models for parameter in model.parameters()),
+        "dense_steps": [each["dense_steps"] for each in stats],
+        "dense_bytes": [each["dense_bytes"] for each in stats],
+        "tensors": [{key: each["tensors"][key]["sparse_steps"] for key in each["tensors"]} for each in stats],
+    }
+
+
+def tower(*widths: int) -> nn.Sequential:
+    """Linear layers with tangents between."""
+    layers: list[nn.Module] = []
+    for wide, narrow in zip(widths, widths[1:]):
+        layers += [nn.Linear(wide, narrow), nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def wrap(named: list[tuple[str, nn.Parameter]], compression: Any, **options: Any) -> Any:
+    descent = torch.optim.SGD([parameter for _, parameter in named], lr=0.3)
+    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression, **options)
+
+
+class Words(nn.Module):
+    """Two tables of one shape whose gradients are sparse, and a layer whose gradient is not.
+
+    The second table is looked at by each rank at other steps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Embedding(12, 4, sparse=True)
+        self.second = nn.Embedding(12, 4, sparse=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, words: torch.Tensor, looks_twice: bool) -> torch.Tensor:
+        hidden = self.first(words) + (self.second(words) if looks_twice else 0)
+        return self.head(torch.tanh(hidden.mean(1)))
+
+
+def train_words(compress: Compress, *, looks_twice: Callable[[int], bool], keeps: bool, **options: Any) -> Any:
+    torch.manual_seed(3)
+    model = Words()
+    named = list(model.named_parameters())
+    optimizer = wrap(named, compress(named), **options)
+    for step in range(STEPS):
+        model.zero_grad(set_to_none=not keeps)
+        draw = torch.Generator().manual_seed(100 * hvd.rank() + step)
+        words = torch.randint(0, 12, (6, 3), generator=draw)
+        model(words, looks_twice(step)).pow(2).mean().backward()
+        optimizer.step()
+    return [model]
+
+
+@cases
+def embeddings_as_dense(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        return train_words(compress, looks_twice=lambda step: True, keeps=False, sparse_as_dense=True)
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
+    """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of it without a hook."""
+
+    def program(compress: Compress) -> list[nn.Module]:
+        return train_words(compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True)
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def embeddings_as_dense_submitted_late(name: str) -> dict[str, Any]:
+    """One backward pass where two were announced: Horovod submits in ``step``, long after the hooks."""
+
+    def program(compress: Compress) -> list[nn.Module]:
+        options = {"sparse_as_dense": True, "backward_passes_per_step": 2}
+        return train_words(compress, looks_twice=lambda step: True, keeps=False, **options)
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def sparse_embeddings_untouched(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        return train_words(compress, looks_twice=lambda step: True, keeps=False)
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def two_optimizers_with_one_compressor(name: str) -> dict[str, Any]:
+    """They step together at even steps, and only the first at odd ones."""
+
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(4)
+        model = tower(6, 8, 8, 3)
+        named = list(model.named_parameters())
+        compression = compress(named)
+        first, second = wrap(named[:3], compression), wrap(named[3:], compression)
+        for step in range(STEPS):
+            model.zero_grad()
+            for _, parameter in named[3:]:
+                parameter.requires_grad_(step % 2 == 0)
+            model(data(step)).pow(2).mean().backward()
+            first.step()
+            if step % 2 == 0:
+                second.step()
+        return [model]
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def two_compressors_of_a_gan(name: str) -> dict[str, Any]:
+    """Generator and critic have parameters of the same names and shapes."""
+
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(5)
+        models = [tower(6, 6, 6), tower(6, 6, 6)]
+        named = [list(model.named_parameters()) for model in models]
+        optimizers = [wrap(n, compress(n, label)) for n, label in zip(named, ("maker", "critic"))]
+        for step in range(STEPS):
+            for turn in (1, 0):
+                learner, other = models[turn], models[1 - turn]
+                other.requires_grad_(False)
+                learner.zero_grad()
+                (models[1](models[0](data(step))).mean() * (1 if turn else -1)).backward()
+                optimizers[turn].step()
+                other.requires_grad_(True)
+        return models
+
+    return compare_with_dense(program, name)
+
+
+def train_tower(compress: Compress, **options: Any) -> list[nn.Module]:
+    torch.manual_seed(6)
+    model = tower(6, 8, 8, 3)
+    named = list(model.named_parameters())
+    optimizer = wrap(named, compress(named), **options)
+    for step in range(STEPS):
+        model.zero_grad()
+        model(data(step)).pow(2).mean().backward()
+        optimizer.step()
+    return [model]
+
+
+@cases
+def groups_of_compressed_and_dense_tensors(name: str) -> dict[str, Any]:
+    """Biases go dense by default, beside carriers of another dtype in Horovod's groups."""
+    return compare_with_dense(partial(train_tower, groups=2), name, compress_1d=False, min_numel=30)
+
+
+@cases
+def half_density(name: str) -> dict[str, Any]:
+    """From two ranks on, dense moves no more bytes than half of the entries with their indices."""
+    return compare_with_dense(train_tower, name, density=0.5, allow_dense=True)
+
+
+def data(step: int) -> torch.Tensor:
+    """This rank's own."""
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * hvd.rank() + step))

@@ -1,0 +1,106 @@
+"""Faults in the middle of training: the step is taken back on every rank, and training can go on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable
+
+import horovod.torch as hvd
+import torch
+from _common import Cases
+from _torch_cases import digest_of
+from _torch_fault_tools import compress, last_rank, raised_by
+from _torch_laws import Gradients, Ledger
+
+from hvd_sparse.core.selectors.topk import TopK
+
+SHAPES = {"early": (8, 9), "late": (5, 7)}
+BROKEN_STEP = 3
+cases = Cases()
+
+
+def broken_selector(step: Callable[[], None], gradients: Gradients) -> dict[str, Any]:
+    """On one rank, choosing the second tensor's entries raises."""
+    mended = TopK.find
+
+    def find(self: TopK, accumulated: Any, context: Any) -> Any:
+        if last_rank() and accumulated.size == gradients["late"].numel():
+            raise RuntimeError("the selector broke")
+        return mended(self, accumulated, context)
+
+    TopK.find = find  # type: ignore[method-assign]
+    try:
+        return raised_by(step)
+    finally:
+        TopK.find = mended  # type: ignore[method-assign]
+
+
+def not_a_number(step: Callable[[], None], gradients: Gradients) -> dict[str, Any]:
+    if last_rank():
+        gradients["late"][1, 2] = torch.nan
+    return raised_by(step)
+
+
+def recover(name: str, *, fault: Callable[..., dict[str, Any]], **options: Any) -> dict[str, Any]:
+    """Six steps of chosen gradients, the third of which fails.
+
+    Measured: the error, whether the residuals are what they were, and what is lost at the end.
+    """
+    ledger = Ledger(SHAPES, lambda named: compress(named, name=name, **options))
+    measured: dict[str, Any] = {}
+    for number in range(1, 7):
+        gradients = ledger.gradients(number)
+        if number != BROKEN_STEP:
+            ledger.take_step(gradients)
+            continue
+        before = residuals_of(ledger.compressor)
+        measured = fault(partial(ledger.take_step, gradients), gradients)
+        measured["residuals_kept"] = residuals_of(ledger.compressor) == before
+        forget_step(ledger.optimizer)
+        if not options.get("rollback", True):
+            ledger.note_given(gradients)
+    measured["lost"] = ledger.lost_entries()
+    stats = ledger.compressor.stats()
+    measured["steps"], measured["dense_steps"] = stats["steps"], stats["dense_steps"]
+    ledger.compressor.close()
+    return measured
+
+
+def forget_step(optimizer: Any) -> None:
+    """Make Horovod's optimizer ready for a new step: its names are free when their old allreduces are done."""
+    for handle, _ in optimizer._handles.values():
+        hvd.synchronize(handle)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def residuals_of(compressor: Any) -> dict[str, str]:
+    tensors = compressor.state_dict()["tensors"]
+    return {key: digest_of([torch.from_numpy(state["arrays"]["residual"])]) for key, state in tensors.items()}
+
+
+cases["a_raise_inside_one_compress"] = partial(recover, fault=broken_selector)
+cases["a_raise_inside_one_compress_without_rollback"] = partial(recover, fault=broken_selector, rollback=False)
+cases["not_a_number_on_one_rank"] = partial(recover, fault=not_a_number)
+cases["not_a_number_on_one_rank_in_a_dense_step"] = partial(recover, fault=not_a_number, allow_dense=True, density=0.5)
+
+
+def go_on_twice(name: str, before: int) -> dict[str, Any]:
+    """Steps, a checkpoint, and three more steps from it, twice; the residuals at either end."""
+    ledger = Ledger(SHAPES, lambda named: compress(named, name=name))
+    for number in range(before):
+        ledger.take_step(ledger.gradients(number))
+    checkpoint = ledger.compressor.state_dict()
+    ends = []
+    for _ in range(2):
+        ledger.compressor.load_state_dict(checkpoint)
+        for number in range(before, before + 3):
+            ledger.take_step(ledger.gradients(number))
+        ends.append(residuals_of(ledger.compressor))
+    ledger.compressor.close()
+    return {"ends": ends}
+
+
+checkpoints = {
+    "a_checkpoint_in_the_middle": partial(go_on_twice, before=3),
+    "a_checkpoint_from_before_the_first_step": partial(go_on_twice, before=0),
+}

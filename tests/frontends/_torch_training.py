@@ -1,0 +1,172 @@
+"""A small network with every kind of parameter, and three ways to train it: compressed, dense, and alone."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+
+STEPS = 4
+RATE = 0.5
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "reduction": ("average", "sum", "predivide"),
+    "grouping": ("single", "num_groups", "explicit"),
+    "passes": (1, 2),
+    "members": ("all", "one_left_out"),
+    "zeroing": ("to_none", "to_zero"),
+    "dtype": ("float32", "float64", "float16", "bfloat16"),
+    "layout": ("contiguous", "transposed", "channels_last"),
+    "forward": ("static", "dynamic"),
+    "method": ("ldte_bs", "topk"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One choice of every factor."""
+
+    reduction: str = "average"
+    grouping: str = "single"
+    passes: int = 1
+    members: str = "all"
+    zeroing: str = "to_none"
+    dtype: str = "float32"
+    layout: str = "contiguous"
+    forward: str = "static"
+    method: str = "ldte_bs"
+
+    @property
+    def epsilon(self) -> float:
+        return float(torch.finfo(getattr(torch, self.dtype)).eps)
+
+    @property
+    def is_refused_by_horovod(self) -> bool:
+        """Horovod reduces neither bfloat16 nor tensors that are not contiguous."""
+        return self.dtype == "bfloat16" or self.layout != "contiguous"
+
+    def __str__(self) -> str:
+        return "-".join(str(value) for value in vars(self).values())
+
+
+class Network(nn.Module):
+    """Convolution, matrices, a scalar, an empty tensor, and a branch that only some steps take.
+
+    Hyperbolic tangents, as rectifiers make gradients with exact zeros.
+    """
+
+    def __init__(self, layout: str = "contiguous") -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3)
+        self.head = nn.Linear(64, 6)
+        self.branch = nn.Linear(6, 6)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        if layout == "channels_last":
+            self.to(memory_format=torch.channels_last)
+        if layout == "transposed":
+            self.head.weight = nn.Parameter(self.head.weight.detach().t().contiguous().t())
+
+    def forward(self, images: torch.Tensor, takes_branch: bool) -> torch.Tensor:
+        hidden = self.head(torch.tanh(self.convolution(images)).flatten(1)) * self.scale
+        return (self.branch(torch.tanh(hidden)) if takes_branch else hidden) + self.empty.sum()
+
+
+class CountingCompression:
+    """Passes everything on to a compressor, and counts the entries that are not zero."""
+
+    def __init__(self, compressor: Any) -> None:
+        self._compressor = compressor
+        self.nonzeros = 0
+        self.numel = 0
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        self.nonzeros += int(torch.count_nonzero(tensor))
+        self.numel += tensor.numel()
+        return self._compressor.compress(tensor)
+
+    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return self._compressor.decompress(tensor, ctx)
+
+
+def make_network(setting: Setting) -> Network:
+    """The same on every rank."""
+    torch.manual_seed(11)
+    return Network(setting.layout).to(getattr(torch, setting.dtype))
+
+
+def descent(model: nn.Module, rate: float = RATE) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
+
+
+def distributed(model: Network, setting: Setting, compression: Any, process_set: Any) -> Any:
+    """Horovod's optimizer as the setting wants it."""
+    options: dict[str, Any] = {
+        "average": {},
+        "sum": {"op": hvd.Sum},
+        "predivide": {"gradient_predivide_factor": 2.0},
+    }[setting.reduction]
+    group = [model.convolution.weight, model.head.weight, model.scale]
+    options |= {"single": {}, "num_groups": {"num_groups": 3}, "explicit": {"groups": [group]}}[setting.grouping]
+    return hvd.DistributedOptimizer(
+        descent(model),
+        named_parameters=model.named_parameters(),
+        compression=compression,
+        backward_passes_per_step=setting.passes,
+        process_set=process_set,
+        **options,
+    )
+
+
+def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
+    """The backward passes of one step, on data of this rank's own."""
+    dtype = getattr(torch, setting.dtype)
+    # Horovod's groups want the same parameters on all ranks; without groups, ranks take the branch in turn
+    turn = step + (hvd.rank() if setting.grouping == "single" else 0)
+    for number in range(setting.passes):
+        draw = torch.Generator().manual_seed(1000 * hvd.rank() + 10 * step + number)
+        images = torch.randn(8, 2, 6, 6, generator=draw).to(dtype)
+        targets = torch.randn(8, 6, generator=draw).to(dtype)
+        takes_branch = setting.forward == "static" or (turn + number) % 3 != 0
+        ((model(images, takes_branch) - targets) ** 2).mean().backward()
+
+
+def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = None) -> None:
+    """STEPS steps; ``by_hand`` is the process set over which the gradients are reduced without Horovod's optimizer."""
+    for step in range(STEPS):
+        model.zero_grad(set_to_none=setting.zeroing == "to_none")
+        accumulate_gradients(model, setting, step)
+        if by_hand is not None and by_hand.included():
+            reduce_by_hand(model, setting, by_hand)
+        optimizer.step()
+
+
+def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None:
+    """What Horovod's dense allreduce makes of the gradients, asked for in a layout and dtype that it knows."""
+    op = hvd.Sum if setting.reduction == "sum" else hvd.Average
+    wide = torch.float64 if setting.dtype == "float64" else torch.float32
+    for name, parameter in model.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        dense = gradient.to(wide).contiguous(memory_format=torch.contiguous_format)
+        reduced = hvd.allreduce(dense, op=op, name=f"by_hand.{name}", process_set=process_set)
+        parameter.grad = torch.empty_like(parameter).copy_(reduced)
+
+
+def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
+    """Trained by stock Horovod with ``hvd.Compression.none``, or by hand where Horovod refuses the gradients."""
+    model = copy.deepcopy(start)
+    if setting.is_refused_by_horovod:
+        train(model, setting, descent(model), by_hand=process_set)
+    else:
+        train(model, setting, distributed(model, setting, hvd.Compression.none, process_set))
+    return model
+
+
+def train_alone(start: Network, setting: Setting) -> Network:
+    """Trained on this rank's data only: what averaging must change."""
+    model = copy.deepcopy(start)
+    train(model, setting, descent(model))
+    return model

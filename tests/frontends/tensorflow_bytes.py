@@ -1,0 +1,107 @@
+"""Worker: the bytes handed to the allgather, against those that the numpy core sends over mpi4py.  Argument: ranks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import Cases, run_cases
+from _integer_gradients import SHAPES, gradients_of
+from _tensorflow_cases import (
+    Compression,
+    begin,
+    end,
+    hvd,
+    linear_loss,
+    meet,
+    residuals_of,
+    tape_gradients,
+    variables_of,
+)
+
+from hvd_sparse.collectives.mpi import MpiCollective
+from hvd_sparse.core.buckets import one_per_tensor
+from hvd_sparse.core.session import Session
+
+CASES = Cases()
+STEPS = 8
+
+
+class RecordingCollective(MpiCollective):
+    """Keeps what is handed to its allgather, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: dict[str, list[bytes]] = {}
+
+    def allgather(self, array: np.ndarray, name: str) -> Any:
+        self.sent.setdefault(name, []).append(array.tobytes())
+        return super().allgather(array, name)
+
+
+def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
+    """What the graph's first function hands to the allgather, by the tensor's position; filled as training goes on."""
+    compressor.resolve()
+    sent: dict[int, list[bytes]] = {}
+    traffic = compressor._traffic
+    send = traffic.send
+
+    def recording(gradient: np.ndarray, token: Any) -> Any:
+        wire, number, outgoing = send(gradient, token)
+        sent.setdefault(traffic._under_way[int(number)][0].position, []).append(outgoing.tobytes())
+        return wire, number, outgoing
+
+    traffic.send = recording
+    return sent
+
+
+def both_messages(name: str, dtype: Any, method: str, **options: Any) -> dict[str, Any]:
+    """Messages of both sides as hexadecimal, by tensor, for the same gradients."""
+    variables = variables_of(SHAPES, dtype=dtype)
+    compressor = getattr(Compression, method)(
+        variables, density=0.05, allow_dense=False, min_numel=1, compress_1d=True, name=name, **options
+    )
+    ours = record_what_is_sent(compressor)
+    collective = RecordingCollective()
+    specs = compressor.step.specs
+    plan = one_per_tensor(specs, compressor.configuration)
+    session = Session(compressor.configuration, specs, collective, buckets=plan)
+    run = tf.function(lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor))
+    differences = 0
+    for step in range(STEPS):
+        gradients = gradients_of(hvd.rank(), step)
+        reduced = session.reduce({spec.key: gradient for spec, gradient in zip(specs, gradients)})
+        for spec, tensor in zip(specs, run([tf.cast(gradient, dtype) for gradient in gradients])):
+            differences += int(np.count_nonzero(np.asarray(tf.cast(reduced[spec.key], dtype) != tensor)))
+    core = {position: collective.sent[f"hvd_sparse.{name}.{i}"] for i, (position,) in enumerate(plan)}
+    residuals = residuals_of(compressor)
+    compressor.close()
+    return {
+        "ours": {str(position): [message.hex() for message in ours[position]] for position in sorted(ours)},
+        "core": {str(position): [message.hex() for message in core[position]] for position in sorted(core)},
+        "residuals": [array.tobytes().hex() for array in residuals.values()],
+        "result_differences": differences,
+    }
+
+
+@CASES
+def float32_ldte_bs(name: str) -> dict[str, Any]:
+    return both_messages(name, tf.float32, "ldte_bs")
+
+
+@CASES
+def float64_topk(name: str) -> dict[str, Any]:
+    return both_messages(name, tf.float64, "topk")
+
+
+@CASES
+def bfloat16_ldte_bs_without_a_second_buffer(name: str) -> dict[str, Any]:
+    return both_messages(name, tf.bfloat16, "ldte_bs", rollback=False)
+
+
+if __name__ == "__main__":
+    begin(int(sys.argv[1]))
+    run_cases(CASES, hvd.rank(), meet)
+    end()

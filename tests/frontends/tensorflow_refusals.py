@@ -1,0 +1,104 @@
+"""Worker for one rank: input that is refused.  Argument: "2" or "3", the version of Keras."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import Any, Callable
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1" if sys.argv[1] == "2" else "0"
+
+import tensorflow as tf
+from _common import run_cases
+from _tensorflow_cases import Compression, begin, hvd, linear_loss, outcome_of, tape_gradients
+
+
+def weight(name: str = "weight", dtype: Any = tf.float32) -> Any:
+    return tf.Variable(tf.ones((40, 40), dtype), name=name)
+
+
+def unbuilt_model() -> Any:
+    return tf.keras.Sequential([tf.keras.layers.Dense(2)])
+
+
+def keras_model() -> Any:
+    model = unbuilt_model()
+    model.build((None, 3))
+    return model
+
+
+def made_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
+    """What becomes of a compressor, up to the moment at which it must know its variables."""
+
+    def make() -> None:
+        compressor = Compression.topk(params(), **{"density": 0.1, **options})
+        compressor.resolve()
+        compressor.close()
+
+    return outcome_of(make)
+
+
+def used_with(params: Callable[[], Any]) -> dict[str, Any]:
+    """A compressor that is used: one rank, so that Horovod only traces it."""
+
+    def train() -> None:
+        variables = list(params())
+        compressor = Compression.topk(variables, density=0.1)
+        tape_gradients(linear_loss(variables, [tf.ones(v.shape) for v in variables]), variables, compressor)
+        compressor.close()
+
+    return outcome_of(train)
+
+
+def same_name_twice() -> dict[str, Any]:
+    first = Compression.topk([weight()], density=0.1, name="twin")
+    first.resolve()
+    outcome = made_with(lambda: [weight()], name="twin")
+    first.close()
+    return {**outcome, "afterwards": made_with(lambda: [weight()], name="twin")["raised"]}
+
+
+def same_variable_twice() -> list[Any]:
+    return 2 * [weight()]
+
+
+KERAS_2: dict[str, Callable[[], Any]] = {
+    **{
+        f"density_{value!r}": partial(made_with, lambda: [weight()], density=value)
+        for value in (0, -0.5, 1.5, float("nan"), "much", True)
+    },
+    "a_string": partial(made_with, lambda: "weight"),
+    "a_number": partial(made_with, lambda: 3),
+    "an_empty_list": partial(made_with, list),
+    "a_callable_of_nothing": partial(made_with, lambda: list),
+    "an_array_in_the_list": partial(made_with, lambda: [weight(), weight().numpy()]),
+    "one_variable_twice": partial(made_with, same_variable_twice),
+    "an_integer_variable": partial(made_with, lambda: [weight("counter", tf.int32)]),
+    "an_unknown_shape": partial(made_with, lambda: [tf.Variable(tf.ones((2, 2)), shape=(None, 2), name="loose")]),
+    "an_unknown_option": partial(made_with, lambda: [weight()], densty=0.1),
+    "an_unknown_codec": partial(made_with, lambda: [weight()], codec="morse"),
+    "an_unknown_exchange": partial(made_with, lambda: [weight()], exchange={"id": "pigeon"}),
+    "an_unknown_engine": partial(made_with, lambda: [weight()], engine="steam"),
+    "an_unknown_selector": lambda: outcome_of(lambda: Compression.build([weight()], selector="best")),
+    "a_missing_density": lambda: outcome_of(lambda: Compression.build([weight()], selector="topk")),
+    "an_empty_name": partial(made_with, lambda: [weight()], name=""),
+    "a_negative_min_numel": partial(made_with, lambda: [weight()], min_numel=-1),
+    "no_time": partial(made_with, lambda: [weight()], timeout_s=0),
+    "one_name_for_two_compressors": same_name_twice,
+    "a_list_of_variables": partial(used_with, lambda: [weight()]),
+    "a_built_model": partial(made_with, keras_model),
+    "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),
+}
+KERAS_3: dict[str, Callable[[], Any]] = {
+    "a_model": partial(made_with, keras_model),
+    "an_unbuilt_model": partial(made_with, unbuilt_model),
+    "variables_of_keras": partial(made_with, lambda: keras_model().trainable_variables),
+    "a_callable": partial(made_with, lambda: lambda: keras_model().trainable_variables),
+    "a_list_of_variables": partial(used_with, lambda: [weight()]),
+}
+
+if __name__ == "__main__":
+    begin(1)
+    cases = {name: (lambda _, case=case: case()) for name, case in {"2": KERAS_2, "3": KERAS_3}[sys.argv[1]].items()}
+    run_cases(cases, hvd.rank(), lambda: None)

@@ -1,0 +1,114 @@
+"""Laws 1 and 2 through TensorFlow, and gradients that say whose they are, on real ranks."""
+
+from __future__ import annotations
+
+import pytest
+from _outcomes import measured
+from _tensorflow_launches import LIMIT_S, Launches, World, in_worlds
+
+WORLDS = [(2, "mpi"), (3, "gloo"), (4, "mpi")]
+IDENTITY = [
+    "two_tapes_and_two_compressors_with_equal_names",
+    "one_compressor_for_two_models_of_equal_shapes",
+    "retracing_with_other_batch_shapes",
+    "gradients_missing_in_some_steps",
+    "one_gradient_object_for_two_variables",
+    "a_trace_inside_a_trace",
+    "indexed_slices_pass_by",
+    "direct_allreduce",
+    "small_tensors_stay_dense",
+    "optimizer_of_tensorflow_1",
+    "one_compressor_for_two_keras_models",
+    "two_keras_optimizers_in_one_graph",
+    "keras_optimizer_with_a_local_layer",
+    "mixed_float16_policy",
+]
+CONSERVATION = [
+    "nothing_is_lost_in_a_function",
+    "nothing_is_lost_eagerly",
+    "nothing_is_lost_without_a_second_buffer",
+]
+REPLICAS = ["replicas_of_a_tape_stay_identical", "replicas_of_keras_stay_identical"]
+
+DENSE = "high_density_goes_dense"
+LAWS = [*CONSERVATION, *REPLICAS, DENSE]
+ALL_CASES = {world: [*IDENTITY, *LAWS] if world in WORLDS[:2] else LAWS for world in WORLDS}
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)
+
+
+@pytest.fixture(scope="module")
+def launches() -> Launches:
+    return Launches("tensorflow_training", ALL_CASES)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_the_launch_ends_well_and_all_its_cases_are_checked(launches: Launches, world: World) -> None:
+    for result in launches[world].check():
+        assert list(result) == ALL_CASES[world]
+
+
+@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS[:2], IDENTITY))
+def test_every_variable_gets_its_own_gradient(launches: Launches, world: World, case: str) -> None:
+    for result in measured(launches[world], case):
+        assert result["wrong"] == []
+        for sent in result["sent"]:
+            assert sent["dense_steps"] == 0
+            assert sent["entries_sent"] == sent["entries_total"]
+        assert sum(sent["sparse_steps"] for sent in result["sent"]) == len(result["sent"]) * result["tensor_steps"]
+
+
+@pytest.mark.parametrize("world", WORLDS[:2], ids=str)
+def test_models_of_equal_shapes_keep_states_of_their_own(launches: Launches, world: World) -> None:
+    for result in measured(launches[world], "one_compressor_for_two_models_of_equal_shapes"):
+        assert result["tensors"] == 8
+
+
+@pytest.mark.parametrize("world", WORLDS[:2], ids=str)
+def test_other_batch_shapes_are_traced_anew(launches: Launches, world: World) -> None:
+    for result in measured(launches[world], "retracing_with_other_batch_shapes"):
+        assert result["traces"] == 3
+
+
+@pytest.mark.parametrize("world", WORLDS[:2], ids=str)
+def test_slices_are_no_tensors_of_the_compressor(launches: Launches, world: World) -> None:
+    for result in measured(launches[world], "indexed_slices_pass_by"):
+        assert result["tensors"] == 1
+
+
+@pytest.mark.parametrize("world", WORLDS[:2], ids=str)
+def test_what_stays_dense_is_counted(launches: Launches, world: World) -> None:
+    """Seven entries in two steps, as float32 where they have 16 bits."""
+    for result in measured(launches[world], "small_tensors_stay_dense"):
+        assert [sent["dense_bytes"] for sent in result["sent"]] == [2 * 7 * size for size in (4, 8, 4, 4)]
+
+
+@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, CONSERVATION))
+def test_nothing_is_lost_bit_for_bit(launches: Launches, world: World, case: str) -> None:
+    for result in measured(launches[world], case):
+        assert result["lost"] == 0
+        assert result["kept"] > 0
+        assert result["steps"] == 20
+        assert result["dense_steps"] == 0
+        assert 0.04 <= result["density"] <= 0.065
+
+
+@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REPLICAS))
+def test_replicas_stay_identical_bit_for_bit(launches: Launches, world: World, case: str) -> None:
+    results = measured(launches[world], case)
+    assert len({result["digest"] for result in results}) == 1
+    assert len({result["residual"] for result in results}) == len(results)
+    for result in results:
+        assert result["steps"] == 200
+        assert result["dense_steps"] == 0
+        assert 0.008 <= result["density_achieved"] <= 0.013
+        assert result["after"] < 0.1 * result["before"]
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_a_dense_step_is_dense_horovod(launches: Launches, world: World) -> None:
+    for result in measured(launches[world], DENSE):
+        assert result["steps"] == 3
+        assert (result["dense_steps"], result["sparse_steps"], result["entries_sent"]) == (9, 0, 0)
+        assert result["kept"] == 0
+        assert result["difference"] <= 1e-6

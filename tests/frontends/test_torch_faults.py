@@ -1,0 +1,116 @@
+"""Faults under Horovod's PyTorch optimizer: an error of the project's own on every rank, soon, and no hang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import _torch_mismatches
+import _torch_recoveries
+import pytest
+from _outcomes import measured
+from harness import CONTROLLERS, Outcome, launch
+
+import hvd_sparse.errors
+
+WORLDS = [(2, "mpi"), (4, "mpi"), (3, "gloo")]
+SOON_S = 30.0
+PROCESS_SET_CASES = list(_torch_mismatches.process_set_cases(None))
+REDUCTIONS = [name for name in _torch_mismatches.cases if name.startswith(("optimizer_with", "carrier_with"))]
+DIFFERENCES = [
+    "another_density_on_one_rank",
+    "another_option_on_one_rank",
+    "a_layer_that_only_one_rank_has",
+    "other_shapes_on_one_rank",
+    "other_shapes_and_names_by_default_on_one_rank",
+    "another_step_on_one_rank",
+]
+UNKNOWN = [name for name in _torch_mismatches.cases if "unknown" in name]
+OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+def outcome(request: pytest.FixtureRequest) -> Outcome:
+    ranks, controller = request.param
+    return launch("frontends/torch_faults.py", ranks, controller, str(ranks), limit_s=150)
+
+
+def check_own_error(result: dict[str, Any], *kinds: str) -> None:
+    kind, _, words = result["raised"].partition(": ")
+    assert kind in OWN_ERRORS, result["raised"]
+    assert not kinds or kind in kinds, result["raised"]
+    assert words
+    assert result["seconds"] < SOON_S
+
+
+def test_every_fault_is_checked() -> None:
+    assert sorted(_torch_mismatches.cases) == sorted([*REDUCTIONS, *DIFFERENCES, *UNKNOWN])
+
+
+def test_the_launch_ends_well(outcome: Outcome) -> None:
+    outcome.check()
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_that_are_no_sum_are_refused(outcome: Outcome, name: str) -> None:
+    for result in measured(outcome, name):
+        if name == "carrier_with_adasum" and len(outcome.results) == 3:
+            assert result["raised"].startswith("NotImplementedError")  # by Horovod: powers of two only
+            continue
+        check_own_error(result, "UnsupportedReduction")
+        assert "hvd.Average" in result["raised"] and "hvd.Sum" in result["raised"]
+        assert result["is_usable"]
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_differences_between_ranks_are_refused(outcome: Outcome, name: str) -> None:
+    for result in measured(outcome, name):
+        check_own_error(result, "RankMismatch")
+        assert result["is_usable"]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_gradients_are_refused_on_every_rank(outcome: Outcome, name: str) -> None:
+    for result in measured(outcome, name):
+        check_own_error(result, "PeerFailure", "UnknownGradient")
+        assert result["is_usable"]
+
+
+@pytest.mark.parametrize("name", PROCESS_SET_CASES)
+def test_process_sets_that_differ_are_refused(outcome: Outcome, name: str) -> None:
+    for result in measured(outcome, name):
+        if result.get("is_member", True):
+            check_own_error(result, "RankMismatch", "UnsupportedReduction")
+            assert "process_set" in result["raised"]
+        assert result["is_usable"]
+
+
+@pytest.mark.parametrize("name", _torch_recoveries.cases)
+def test_a_failed_step_is_taken_back_and_training_goes_on(outcome: Outcome, name: str) -> None:
+    rank_at_fault = len(outcome.results) - 1
+    for result in measured(outcome, name):
+        check_own_error(result, "PeerFailure")
+        assert f"rank {rank_at_fault}" in result["raised"]
+        assert bool(result["dense_steps"]) == ("in_a_dense_step" in name)
+        assert result["residuals_kept"] == ("without_rollback" not in name)
+        assert result["lost"] == 0
+        assert result["steps"] == 5
+
+
+@pytest.mark.parametrize("name", _torch_recoveries.checkpoints)
+def test_training_goes_on_from_a_checkpoint_as_it_did(outcome: Outcome, name: str) -> None:
+    for result in measured(outcome, name):
+        first, second = result["ends"]
+        assert first == second
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -> None:
+    outcome = launch("frontends/torch_absent_rank.py", 2, controller, str(step), limit_s=60)
+    waiting, absent = outcome.results
+    assert absent == "absent"
+    assert waiting is not None, "the waiting rank was still waiting when the absent one ended"
+    check_own_error(waiting, "ExchangeTimeout")
+    assert outcome.code not in (0, None)

@@ -1,0 +1,117 @@
+"""Training through Horovod's PyTorch optimizer, on real ranks: laws 1 to 3, under MPI and Gloo."""
+
+from __future__ import annotations
+
+import _torch_laws
+import _torch_programs
+import pytest
+from _outcomes import ULP, measured
+from _pairwise import all_pairs, pairs_of
+from _torch_density_one import SETTINGS
+from _torch_training import FACTORS, STEPS
+from harness import CONTROLLERS, Outcome, launch
+
+WORLDS = [(ranks, controller) for controller in CONTROLLERS for ranks in (1, 2, 3, 4)]
+TOLERANCE_ULPS = 4
+"""Sums of up to four ranks, in another order, over a few steps."""
+MATRICES_AND_SCALARS = 7
+"""Tensors of the network that have an entry."""
+PROGRAMS = [name for name in _torch_programs.cases if name != "half_density"]
+CONSERVATION = [name for name in _torch_laws.cases if name.startswith("conservation")]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+def outcome(request: pytest.FixtureRequest) -> Outcome:
+    ranks, controller = request.param
+    return launch("frontends/torch_training.py", ranks, controller, str(ranks), limit_s=300)
+
+
+def test_the_launch_ends_well(outcome: Outcome) -> None:
+    outcome.check()
+
+
+def test_settings_hold_every_pair_of_choices() -> None:
+    covered = set().union(*(pairs_of(vars(setting)) for setting in SETTINGS.values()))
+    assert covered == all_pairs(FACTORS)
+    assert len(SETTINGS) <= 20
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_density_one_trains_like_dense(outcome: Outcome, name: str) -> None:
+    tolerance = TOLERANCE_ULPS * ULP[SETTINGS[name].dtype]
+    for result in measured(outcome, name):
+        assert result["difference"] <= tolerance
+        if result["members"] > 1:
+            assert result["effect"] > 4 * tolerance, "averaging changed nothing, so that the comparison proves nothing"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_density_one_sends_every_entry_and_nothing_dense(outcome: Outcome, name: str) -> None:
+    setting = SETTINGS[name]
+    for result in measured(outcome, name):
+        assert result["dense_steps"] == result["dense_bytes"] == 0
+        assert result["entries_sent"] == result["nonzeros"]
+        assert result["steps"] == (STEPS if result["is_member"] else 0)
+        assert result["sparse_steps"] == MATRICES_AND_SCALARS * result["steps"]
+        if setting.forward == "static" and setting.dtype in ("float32", "float64"):
+            assert result["nonzeros"] == result["numel"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_train_like_dense(outcome: Outcome, name: str) -> None:
+    results = measured(outcome, name)
+    for result in results:
+        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+        assert not any(result["dense_steps"])
+    assert len({result["digest"] for result in results}) == 1
+
+
+def test_sparse_gradients_pass_untouched(outcome: Outcome) -> None:
+    for result in measured(outcome, "sparse_embeddings_untouched"):
+        assert set(result["tensors"][0]) == {"head.weight", "head.bias"}
+
+
+def test_densified_gradients_are_compressed(outcome: Outcome) -> None:
+    for result in measured(outcome, "embeddings_as_dense"):
+        assert result["tensors"] == [dict.fromkeys(("first.weight", "second.weight", "head.weight", "head.bias"), 5)]
+
+
+def test_biases_in_groups_go_dense(outcome: Outcome) -> None:
+    for result in measured(outcome, "groups_of_compressed_and_dense_tensors"):
+        assert result["tensors"] == [{"0.weight": 5, "2.weight": 5}]
+        assert result["dense_bytes"][0] > 0
+
+
+def test_half_density_goes_dense_where_that_is_cheaper(outcome: Outcome) -> None:
+    results = measured(outcome, "half_density")
+    for result in results:
+        if len(results) == 1:
+            assert result["dense_steps"] == [0]
+        else:
+            assert result["dense_steps"] == [6 * _torch_programs.STEPS]
+            assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+
+
+@pytest.mark.parametrize("name", CONSERVATION)
+def test_nothing_is_lost(outcome: Outcome, name: str) -> None:
+    for result in measured(outcome, name):
+        assert result["lost"] == [0] * 20
+        assert result["dense_steps"] == 0
+        assert 0.04 <= result["density"] <= 0.065
+
+
+def test_replicas_stay_identical_over_long_training(outcome: Outcome) -> None:
+    results = measured(outcome, "identical_replicas")
+    assert len({result["after"] for result in results}) == 1
+    for result in results:
+        assert result["after"] != result["before"]
+        assert result["steps"] == _torch_laws.LONG_TRAINING
+        assert result["dense_steps"] == 0
+        assert 0.008 <= result["density_achieved"] <= 0.013
+
+
+def test_no_gradient_is_taken_for_another(outcome: Outcome) -> None:
+    for result in measured(outcome, "gradients_of_equal_shapes"):
+        assert result["swapped"] == []

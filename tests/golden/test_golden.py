@@ -1,0 +1,123 @@
+"""Bytes that were written once are read and written alike for ever: by the package, and by a reader of its own."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden import contents, decoder
+
+from hvd_sparse.core.codecs._frame import WIRE_VERSION
+from hvd_sparse.core.message import split_messages
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.registry import CODECS
+
+FOLDER = Path(__file__).parent
+PAYLOADS = FOLDER / "payloads"
+MANIFEST = json.loads((PAYLOADS / "MANIFEST.json").read_text())
+CURRENT = {file: entry for file, entry in MANIFEST.items() if entry["wire_version"] == WIRE_VERSION}
+FRAMES = {file: entry for file, entry in CURRENT.items() if entry["kind"] == "frame"}
+MESSAGES = {file: entry for file, entry in CURRENT.items() if entry["kind"] == "messages"}
+
+
+def golden(file: str) -> bytes:
+    """A missing file fails here; nothing in the tests writes one."""
+    return (PAYLOADS / file).read_bytes()
+
+
+def test_manifest_and_files_are_the_same_set():
+    assert {path.name for path in PAYLOADS.glob("*.bin")} == set(MANIFEST)
+
+
+@pytest.mark.parametrize("file", MANIFEST)
+def test_files_are_the_bytes_that_were_committed(file):
+    data = golden(file)
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (MANIFEST[file]["bytes"], MANIFEST[file]["sha256"])
+
+
+@pytest.mark.parametrize("codec", CODECS.ids())
+def test_every_codec_has_payloads_of_the_current_wire_version(codec):
+    assert any(entry["codec"] == codec for entry in FRAMES.values())
+
+
+@pytest.mark.parametrize("file", CURRENT)
+def test_the_package_still_writes_them_byte_for_byte(file):
+    assert contents.write(CURRENT[file]) == golden(file)
+
+
+@pytest.mark.parametrize("file", FRAMES)
+def test_package_and_decoder_read_frames_right(file):
+    entry, data = FRAMES[file], golden(file)
+    expected = contents.selection_of(entry["content"])
+    selection = CODECS.create(entry["codec"]).decode(np.frombuffer(data, np.uint8))
+    assert selection.numel == expected.numel
+    assert selection.indices.tolist() == expected.indices.tolist()
+    assert (selection.values.dtype, selection.values.tobytes()) == (expected.values.dtype, expected.values.tobytes())
+    assert decoder.read_frame(data) == contents.frame_of(entry["content"])
+
+
+@pytest.mark.parametrize("file", MESSAGES)
+def test_package_and_decoder_read_messages_right(file):
+    entry, data = MESSAGES[file], golden(file)
+    codec, expected = CODECS.create(entry["codec"]), [contents.message_of(content) for content in entry["content"]]
+    assert decoder.read_messages(data) == expected
+    for got, wanted in zip(split_messages(np.frombuffer(data, np.uint8), len(expected)), expected):
+        frames = [decoder.read_frame(codec.encode(codec.decode(frame)).tobytes()) for frame in got.frames]
+        assert (got.rank, got.step, got.configuration, got.error) == (
+            wanted.rank,
+            wanted.step,
+            wanted.configuration,
+            wanted.error,
+        )
+        assert dict(zip(got.members, frames)) == wanted.frames
+
+
+def is_read_by_package(data: bytes, entry: dict) -> bool:
+    codec, buffer = CODECS.create(entry["codec"]), np.frombuffer(data, np.uint8)
+    try:
+        if entry["kind"] == "frame":
+            codec.decode(buffer)
+        else:
+            for message in split_messages(buffer, len(entry["content"])):
+                for frame in message.frames:
+                    codec.decode(frame)
+    except CorruptPayload:
+        return False
+    return True
+
+
+def is_read_by_decoder(data: bytes, entry: dict) -> bool:
+    try:
+        if entry["kind"] == "frame":
+            decoder.read_frame(data)
+        else:
+            decoder.need(len(decoder.read_messages(data)) == len(entry["content"]), "a message is missing")
+    except decoder.Unreadable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("reader", [is_read_by_package, is_read_by_decoder], ids=["package", "decoder"])
+@pytest.mark.parametrize("file", CURRENT)
+def test_no_truncation_and_no_changed_byte_is_read(file, reader):
+    entry, data = CURRENT[file], golden(file)
+    assert reader(data, entry)
+    for size in range(len(data)):
+        assert not reader(data[:size], entry), f"cut to {size} bytes"
+    for position in range(len(data)):
+        changed = bytes([data[position] ^ 0x10])
+        assert not reader(data[:position] + changed + data[position + 1 :], entry), f"byte {position} changed"
+
+
+def test_the_decoder_is_its_own():
+    """It imports nothing but what it says: neither the package nor numpy."""
+    tree = ast.parse((FOLDER / "decoder.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"__future__", "struct", "zlib", "dataclasses"}
+    assert imported - {"__future__"} <= set(sys.stdlib_module_names)

@@ -1,0 +1,53 @@
+"""Three small tensors in two buckets, and a session for them: what the tests of steps share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import worlds
+
+from hvd_sparse.collectives.local import LocalCollective
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.session import Session
+
+SPECS = worlds.tensors((6, 5), (8,), (3, 3))
+BUCKETS = [(1, 2), (0,)]
+FAULTY = 1
+
+Step = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+def start(collective: LocalCollective, configuration: Configuration | None = None) -> Session:
+    return Session(configuration or worlds.configure(), SPECS, collective, buckets=BUCKETS)
+
+
+def gradients(collective: LocalCollective, step: int) -> dict[str, np.ndarray]:
+    """Small whole numbers, others on every rank and at every step."""
+    return worlds.integers(SPECS, collective.rank, step)
+
+
+def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
+    """A step: what was accumulated before it, the average that came of it, what stays after it."""
+    kept = worlds.residuals(session)
+    accumulated = {key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64) for key, g in given.items()}
+    return accumulated, session.reduce(given), worlds.residuals(session)
+
+
+def assert_conserved(steps: list[Step]) -> None:
+    """Law 1 over all ranks: N * average + what stays is what was accumulated.  All exact for small whole numbers."""
+    for key in steps[0][0]:
+        accumulated = sum(before[key] for before, _, _ in steps)
+        average = steps[0][1][key].astype(np.float64).reshape(-1)
+        kept = sum(after[key].astype(np.float64) for _, _, after in steps)
+        assert (len(steps) * average + kept).tolist() == accumulated.tolist(), key
+
+
+def start_exchange(session: Session, positions: Any, given: dict[str, np.ndarray]) -> dict[int, tuple[np.ndarray, Any]]:
+    """Compress tensors in the order given, and reduce their carriers: what ``decompress`` takes, by position."""
+    flat = {position: given[SPECS[position].key].reshape(-1) for position in positions}
+    wires = {position: session.driver.compress(position, flat[position]) for position in positions}
+    collective = session.collective
+    return {
+        p: (collective.allreduce(wire, SPECS[p].key).wait(None), ticket) for p, (wire, ticket) in sorted(wires.items())
+    }

@@ -1,0 +1,144 @@
+"""Bad input is refused by name: the tensor, the value, the remedy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import worlds
+
+from hvd_sparse.core.compressor import check_keys
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient, PeerFailure, UnknownName, UnsupportedInput
+from hvd_sparse.registry import SCHEDULES, SELECTORS
+from hvd_sparse.types import INDEX_LIMIT, TensorSpec
+
+NO_DENSITIES = [0, 0.0, -1, -0.5, 1.5, 2, math.nan, math.inf, -math.inf, True, False, "x", "0.1", None, 1j, [0.1]]
+
+
+@pytest.mark.parametrize("density", NO_DENSITIES, ids=repr)
+@pytest.mark.parametrize("id", SELECTORS.ids())
+def test_a_density_outside_zero_to_one_is_refused_with_an_example(id, density):
+    with pytest.raises(InvalidOption) as caught:
+        SELECTORS.create(id, density=density)
+    assert f"density of {SELECTORS.get(id).__name__} is {density!r}" in str(caught.value)
+    assert "in (0, 1]; 0.001 sends one entry in a thousand" in str(caught.value)
+
+
+@pytest.mark.parametrize("density", NO_DENSITIES, ids=repr)
+def test_a_schedule_refuses_them_too(density):
+    with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
+        SCHEDULES.create("constant", value=density)
+
+
+@pytest.mark.parametrize("density", [0.5, np.float32(0.5), np.float64(0.5), 1])
+def test_numbers_of_any_kind_are_densities(density):
+    assert SELECTORS.create("topk", density=density).density == float(density)
+
+
+@pytest.mark.parametrize("part", ["selector", "memory", "codec", "exchange", "schedule"])
+@pytest.mark.parametrize("id", ["nonsense", {"id": "nonsense"}, {}, 7], ids=repr)
+def test_unknown_parts_are_refused_by_kind(part, id):
+    options = {"selector": {"id": "topk", "density": 0.1}, part: id}
+    with pytest.raises(UnknownName, match=f"{part}"):
+        Configuration.create(**options)
+
+
+WRONG_OPTIONS = [
+    ("ldte", {"cap": 0.5}),
+    ("ldte", {"cap": math.nan}),
+    ("ldte", {"cap": math.inf}),
+    ("ldte", {"cap": "much"}),
+    ("ldte_bs", {"search": "newton"}),
+    ("ldte_bs", {"search": []}),
+    ("ldte_bs", {"tolerance": (0.0, 1.3)}),
+    ("ldte_bs", {"tolerance": (1.1, 1.3)}),
+    ("ldte_bs", {"tolerance": (0.8, 0.9)}),
+    ("ldte_bs", {"tolerance": (0.8,)}),
+    ("ldte_bs", {"tolerance": (0.8, 1.0, 1.3)}),
+    ("ldte_bs", {"tolerance": (0.8, math.nan)}),
+    ("ldte_bs", {"tolerance": (0.8, math.inf)}),
+    ("ldte_bs", {"tolerance": ("low", "high")}),
+    ("ldte_bs", {"tolerance": 0.2}),
+    ("ldte_bs", {"max_passes": 0}),
+    ("ldte_bs", {"max_passes": 2.5}),
+    ("ldte_bs", {"max_passes": True}),
+    ("ldte_bs", {"warm_start": "no"}),
+]
+
+
+@pytest.mark.parametrize(("id", "options"), WRONG_OPTIONS, ids=str)
+def test_options_that_no_selector_could_keep_are_refused_by_name(id, options):
+    (name,) = options
+    with pytest.raises(InvalidOption, match=f"{name} of {SELECTORS.get(id).__name__} is"):
+        SELECTORS.create(id, density=0.1, **options)
+
+
+@pytest.mark.parametrize("keys", [[], ["a"], ["a", "b"], ["module.a", "module.b", "a"]])
+def test_names_that_differ_are_accepted(keys):
+    check_keys(keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["a", "b", "a"], "two tensors are called 'a': give every tensor a name of its own"),
+        (["a", ""], "tensor number 1 has the name '': give every tensor a name"),
+        ([None], "tensor number 0 has the name None"),
+        (["a", "b", 3], "tensor number 2 has the name 3"),
+    ],
+)
+def test_duplicate_and_missing_names_are_refused(keys, words):
+    with pytest.raises(InvalidOption, match=words):
+        check_keys(keys)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "complex64", "float8_e4m3fn"])
+def test_tensors_that_hold_no_floats_are_refused_by_name(dtype):
+    with pytest.raises(UnsupportedInput, match=rf"tensor 'embedding' has dtype {dtype}: only .*float32.*leave it out"):
+        TensorSpec("embedding", (10, 10), dtype)
+
+
+@pytest.mark.parametrize("shape", [(2**16, 2**16), (2**32,), (2**40, 3)])
+def test_tensors_beyond_the_index_width_are_refused_by_name_and_size(shape):
+    numel = math.prod(shape)
+    with pytest.raises(UnsupportedInput, match=rf"tensor 'w' has {numel} entries: .*{2**32 - 1}; split it"):
+        TensorSpec("w", shape, "float32")
+
+
+def test_the_longest_tensor_that_indices_reach_is_accepted():
+    assert TensorSpec("w", (INDEX_LIMIT - 1,), "float16").numel == 2**32 - 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rollback", [True, False])
+def test_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
+    """On the rank itself, too, where the cause is chained to the error that every rank raises."""
+    specs = worlds.tensors((4, 4), (5, 5))
+
+    def script(collective):
+        session = Session(worlds.configure(rollback=rollback), specs, collective)
+        broken = worlds.normals(specs, 0)
+        broken["t1"][1, 1:4] = bad
+        session.reduce(broken)
+
+    with pytest.raises(PeerFailure, match=r"NonFiniteGradient: tensor 't1': 3 of 25 entries"):
+        worlds.run(1, script)
+
+
+def test_a_sum_with_the_residual_that_overflows_is_refused_too():
+    specs = worlds.tensors((2, 2))
+    largest = np.array([[3e38, 3e38], [1e38, 0]], np.float32)
+
+    def script(collective):
+        session = Session(worlds.configure(density=0.25), specs, collective)
+        session.reduce({"t0": largest})
+        before = worlds.snapshot(session)
+        with np.errstate(over="ignore"), pytest.raises(PeerFailure, match=r"1 of 4 entries of gradient \+ residual"):
+            session.reduce({"t0": largest})
+        return before == worlds.snapshot(session)
+
+    assert worlds.run(1, script) == [True]
+    assert issubclass(NonFiniteGradient, ArithmeticError)

@@ -1,0 +1,193 @@
+"""The carrier: what a plain sum over the ranks tells, and every way in which it is no plain sum."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_sparse.core.carrier import CHECKSUM_BITS, carrier_layout
+from hvd_sparse.errors import RankMismatch, UnsupportedReduction
+
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+CHECKSUMS = st.integers(0, 2**CHECKSUM_BITS - 1)
+WORLDS = (1, 2, 3, 4, 7, 31, 32, 33, 128, 300)
+
+
+def ring_sum(carriers, factor=1.0, prescale=1.0):
+    """A sum in the carriers' own precision, as frameworks make it: scaled before, added one by one, scaled after."""
+    dtype = carriers[0].dtype
+    total = np.zeros_like(carriers[0])
+    for carrier in carriers:
+        total = total + carrier * dtype.type(prescale)
+    return total * dtype.type(factor)
+
+
+def pairwise_adasum(carriers):
+    """Adasum of two vectors, applied in a binary tree over the ranks (a power of two of them).
+
+    a (+) b = (1 - a.b / 2|a|**2) a + (1 - a.b / 2|b|**2) b
+    """
+    vectors = [carrier.astype(np.float64) for carrier in carriers]
+    while len(vectors) > 1:
+        vectors = [_adasum_of_two(a, b) for a, b in zip(vectors[::2], vectors[1::2])]
+    return vectors[0].astype(carriers[0].dtype)
+
+
+def _adasum_of_two(a, b):
+    dot = a @ b
+    return (1 - dot / (2 * (a @ a))) * a + (1 - dot / (2 * (b @ b))) * b
+
+
+def carriers_of(layout, checksums, *, failed=(), density=0.0, norm=0.0):
+    return [
+        layout.write(rank, checksum, failed=rank in failed, density=density, norm=norm)
+        for rank, checksum in enumerate(checksums)
+    ]
+
+
+REDUCTIONS = {
+    "sum": (lambda size: 1.0, lambda size: 1.0),
+    "average": (lambda size: 1.0 / size, lambda size: 1.0),
+    "predivided by 2": (lambda size: 2.0 / size, lambda size: 1.0 / 2.0),
+    "predivided by 3": (lambda size: 3.0 / size, lambda size: 1.0 / 3.0),
+    "predivided by the world": (lambda size: 1.0, lambda size: 1.0 / size),
+    "loss scaled": (lambda size: 1.0, lambda size: 1024.0),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_factor_of_every_plain_reduction_is_recovered(world_size, reduction, dtype):
+    layout = carrier_layout(dtype, world_size)
+    factor, prescale = (f(world_size) for f in REDUCTIONS[reduction])
+    for checksum in (0, 1, 0xABCDE, 2**CHECKSUM_BITS - 1):
+        carriers = carriers_of(layout, [checksum] * world_size, density=0.25)
+        report = layout.read(ring_sum(carriers, factor, prescale), "w")
+        assert report.factor == pytest.approx(factor * prescale, rel=(4 + world_size) * np.finfo(dtype).eps)
+        assert report.failures == 0
+        assert report.density == pytest.approx(0.25, rel=1e-5)
+
+
+@dtypes
+@given(checksum=CHECKSUMS, world_size=st.integers(1, 300), predivide=st.integers(1, 64))
+def test_equal_ranks_are_never_taken_for_different_ones(dtype, checksum, world_size, predivide):
+    layout = carrier_layout(dtype, world_size)
+    carriers = carriers_of(layout, [checksum] * world_size)
+    layout.read(ring_sum(carriers, predivide / world_size, 1.0 / predivide), "w")
+
+
+@dtypes
+@given(data=st.data(), world_size=st.integers(2, 300), checksum=CHECKSUMS, other=CHECKSUMS)
+def test_one_rank_that_runs_something_else_is_found_in_a_world_of_any_size(dtype, data, world_size, checksum, other):
+    checksums = [checksum] * world_size
+    checksums[data.draw(st.integers(0, world_size - 1))] = other
+    layout = carrier_layout(dtype, world_size)
+    reduced = ring_sum(carriers_of(layout, checksums), 1.0 / world_size)
+    if other == checksum:
+        layout.read(reduced, "w")
+    else:
+        with pytest.raises(RankMismatch, match=r"'w'.*same step of the same configuration"):
+            layout.read(reduced, "w")
+
+
+@dtypes
+@pytest.mark.parametrize("bit", range(CHECKSUM_BITS))
+@pytest.mark.parametrize("world_size", [2, 32, 300])
+def test_every_bit_of_the_checksum_counts(bit, world_size, dtype):
+    layout = carrier_layout(dtype, world_size)
+    reduced = ring_sum(carriers_of(layout, [0] * (world_size - 1) + [1 << bit]))
+    with pytest.raises(RankMismatch):
+        layout.read(reduced, "w")
+
+
+@dtypes
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_failures_are_counted_and_come_before_differing_checksums(world_size, dtype):
+    layout = carrier_layout(dtype, world_size)
+    failed = set(range(0, world_size, 2))
+    checksums = [0 if rank in failed else 0x12345 for rank in range(world_size)]
+    reduced = ring_sum(carriers_of(layout, checksums, failed=failed), 1.0 / world_size)
+    assert layout.read(reduced, "w").failures == len(failed)
+
+
+NO_SUMS = {
+    "Min": lambda carriers: np.min(carriers, axis=0),
+    "Max": lambda carriers: np.max(carriers, axis=0),
+    "Product": lambda carriers: np.prod(carriers, axis=0),
+    "Adasum": pairwise_adasum,
+    "nothing at all": lambda carriers: carriers[-1],
+    "zeros": lambda carriers: carriers[0] * 0,
+    "negated": lambda carriers: -np.sum(carriers, axis=0),
+    "infinite": lambda carriers: np.full_like(carriers[0], np.inf),
+    "not a number": lambda carriers: np.full_like(carriers[0], np.nan),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("reduction", NO_SUMS)
+@pytest.mark.parametrize("world_size", [2, 4, 8, 16, 64, 256])
+def test_what_is_no_sum_is_refused_with_the_remedy(world_size, reduction, dtype):
+    layout = carrier_layout(dtype, world_size)
+    for checksum, norm in ((0, 0.0), (0xFFFFF, 1e9)):
+        carriers = carriers_of(layout, [checksum] * world_size, density=1.0, norm=norm)
+        with pytest.raises(UnsupportedReduction, match=r"'w'.*op=hvd.Average or hvd.Sum.*same process_set"):
+            layout.read(NO_SUMS[reduction](carriers), "w")
+
+
+@dtypes
+@pytest.mark.parametrize("world_size", range(2, 11))
+def test_sums_over_other_ranks_than_the_process_sets_are_refused(world_size, dtype):
+    """Every proper subset of the ranks, summed and averaged: the wrong process set."""
+    layout = carrier_layout(dtype, world_size)
+    carriers = carriers_of(layout, [0x12345] * world_size)
+    for size in range(1, world_size):
+        for ranks in itertools.combinations(range(world_size), size):
+            total = ring_sum([carriers[rank] for rank in ranks])
+            for reduced in (total, total / dtype(size)):
+                with pytest.raises(UnsupportedReduction):
+                    layout.read(reduced, f"summed over {ranks}")
+
+
+@dtypes
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_a_sum_over_more_ranks_than_the_process_sets_is_refused(world_size, dtype):
+    """Each set of ranks counts from 0, so ranks 0, 1, 0, 1 may meet in one sum."""
+    layout = carrier_layout(dtype, world_size)
+    carriers = carriers_of(layout, [0x12345] * world_size)
+    with pytest.raises(UnsupportedReduction):
+        layout.read(ring_sum([*carriers, carriers[0]]), "w")
+
+
+@dtypes
+def test_telemetry_is_the_mean_over_the_ranks_and_the_norm_lies_below_one(dtype):
+    layout = carrier_layout(dtype, 2)
+    carriers = [
+        layout.write(0, 5, failed=False, density=0.5, norm=3.0),
+        layout.write(1, 5, failed=False, density=0.0, norm=0.0),
+    ]
+    report = layout.read(ring_sum(carriers), "w")
+    assert (report.density, report.norm) == (pytest.approx(0.25), pytest.approx(0.375))
+    huge = layout.read(ring_sum(carriers_of(layout, [5, 5], norm=float("inf"))), "w")
+    assert huge.norm == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_sixteen_bit_gradients_have_float32_carriers(dtype):
+    assert carrier_layout(dtype, 4).dtype == np.float32
+    assert carrier_layout("float64", 4).dtype == np.float64
+
+
+@dtypes
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_a_carrier_is_tiny_and_what_it_says_besides_the_rank_is_tinier(world_size, dtype):
+    """A large checksum would drown the ranks, and Adasum look like Average."""
+    layout = carrier_layout(dtype, world_size)
+    full = layout.write(0, 0xFFFFF, failed=True, density=1.0, norm=1e9)
+    assert (full.dtype, full.shape) == (dtype, (layout.size,))
+    assert layout.size < 64
+    assert 0 < np.abs(full - layout.write(0, 0, failed=False)).max() <= 2.0**-20

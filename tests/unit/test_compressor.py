@@ -1,0 +1,170 @@
+"""What both frontends' compressors have in common: names, checkpoints, identity."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+
+import pytest
+import worlds
+from worlds import configure, normals, tensors
+
+from hvd_sparse.core.compressor import Compressor, say_alone
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import InvalidOption, RankMismatch
+
+SPECS = tensors((30, 4), (9,))
+
+
+class NumpyCompressor(Compressor):
+    """A compressor around a numpy session, in a world of one."""
+
+    def __init__(self, collective, configuration, specs=SPECS):
+        super().__init__(configuration, "numpy", collective.world_size)
+        self._take_name(specs)
+        self.session = Session(configuration, specs, collective)
+        self.step = self.session.step
+
+    def train(self, steps):
+        return [self.session.reduce(normals(SPECS, step))["t0"].tobytes() for step in steps]
+
+
+@pytest.fixture
+def make():
+    """Makes compressors in a world of one, and closes them."""
+    made = []
+
+    def make_one(configuration=None, specs=SPECS):
+        compressor = worlds.run(1, lambda c: NumpyCompressor(c, configuration or configure("ldte_bs", 0.1), specs))[0]
+        made.append(compressor)
+        return compressor
+
+    yield make_one
+    for compressor in made:
+        compressor.close()
+
+
+def test_five_steps_a_checkpoint_and_five_steps_are_ten_steps_bit_for_bit(make):
+    through = make(configure("ldte_bs", 0.1, name="through"))
+    expected = through.train(range(10))
+    before = make(configure("ldte_bs", 0.1, name="before"))
+    first_half = before.train(range(5))
+    state = pickle.loads(pickle.dumps(before.state_dict()))
+    after = make(configure("ldte_bs", 0.1, name="after"))
+    after.load_state_dict(state)
+    assert first_half + after.train(range(5, 10)) == expected
+    assert worlds.snapshot(after.session) == worlds.snapshot(through.session)
+
+
+def test_a_state_is_a_copy_that_later_steps_do_not_touch(make):
+    compressor = make()
+    compressor.train(range(2))
+    state = compressor.state_dict()
+    kept = pickle.dumps(state)
+    compressor.train(range(2, 5))
+    assert pickle.dumps(state) == kept
+
+
+def test_a_state_can_be_loaded_into_a_compressor_that_has_trained_meanwhile(make):
+    compressor = make()
+    compressor.train(range(2))
+    state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
+    compressor.train(range(2, 5))
+    compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_a_state_from_before_the_first_step_takes_everything_back(make):
+    compressor = make()
+    untrained = compressor.state_dict()
+    compressor.train(range(3))
+    compressor.load_state_dict(untrained)
+    assert not any(residual.any() for residual in worlds.residuals(compressor.session).values())
+    assert all(steps == 0 for steps, _, _ in worlds.snapshot(compressor.session).values())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda s: s.update(version=99), "it has version 99, this build reads 1"),
+        (lambda s: s["tensors"].update(other=s["tensors"]["t0"]), "of 'other' has 120 entries, the tensor is unknown"),
+        (lambda s: s["tensors"].update(t1=s["tensors"]["t0"]), "its residual of 't1' has 120 entries, the tensor 9"),
+        (lambda s: s["config"].update(rollback=False), "rollback=False"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, words):
+    compressor = make()
+    compressor.train(range(2))
+    before, state = worlds.snapshot(compressor.session), compressor.state_dict()
+    spoil(state)
+    with pytest.raises(RankMismatch, match=re.escape(words)):
+        compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == before
+
+
+def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
+    first = make()
+    with pytest.raises(InvalidOption, match=rf"two compressors are called '{first.name}'.*name=.*close\(\)"):
+        make()
+
+
+def test_a_name_is_free_again_after_close_and_after_the_last_use(make):
+    make(configure(name="once")).close()
+    worlds.run(1, lambda c: NumpyCompressor(c, configure(name="once")).name)
+    gc.collect()
+    assert make(configure(name="once")).name == "once"
+
+
+def test_closing_does_not_free_a_name_that_another_took_since(make):
+    old = make()
+    old.close()
+    make()
+    old.close()
+    with pytest.raises(InvalidOption, match="two compressors"):
+        make()
+
+
+def test_the_default_name_is_the_models(make):
+    """The same for the same names and shapes, so that all ranks agree; another for another model."""
+    first = make()
+    first.close()
+    assert make().name == first.name
+    assert make(specs=tensors((30, 4), (10,))).name != first.name
+
+
+def test_compressors_compare_and_hash_by_identity(make):
+    """Horovod's TensorFlow cache keys on them."""
+    one, other = make(configure(name="one")), make(configure(name="other"))
+    assert one == one and one != other and len({one, other}) == 2
+
+
+def test_compressors_meet_for_the_handshake_by_order_of_creation_whatever_their_names(make):
+    names = [make(configure(name=name)).handshake_name for name in ("one", "other")]
+    ordinals = [int(name.rsplit(".", 1)[1]) for name in names]
+    assert ordinals[1] == ordinals[0] + 1
+    assert names[0].startswith("hvd_sparse.handshake.numpy.")
+
+
+def test_repr_stats_and_config_say_what_the_compressor_is(make):
+    compressor = make(configure("ldte_bs", 0.1, name="generator"))
+    for word in (
+        "NumpyCompressor(",
+        "LdteBs(density=0.1",
+        "ErrorFeedback()",
+        "IndexValue()",
+        "rollback=True",
+        "'generator'",
+    ):
+        assert word in repr(compressor)
+    stats = compressor.stats()
+    assert (stats["name"], stats["density_asked"], stats["steps"]) == ("generator", 0.1, 0)
+    assert compressor.config() == compressor.configuration.describe()
+
+
+@pytest.mark.parametrize(("elastic", "warnings"), [("", 1), ("1", 0)])
+def test_a_world_of_one_is_warned_of_once_unless_it_may_grow(make, monkeypatch, caplog, elastic, warnings):
+    monkeypatch.setenv("HOROVOD_ELASTIC", elastic)
+    say_alone.cache_clear()
+    make(configure(name="one")), make(configure(name="other"))
+    assert [record.getMessage()[:12] for record in caplog.records] == ["world size 1"] * warnings

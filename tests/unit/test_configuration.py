@@ -1,0 +1,165 @@
+"""Configurations: made from ids, mappings or objects, told apart by what ranks must share, and back from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import cases
+import pytest
+from worlds import tensors
+
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.methods import METHODS, Methods
+from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.errors import InvalidOption, UnknownName
+from hvd_sparse.papers import bibtex
+
+TOPK = {"id": "topk", "density": 0.25}
+SHARED = {
+    "selector": {"id": "topk", "density": 0.5},
+    "schedule": {"id": "constant", "value": 0.5},
+    "min_numel": 7,
+    "compress_1d": True,
+    "rollback": False,
+    "allow_dense": False,
+    "telemetry": True,
+}
+LOCAL = {"name": "generator", "engine": "numpy", "timeout_s": 5.0}
+
+
+def create(**options):
+    return Configuration.create(**{"selector": TOPK, **options})
+
+
+@pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
+def test_a_configuration_comes_back_equal_from_json(case):
+    configuration = create(**{**SHARED, **LOCAL, "selector": {"id": case.id, "density": 0.1, **case.options}})
+    again = Configuration.create(**json.loads(json.dumps(configuration.describe())))
+    assert again == configuration
+    assert (again.digest, again.checksum) == (configuration.digest, configuration.checksum)
+
+
+def test_parts_are_given_as_ids_mappings_or_objects():
+    assert create(memory="error_feedback", codec={"id": "index_value"}) == create()
+    assert create(selector=TopK(0.25)) == create()
+
+
+def test_every_option_is_tried_below():
+    parts_without_options = {"memory", "codec", "exchange"}
+    assert {f.name for f in dataclasses.fields(Configuration)} == {*SHARED, *LOCAL, *parts_without_options}
+
+
+@pytest.mark.parametrize("option", SHARED)
+def test_digest_tells_apart_what_ranks_must_share(option):
+    changed = create(**{option: SHARED[option]})
+    assert changed.digest != create().digest
+    assert changed.checksum != create().checksum
+
+
+@pytest.mark.parametrize("option", LOCAL)
+def test_digest_ignores_what_is_a_ranks_own(option):
+    changed = create(**{option: LOCAL[option]})
+    assert changed != create()
+    assert changed.digest == create().digest
+
+
+def test_schedule_is_the_selectors_density_unless_told():
+    assert create().schedule.density(10**6) == 0.25
+    assert create(schedule={"id": "constant", "value": 0.125}).schedule.density(0) == 0.125
+
+
+def test_unknown_options_are_refused_with_those_there_are():
+    with pytest.raises(InvalidOption, match=r"unknown option 'dense', 'min_size'; .*min_numel.*allow_dense"):
+        create(min_size=3, dense=True)
+
+
+WRONG = [
+    ("min_numel", -1),
+    ("min_numel", 1.5),
+    ("min_numel", True),
+    ("timeout_s", 0),
+    ("timeout_s", float("inf")),
+    ("timeout_s", float("nan")),
+    ("timeout_s", "soon"),
+    ("timeout_s", True),
+    ("name", ""),
+    ("name", 3),
+    ("compress_1d", 1),
+    ("rollback", "no"),
+    ("allow_dense", None),
+    ("telemetry", "yes"),
+]
+
+
+@pytest.mark.parametrize(("option", "value"), WRONG, ids=str)
+def test_options_of_the_wrong_kind_are_refused_by_name_and_value(option, value):
+    with pytest.raises(InvalidOption, match=f"{option} is {value!r}"):
+        create(**{option: value})
+
+
+def test_an_unknown_engine_is_refused_when_it_is_named_not_when_it_is_used():
+    with pytest.raises(UnknownName, match=r"no engine is called 'nump' .*'numpy'"):
+        create(engine="nump")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "is_sparse"),
+    [
+        ((32, 32), {}, True),
+        ((31, 33), {}, False),
+        ((2048,), {}, False),
+        ((2048,), {"compress_1d": True}, True),
+        ((), {"min_numel": 1, "compress_1d": True}, True),
+        ((), {"min_numel": 1}, False),
+        ((0, 5), {"min_numel": 0, "compress_1d": True}, False),
+        ((1, 1), {"min_numel": 0}, True),
+    ],
+)
+def test_small_flat_and_empty_tensors_stay_dense(shape, options, is_sparse):
+    (spec,) = tensors(shape)
+    assert create(**options).is_sparse(spec.shape, spec.numel) is is_sparse
+
+
+@pytest.mark.parametrize(("world_size", "goes_dense"), [(1, False), (2, False), (3, False), (4, True), (5, True)])
+def test_a_step_goes_dense_where_that_moves_no_more_bytes(world_size, goes_dense):
+    """At a density of 1/4 and 8 bytes an entry: from 4 ranks on."""
+    (spec,) = tensors((40, 40))
+    assert create().goes_dense(spec, 0, world_size) is goes_dense
+    assert create(allow_dense=False).goes_dense(spec, 0, world_size) is False
+
+
+def test_str_names_every_part_and_option():
+    text = str(create(name="generator"))
+    for field in dataclasses.fields(Configuration):
+        assert f"{field.name}=" in text
+
+
+class Recorder(Methods):
+    """What a frontend is given by a named method."""
+
+    @classmethod
+    def _create(cls, params, configuration, process_set):
+        return params, configuration, process_set
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_named_method_is_the_preset_of_its_selector(method):
+    params, configuration, process_set = getattr(Recorder, method)("p", density=0.1, min_numel=3, process_set="s")
+    assert (params, process_set) == ("p", "s")
+    assert configuration == create(selector={"id": method, "density": 0.1}, min_numel=3)
+    assert bibtex(METHODS[method])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_named_methods_have_no_default_density_and_no_unknown_options(method):
+    with pytest.raises(TypeError, match="density"):
+        getattr(Recorder, method)("p")
+    with pytest.raises(InvalidOption, match="unknown option 'densty'"):
+        getattr(Recorder, method)("p", density=0.1, densty=0.2)
+
+
+def test_from_config_gives_the_configuration_back():
+    _, configuration, _ = Recorder.ldte_bs("p", density=0.1, tolerance=(0.9, 1.1), rollback=False)
+    described = json.loads(json.dumps(configuration.describe()))
+    assert Recorder.from_config("q", described, process_set="s") == ("q", configuration, "s")

@@ -1,0 +1,59 @@
+"""How many entries a density asks for, and when sending all of them is cheaper."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_sparse.core.counts import check_density, count_from_density
+from hvd_sparse.core.economy import is_dense_cheaper
+
+
+@given(numel=st.integers(1, 2**32 - 1), thousandths=st.integers(1, 1000))
+def test_count_is_the_whole_part_of_the_exact_product(numel, thousandths):
+    exact = math.floor(Fraction(thousandths, 1000) * numel)
+    assert count_from_density(numel, thousandths / 1000) == max(1, exact)
+
+
+@pytest.mark.parametrize(
+    ("numel", "density", "count"),
+    [(0, 0.5, 0), (1, 0.001, 1), (999, 0.001, 1), (1_999, 0.001, 1), (2_000, 0.001, 2), (7, 1.0, 7), (10, 1e-300, 1)],
+)
+def test_count_is_at_least_one_and_at_most_all(numel, density, count):
+    assert count_from_density(numel, density) == count
+
+
+@pytest.mark.parametrize("hundredths", [29, 57, 58])
+def test_count_is_not_lost_to_the_rounding_of_a_product(hundredths):
+    assert hundredths / 100 * 100 != hundredths
+    assert count_from_density(100, hundredths / 100) == hundredths
+
+
+@pytest.mark.parametrize("density", [1, 1.0, 0.5, 1e-12])
+def test_densities_above_zero_and_up_to_one_are_floats_afterwards(density):
+    assert isinstance(check_density(density), float)
+    assert check_density(density) == density
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 10, 32])
+def test_dense_is_cheaper_from_one_over_world_size_on_at_eight_bytes_an_entry(world_size):
+    assert is_dense_cheaper(1 / world_size, world_size, 8.0)
+    assert not is_dense_cheaper(0.99 / world_size, world_size, 8.0)
+    assert not is_dense_cheaper(1 / world_size, world_size, 7.0)
+
+
+@given(
+    world_size=st.integers(2, 512),
+    entries=st.integers(1, 10_000),
+    entry_bytes=st.sampled_from([6, 8, 12]),
+)
+def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(world_size, entries, entry_bytes):
+    numel = 10_000
+    gathered = (world_size - 1) * entries * entry_bytes
+    ring = Fraction(2 * (world_size - 1) * 4 * numel, world_size)
+    if gathered != ring:
+        assert is_dense_cheaper(entries / numel, world_size, entry_bytes) == (gathered > ring)

@@ -1,0 +1,76 @@
+"""The handshake: equal ranks pass in one collective, different ones all learn what differs."""
+
+from __future__ import annotations
+
+import pytest
+import worlds
+from worlds import configure, tensors
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core.driver import Conversation
+from hvd_sparse.core.handshake import describe_rank, handshake
+from hvd_sparse.errors import RankMismatch
+from hvd_sparse.types import TensorSpec
+
+SPECS = tensors((4, 3), (5,))
+
+
+def document(configuration=None, specs=SPECS, name="model", **changes):
+    return {**describe_rank(configuration or configure(), specs, name), **changes}
+
+
+def shake(world, odd_one_out, usual=None):
+    """Shake hands with another document on the last rank; every rank's outcome."""
+
+    def script(collective):
+        is_odd = collective.rank == collective.world_size - 1
+        own = odd_one_out if is_odd else usual or document()
+        Conversation(handshake(own, collective.world_size), collective, "hs").finish(worlds.TIMEOUT_S)
+
+    return world.run_all(script)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_equal_ranks_pass_with_32_bytes_each(world_size):
+    world = LocalWorld(world_size, worlds.TIMEOUT_S)
+    assert shake(world, document()) == [None] * world_size
+    assert world.sent == [32] * world_size
+
+
+DIFFERENCES = {
+    "another density": (document(configure(density=0.5)), '"density": 0.5'),
+    "another selector": (document(configure("ldte_bs")), '"id": "ldte_bs"'),
+    "another option": (document(configure(rollback=False)), '"rollback": false'),
+    "an extra tensor": (document(specs=tensors((4, 3), (5,), (2, 2))), "t2 [2, 2] float32"),
+    "a tensor less": (document(specs=tensors((4, 3))), "t1 [5] float32"),
+    "another shape": (document(specs=tensors((4, 4), (5,))), "t0 [4, 4] float32"),
+    "another dtype": (document(specs=tensors((4, 3), (5,), dtype="float64")), "t0 [4, 3] float64"),
+    "another name of a tensor": (document(specs=[TensorSpec("head", (4, 3), "float32"), SPECS[1]]), "head [4, 3]"),
+    "another order of tensors": (document(specs=SPECS[::-1]), "t1 [5] float32"),
+    "another version": (document(version="9.9.9"), '"version": "9.9.9"'),
+    "another name": (document(name="generator"), '"name": "generator"'),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_difference_is_named_on_every_rank(what, world_size):
+    odd_one_out, words = DIFFERENCES[what]
+    errors = shake(LocalWorld(world_size, worlds.TIMEOUT_S), odd_one_out)
+    assert [type(error) for error in errors] == [RankMismatch] * world_size
+    assert len({str(error) for error in errors}) == 1
+    assert words in str(errors[0])
+    assert f"rank {world_size - 1}" in str(errors[0])
+    assert "on every rank" in str(errors[0])
+
+
+@pytest.mark.parametrize("options", [{"timeout_s": 5.0}, {"engine": "numpy"}])
+def test_options_of_one_rank_alone_may_differ(options):
+    assert shake(LocalWorld(2, worlds.TIMEOUT_S), document(configure(**options))) == [None, None]
+
+
+def test_a_long_list_of_differences_is_cut_and_says_so():
+    many = document(specs=tensors(*[(i + 1, 2) for i in range(100)]))
+    errors = shake(LocalWorld(2, worlds.TIMEOUT_S), many)
+    assert "more" in str(errors[0])
+    assert len(str(errors[0])) < 2_000

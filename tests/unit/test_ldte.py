@@ -1,0 +1,146 @@
+"""LDTE and LDTE-BS: the estimate where it is right, the correction where it is not."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from distributions import ALL, SMOOTH, after_error_feedback, draw
+
+from hvd_sparse.core.kernels import Moments
+from hvd_sparse.core.search import STEPS
+from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.core.selectors.ldte import Ldte, laplace_threshold
+from hvd_sparse.core.selectors.ldte_bs import LdteBs
+
+DENSITIES = (0.001, 0.01, 0.1)
+GRADIENTS = tuple(SMOOTH)
+searches = pytest.mark.parametrize("search", STEPS)
+densities = pytest.mark.parametrize("density", DENSITIES)
+
+
+def wanted(x: np.ndarray, density: float) -> int:
+    return max(1, math.floor(x.size * Fraction(str(density))))
+
+
+def raw_count(x: np.ndarray, density: float) -> int:
+    """What the uncorrected estimate would send: count(|x| >= mean|x| * ln(n / k))."""
+    threshold = math.fsum(np.abs(x).tolist()) / x.size * math.log(x.size / wanted(x, density))
+    return int(np.count_nonzero(np.abs(x) >= threshold)) if threshold else int(np.count_nonzero(x))
+
+
+def check_ldte_bs(x: np.ndarray, selector: LdteBs, record, warm: float | None = None):
+    """Inside its pass limit, and either inside the tolerance or exactly min(k, non-zeros)."""
+    found = selector.find(x, Context(warm=warm))
+    k, count, nonzeros = wanted(x, selector.density), found.selection.count, int(np.count_nonzero(x))
+    low, high = (bound * k for bound in selector.tolerance)
+    assert found.passes <= selector.max_passes
+    assert count == min(k, nonzeros) or (low <= count <= high and not found.is_fallback)
+    raw = raw_count(x, selector.density) / k
+    record("ldte_count_over_k", raw)
+    record("ldte_bs_count_over_k", count / k)
+    record("ldte_bs_passes", found.passes)
+    print(f"count/k: LDTE {raw:.3f}, LDTE-BS {count / k:.3f} in {found.passes} passes, fallback {found.is_fallback}")
+    return found
+
+
+@searches
+@densities
+@pytest.mark.parametrize("numel", [1, 100, 30_000])
+@pytest.mark.parametrize("name", ALL)
+def test_ldte_bs_keeps_its_count_and_its_pass_limit(name, numel, density, search, record_property):
+    check_ldte_bs(draw(name, numel), LdteBs(density, search=search), record_property)
+
+
+@searches
+@densities
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(name, density, search, record_property):
+    found = check_ldte_bs(after_error_feedback(name, density), LdteBs(density, search=search), record_property)
+    assert not found.is_fallback
+    assert found.passes <= 12
+
+
+@searches
+@densities
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_last_threshold_makes_a_warm_start(name, density, search, record_property):
+    """Begun at its own last threshold, the search needs one pass; with warm_start off it does not look at it."""
+    x = after_error_feedback(name, density)
+    cold = check_ldte_bs(x, LdteBs(density, search=search), record_property)
+    warm = check_ldte_bs(x, LdteBs(density, search=search), record_property, warm=cold.threshold)
+    assert (warm.passes, warm.threshold) == (1, cold.threshold)
+    deaf = LdteBs(density, search=search, warm_start=False).find(x, Context(warm=1e-30))
+    assert (deaf.passes, deaf.threshold) == (cold.passes, cold.threshold)
+
+
+@searches
+@pytest.mark.parametrize("name", ["all_equal", "plus_minus_one", "small_integers"])
+def test_where_no_threshold_fits_the_fallback_is_exact_top_k(name, search, record_property):
+    x = draw(name, 1_000)
+    found = check_ldte_bs(x, LdteBs(0.01, search=search), record_property)
+    assert found.is_fallback
+    order = sorted(range(x.size), key=lambda i: (-abs(float(x[i])), i))
+    assert found.selection.indices.tolist() == sorted(order[:10])
+    assert found.threshold == abs(float(x[order[9]]))
+
+
+def test_too_few_passes_end_in_exact_top_k():
+    x = draw("normal", 5_000)
+    found = LdteBs(0.01, max_passes=1).find(x, Context())
+    assert (found.is_fallback, found.passes, found.selection.count) == (True, 1, 50)
+    assert set(found.selection.indices.tolist()) == set(np.argsort(-np.abs(x))[:50].tolist())
+
+
+def test_fewer_non_zeros_than_wanted_are_all_sent_without_a_pass_and_keep_the_warm_threshold():
+    x = draw("few_nonzeros", 1_000)
+    found = LdteBs(0.01).find(x, Context(warm=0.125))
+    assert found.selection.indices.tolist() == np.flatnonzero(x).tolist()
+    assert (found.passes, found.is_fallback, found.threshold) == (0, False, 0.125)
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_raw_ldte_is_right_on_laplace_data(density, record_property):
+    """ALGORITHMS, invariant 16: from a million entries on, the count is within a tenth of k."""
+    x = draw("laplace", 1_000_000)
+    over_k = Ldte(density).select(x).count / wanted(x, density)
+    record_property("ldte_count_over_k", over_k)
+    assert 0.9 <= over_k <= 1.1
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("density", [0.001, 0.01])
+def test_raw_ldte_selects_next_to_nothing_under_error_feedback(name, density):
+    """Why the correction is the algorithm: top-k with feedback keeps cutting off the tail that was fitted."""
+    x = after_error_feedback(name, density)
+    assert raw_count(x, density) <= 0.2 * wanted(x, density)
+    assert 1 <= Ldte(density).select(x).count <= 0.2 * wanted(x, density)
+
+
+@densities
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_ldte_sends_what_lies_above_its_formula(name, density):
+    x = draw(name, 20_000)
+    count = raw_count(x, density)
+    k = wanted(x, density)
+    expected = min(max(count, 1), 8 * k)
+    found = Ldte(density).find(x, Context())
+    assert abs(found.selection.count - expected) <= 1  # an entry within a rounding of the threshold
+    assert found.is_fallback == (count > 8 * k)
+
+
+def test_ldte_never_sends_more_than_its_cap():
+    x = draw("lognormal", 20_000)
+    assert raw_count(x, 0.001) > 60
+    found = Ldte(0.001, cap=3.0).find(x, Context())
+    assert found.is_fallback
+    assert set(found.selection.indices.tolist()) == set(np.argsort(-np.abs(x))[:60].tolist())
+
+
+@pytest.mark.parametrize(("numel", "count"), [(1000, 1), (1000, 10), (7, 7)])
+def test_laplace_threshold_is_the_quantile_of_the_fitted_tail(numel, count):
+    """P(|x| > t) = exp(-t / b) is count / numel."""
+    threshold = laplace_threshold(Moments(abs_sum=3.0 * numel, abs_max=99.0, nonzeros=numel, numel=numel), count)
+    assert math.exp(-threshold / 3.0) == pytest.approx(count / numel)

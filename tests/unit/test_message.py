@@ -1,0 +1,123 @@
+"""Messages: what an allgather joins comes apart again, and nothing damaged is taken for a message."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance.codec_checks import selection_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_sparse.core.message import ERROR_TEXT_LIMIT, overhead_bytes, split_messages, write_error, write_message
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.registry import CODECS
+
+CODEC = CODECS.create("index_value")
+
+
+def frame(count, seed=0, dtype="float32"):
+    return CODEC.encode(selection_of(range(count), 10, dtype, seed))
+
+
+def read_whole(gathered, world_size):
+    """What a receiving rank does: split, then decode every frame."""
+    return [(m, [CODEC.decode(f) for f in m.frames]) for m in split_messages(gathered, world_size)]
+
+
+@st.composite
+def messages(draw, rank):
+    step, configuration = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1))
+    if draw(st.booleans()):
+        text = draw(st.text(max_size=30))
+        return write_error(rank, step, configuration, text), (rank, step, configuration, (), [], text)
+    positions = draw(st.sets(st.integers(0, 2**32 - 1), max_size=4))
+    frames = {position: frame(draw(st.integers(0, 10)), position) for position in positions}
+    order = sorted(frames)
+    expected = (rank, step, configuration, tuple(order), [frames[p].tobytes() for p in order], None)
+    return write_message(rank, step, configuration, frames), expected
+
+
+@given(data=st.data(), world_size=st.integers(1, 5))
+def test_messages_of_all_ranks_come_apart_as_they_were(data, world_size):
+    written = [data.draw(messages(rank)) for rank in range(world_size)]
+    read = split_messages(np.concatenate([buffer for buffer, _ in written]), world_size)
+    for got, (_, expected) in zip(read, written):
+        frames = [f.tobytes() for f in got.frames]
+        assert (got.rank, got.step, got.configuration, got.members, frames, got.error) == expected
+
+
+def joined():
+    """Three ranks: entries of two tensors, an error, and a step at which everything goes dense."""
+    return np.concatenate(
+        [
+            write_message(0, 7, 99, {4: frame(3), 2: frame(0, dtype="float64")}),
+            write_error(1, 7, 99, "NonFiniteGradient: tensor 'w'"),
+            write_message(2, 7, 99, {}),
+        ]
+    )
+
+
+def test_the_joined_messages_that_are_damaged_below_are_read_when_they_are_not():
+    assert [(m.members, m.error is None) for m, _ in read_whole(joined(), 3)] == [
+        ((2, 4), True),
+        ((), False),
+        ((), True),
+    ]
+
+
+@pytest.mark.parametrize("size", range(joined().size))
+def test_a_truncated_allgather_is_refused(size):
+    with pytest.raises(CorruptPayload):
+        read_whole(joined()[:size], 3)
+
+
+@pytest.mark.parametrize("mask", [1, 0x80, 0xFF])
+def test_every_changed_byte_is_refused(mask):
+    for position in range(joined().size):
+        damaged = joined()
+        damaged[position] ^= mask
+        with pytest.raises(CorruptPayload):
+            pytest.fail(f"byte {position} changed by {mask:#x} gave {read_whole(damaged, 3)}")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_messages_of_another_number_of_ranks_are_refused(world_size):
+    with pytest.raises(CorruptPayload):
+        split_messages(joined(), world_size)
+
+
+def test_messages_in_another_order_than_the_ranks_are_refused():
+    swapped = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 0)])
+    with pytest.raises(CorruptPayload, match="message 0 of an allgather says that it is rank 1's"):
+        split_messages(swapped, 2)
+
+
+@given(foreign=st.binary(max_size=200))
+def test_foreign_bytes_are_refused(foreign):
+    with pytest.raises(CorruptPayload):
+        split_messages(np.frombuffer(foreign, np.uint8), 1)
+
+
+@pytest.mark.parametrize("members", [0, 1, 5])
+def test_overhead_is_what_a_message_has_besides_its_frames(members):
+    frames = {position: frame(position) for position in range(members)}
+    message = write_message(0, 0, 0, frames)
+    assert message.size == overhead_bytes(members) + sum(f.size for f in frames.values())
+
+
+def test_long_errors_are_cut_and_stay_readable_even_within_a_letter():
+    text = "ä" * ERROR_TEXT_LIMIT + "end"
+    (message,) = split_messages(write_error(0, 0, 0, "x" + text), 1)
+    assert message.error.startswith("xää")
+    assert len(message.error.encode()) <= ERROR_TEXT_LIMIT + 3
+
+
+def test_steps_beyond_32_bits_wrap_rather_than_fail():
+    (message,) = split_messages(write_message(0, 2**32 + 5, 0, {}), 1)
+    assert message.step == 5
+
+
+def test_reading_leaves_the_buffer_alone():
+    gathered = joined()
+    gathered.flags.writeable = False
+    assert len(read_whole(gathered, 3)) == 3

@@ -1,0 +1,118 @@
+"""Registries: what they say of names and options that they do not know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from hvd_sparse.errors import InvalidOption, SparseError, UnknownName
+from hvd_sparse.papers import PAPERS, bibtex
+from hvd_sparse.registry import ALL, SELECTORS, Registry, configuration
+
+
+@dataclass(frozen=True)
+class Gadget:
+    """A part with one option that must be given and two that need not."""
+
+    size: int
+    colour: str = "red"
+    range: tuple[int, int] = (1, 2)
+
+
+@pytest.fixture
+def gadgets():
+    registry = Registry("gadget")
+    registry.register("gadget")(Gadget)
+    return registry
+
+
+@pytest.mark.parametrize("registry", ALL, ids=lambda r: r.kind)
+@pytest.mark.parametrize("id", ["nonsense", "", None, 3, [], {}], ids=repr)
+def test_an_unknown_id_is_refused_with_those_there_are(registry, id):
+    with pytest.raises(UnknownName, match=f"no {registry.kind} is called .*; there are: {registry.ids()[0]}"):
+        registry.create(id)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("top_k", "topk"), ("ldtebs", "ldte_bs"), ("Ldte", "ldte")])
+def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
+    with pytest.raises(UnknownName, match=f"did you mean '{meant}'"):
+        SELECTORS.create(typed, density=0.1)
+
+
+def test_create_takes_options_by_name(gadgets):
+    assert gadgets.create("gadget", size=3) == Gadget(3)
+    assert gadgets.create("gadget", size=3, colour="blue") == Gadget(3, "blue")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "option 'size' is missing"),
+        ({"size": 1, "color": "red"}, "unknown option 'color'"),
+        ({"color": "red"}, "unknown option 'color', option 'size' is missing"),
+    ],
+)
+def test_missing_and_unknown_options_are_named_with_those_there_are(gadgets, options, words):
+    with pytest.raises(InvalidOption, match=f"gadget 'gadget': {words}; its options: size, colour, range"):
+        gadgets.create("gadget", **options)
+
+
+def test_resolve_takes_an_id_a_mapping_or_a_part(gadgets):
+    gadget = Gadget(3)
+    assert gadgets.resolve(gadget) is gadget
+    assert gadgets.resolve({"id": "gadget", "size": 3}) == gadget
+    with pytest.raises(InvalidOption, match="'size' is missing"):
+        gadgets.resolve("gadget")
+
+
+def test_resolve_leaves_the_mapping_alone(gadgets):
+    mapping = {"id": "gadget", "size": 3}
+    gadgets.resolve(mapping)
+    assert mapping == {"id": "gadget", "size": 3}
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=str)
+def test_resolve_refuses_what_is_no_part(gadgets, wrong):
+    with pytest.raises(UnknownName, match="gadget"):
+        gadgets.resolve(wrong)
+
+
+def test_a_part_of_another_registry_is_refused(gadgets):
+    with pytest.raises(UnknownName, match="is no selector"):
+        SELECTORS.resolve(Gadget(3))
+
+
+def test_an_id_is_given_once(gadgets):
+    with pytest.raises(InvalidOption, match="gadget 'gadget' is registered twice"):
+        gadgets.register("gadget")(Gadget)
+
+
+def test_a_registry_lists_its_ids_in_order(gadgets):
+    gadgets.register("a_gadget")(type("Other", (), {}))
+    assert gadgets.ids() == list(gadgets) == ["a_gadget", "gadget"]
+
+
+def test_configuration_holds_the_id_and_every_option(gadgets):
+    assert configuration(Gadget(3)) == {"id": "gadget", "size": 3, "colour": "red", "range": [1, 2]}
+
+
+@pytest.mark.parametrize("key", PAPERS)
+def test_a_paper_is_found_under_the_key_of_its_entry(key):
+    assert f"{{{key}," in bibtex(key).splitlines()[0]
+    assert "title" in bibtex(key) and "year" in bibtex(key)
+    assert bibtex(key).count("{") == bibtex(key).count("}")
+
+
+def test_an_unknown_paper_is_refused_with_those_there_are():
+    with pytest.raises(UnknownName, match=r"no paper has the key 'nobody1999'; there are: .*chen2021ldte"):
+        bibtex("nobody1999")
+
+
+def test_every_error_is_a_sparse_error_and_one_that_python_knows():
+    import hvd_sparse.errors as errors
+
+    for cls in vars(errors).values():
+        if isinstance(cls, type) and cls is not SparseError:
+            assert issubclass(cls, SparseError)
+            assert any(base.__module__ == "builtins" and base is not object for base in cls.__bases__)

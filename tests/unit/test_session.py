@@ -1,0 +1,167 @@
+"""The laws over whole runs of small worlds: nothing is lost, replicas are identical, density 1 is the dense sum."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import configure, integers, normals, residuals, tensors
+
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.session import Session
+from hvd_sparse.registry import SELECTORS
+
+selectors = pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
+SHAPES = ((40, 30), (17,), (3, 4, 5), (), (1, 1))
+
+
+def configuration_of(case, density, **options):
+    """The configuration of a selector from ``cases``."""
+    plain = configure(density=density, **options).describe()
+    return Configuration.create(**{**plain, "selector": case.create(SELECTORS, density=density)})
+
+
+def train(collective, configuration, specs, steps, draw=normals, average=True):
+    """The reduced gradients of every step, and what stays at the end."""
+    session = Session(configuration, specs, collective, average=average)
+    reduced = [session.reduce(draw(specs, collective.rank, step)) for step in range(steps)]
+    return reduced, residuals(session), session.step.stats.report(None)
+
+
+@st.composite
+def settings_of_a_world(draw):
+    shapes = draw(st.lists(st.lists(st.integers(1, 7), max_size=3).map(tuple), min_size=1, max_size=4))
+    return {
+        "world_size": draw(st.sampled_from([1, 2, 4, 8])),
+        "specs": tensors(*shapes, dtype=draw(st.sampled_from(["float32", "float64"]))),
+        "density": draw(st.sampled_from([0.01, 0.1, 0.37, 0.9, 1.0])),
+        "selector": draw(st.sampled_from(cases.SELECTORS)),
+        "rollback": draw(st.booleans()),
+        "steps": draw(st.integers(1, 4)),
+    }
+
+
+@settings(max_examples=40)
+@given(world=settings_of_a_world())
+def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
+    """N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on 2**i ranks."""
+    specs, steps, size = world["specs"], world["steps"], world["world_size"]
+    configuration = configuration_of(world["selector"], world["density"], rollback=world["rollback"])
+    outcomes = worlds.run(size, lambda c: train(c, configuration, specs, steps, integers))
+    for spec in specs:
+        given_in = sum(
+            integers(specs, rank, step)[spec.key].astype(float) for rank in range(size) for step in range(steps)
+        )
+        averages = sum(reduced[spec.key].astype(float) for reduced in outcomes[0][0])
+        kept = sum(left[spec.key].astype(float) for _, left, _ in outcomes).reshape(spec.shape)
+        assert (size * averages + kept).tolist() == given_in.tolist()
+
+
+@selectors
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_replicas_get_the_same_bits_at_every_step(selector, world_size):
+    configuration = configuration_of(selector, 0.05)
+    outcomes = worlds.run(world_size, lambda c: train(c, configuration, tensors(*SHAPES), 10))
+    first = outcomes[0][0]
+    for reduced, _, _ in outcomes[1:]:
+        for mine, theirs in zip(reduced, first):
+            assert all(worlds.same_bits(mine[key], theirs[key]) for key in theirs)
+
+
+def test_the_sum_is_taken_in_rank_order():
+    """1e8 + 1 - 1e8 is 0 in float32, and 1 in another order."""
+    values = [1e8, 1.0, -1e8]
+
+    def script(collective):
+        session = Session(configure(density=1.0), tensors((1,)), collective, average=False)
+        return session.reduce({"t0": np.array([values[collective.rank]], np.float32)})["t0"].tolist()
+
+    assert worlds.run(3, script) == [[0.0]] * 3
+
+
+@selectors
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_density_one_is_the_dense_reduction(selector, world_size, average):
+    """Law 3, with the sparse path forced and proven: every entry sent, no dense step; exact on 2**i ranks."""
+    specs = tensors(*SHAPES)
+    configuration = configuration_of(selector, 1.0)
+    for reduced, left, report in worlds.run(world_size, lambda c: train(c, configuration, specs, 3, average=average)):
+        for step, got in enumerate(reduced):
+            for spec in specs:
+                total = np.zeros(spec.shape, np.float32)
+                for rank in range(world_size):
+                    total = total + normals(specs, rank, step)[spec.key]
+                expected = total / np.float32(world_size) if average else total
+                slack = 0 if world_size in (1, 2, 4) or not average else 1e-6
+                np.testing.assert_allclose(got[spec.key], expected, rtol=slack, atol=slack)
+        assert not any(array.any() for array in left.values())
+        assert (report["dense_steps"], report["density_achieved"]) == (0, 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_results_have_the_shape_and_dtype_of_the_gradients(dtype):
+    specs = tensors(*SHAPES, dtype=dtype)
+    (reduced,), _, _ = worlds.run(1, lambda c: train(c, configure(density=1.0), specs, 1))[0]
+    for key, gradient in normals(specs, 0, 0).items():
+        assert (reduced[key].shape, reduced[key].dtype) == (gradient.shape, gradient.dtype)
+        assert worlds.same_bits(reduced[key], gradient)
+
+
+def test_float64_gradients_keep_their_precision():
+    specs = tensors((50, 2), dtype="float64")
+    outcomes = worlds.run(2, lambda c: train(c, configure(density=1.0), specs, 1, average=False))
+    total = normals(specs, 0, 0)["t0"] + normals(specs, 1, 0)["t0"]
+    assert worlds.same_bits(outcomes[0][0][0]["t0"], total)
+
+
+def test_non_contiguous_gradients_are_read_right_and_left_alone():
+    specs = tensors((6, 4))
+
+    def script(collective):
+        base = np.arange(24, dtype=np.float32).reshape(4, 6)
+        base.flags.writeable = False
+        reduced = Session(configure(density=1.0), specs, collective).reduce({"t0": base.T})["t0"]
+        return worlds.same_bits(reduced, np.ascontiguousarray(base.T))
+
+    assert worlds.run(2, script) == [True, True]
+
+
+def test_tensors_that_are_not_compressed_are_averaged_dense_and_keep_no_state():
+    specs = tensors((40, 30), (5, 2), (2000,), (0, 3))
+    configuration = configure(density=0.5, min_numel=100, compress_1d=False)
+    outcomes = worlds.run(2, lambda c: train(c, configuration, specs, 1, integers))
+    reduced, left, _ = outcomes[0]
+    assert set(left) == {"t0"}
+    for key in ("t1", "t2", "t3"):
+        expected = (integers(specs, 0, 0)[key] + integers(specs, 1, 0)[key]) / 2
+        assert reduced[0][key].tolist() == expected.tolist()
+
+
+def test_a_gradient_that_is_missing_on_all_ranks_keeps_its_residual():
+    specs = tensors((10, 3), (8,))
+
+    def script(collective):
+        session = Session(configure(), specs, collective, buckets=[(0,), (1,)])
+        session.reduce(integers(specs, collective.rank, 0))
+        before = residuals(session)
+        session.reduce({"t1": integers(specs, collective.rank, 1)["t1"]})
+        return worlds.same_bits(before["t0"], residuals(session)["t0"])
+
+    assert worlds.run(2, script) == [True, True]
+
+
+def test_every_entry_is_sent_in_the_end():
+    """A constant gradient under error feedback: the mean of what is applied comes to it, at every place."""
+    specs = tensors((20, 5))
+
+    def script(collective):
+        session = Session(configure(density=0.05), specs, collective)
+        gradient = np.linspace(0.1, 1.0, 100, dtype=np.float32).reshape(20, 5)
+        applied = sum(session.reduce({"t0": gradient})["t0"] for _ in range(2_000)) / 2_000
+        np.testing.assert_allclose(applied, gradient, rtol=0.2)
+
+    worlds.run(1, script)

@@ -1,0 +1,97 @@
+"""What ``stats()`` says is what the collectives were really given."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import worlds
+from worlds import configure, integers, normals, tensors
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core.carrier import carrier_layout
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.session import Session
+from hvd_sparse.core.stats import Stats
+from hvd_sparse.errors import PeerFailure
+
+SPECS = tensors((20, 5), (7,))
+CARRIER_BYTES = 8 * carrier_layout("float64", 2).size
+HANDSHAKE_BYTES = 32
+
+
+def train(collective, configuration, steps, draw=normals):
+    session = Session(configuration, SPECS, collective)
+    for step in range(steps):
+        session.reduce(draw(SPECS, collective.rank, step))
+    return session.step.stats.report(0.1)
+
+
+def test_bytes_are_those_that_the_world_saw():
+    world = LocalWorld(3, worlds.TIMEOUT_S)
+    reports = world.run(train, configure(density=0.1), 4)
+    for report, sent in zip(reports, world.sent):
+        assert report["bytes_sent"] == sent - HANDSHAKE_BYTES
+        assert report["bytes_sent"] == sum(report[f"{kind}_bytes"] for kind in ("payload", "carrier", "dense"))
+
+
+def test_payload_bytes_are_eight_an_entry_and_the_documented_headers():
+    """A bucket of two: 32 + 2 * 4 + 4 bytes a message, 32 a frame, 8 an entry."""
+    report = worlds.run(2, lambda c: train(c, configure(density=0.1), 4))[0]
+    assert report["payload_bytes"] == 4 * (44 + 2 * 32) + 8 * report["entries_sent"]
+    assert report["carrier_bytes"] == 4 * 2 * CARRIER_BYTES
+    assert report["dense_bytes"] == 0
+
+
+def test_entries_and_densities_are_those_of_the_selections():
+    """topk at 0.1: 10 of 100, 1 of 7 (at least one is sent)."""
+    report = worlds.run(2, lambda c: train(c, configure(density=0.1), 4))[0]
+    assert (report["steps"], report["sparse_steps"], report["dense_steps"]) == (4, 8, 0)
+    assert (report["entries_sent"], report["entries_total"]) == (4 * 11, 4 * 107)
+    assert report["density_achieved"] == pytest.approx(11 / 107)
+    assert report["density_asked"] == 0.1
+    assert report["tensors"]["t0"]["density_achieved"] == pytest.approx(0.1)
+    assert report["tensors"]["t1"]["entries_sent"] == 4
+
+
+def test_dense_steps_count_their_bytes_and_no_entries():
+    report = worlds.run(2, lambda c: train(c, configure(density=1.0, allow_dense=True), 3))[0]
+    assert (report["sparse_steps"], report["dense_steps"]) == (0, 6)
+    assert report["dense_bytes"] == 3 * 107 * 4
+    assert (report["entries_sent"], report["density_achieved"]) == (0, None)
+
+
+def test_passes_and_fallbacks_of_the_search_are_counted():
+    """Whole numbers have ties: no threshold reaches 10 of 100, and exact top-k ends the search."""
+    one_pass = configure("ldte_bs", 0.1).describe()
+    one_pass["selector"]["max_passes"] = 1
+    report = worlds.run(1, lambda c: train(c, Configuration.create(**one_pass), 3, integers))[0]
+    assert report["passes"] == sum(counts["passes"] for counts in report["tensors"].values()) > 0
+    assert 0 < report["fallbacks"] <= report["passes"]
+
+
+def test_a_failed_step_counts_its_bytes_and_nothing_else():
+    def script(collective):
+        session = Session(configure(density=0.1), SPECS, collective)
+        session.reduce(normals(SPECS, collective.rank, 0))
+        before = session.step.stats.report(0.1)
+        broken = normals(SPECS, collective.rank, 1)
+        broken["t0"][0, 0] = float("nan")
+        with pytest.raises(PeerFailure):
+            session.reduce(broken)
+        return before, session.step.stats.report(0.1)
+
+    before, after = worlds.run(2, script)[0]
+    assert after["bytes_sent"] > before["bytes_sent"]
+    for name in ("steps", "sparse_steps", "entries_sent", "entries_total", "passes", "fallbacks", "tensors"):
+        assert after[name] == before[name]
+
+
+def test_a_report_is_json():
+    report = worlds.run(1, lambda c: train(c, configure(), 1))[0]
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_a_new_compressor_has_sent_nothing():
+    report = Stats().report(None)
+    assert (report["steps"], report["bytes_sent"], report["density_achieved"], report["tensors"]) == (0, 0, None, {})

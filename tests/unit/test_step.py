@@ -1,0 +1,200 @@
+"""A step in good health: order of results, dense steps, steps that are begun again, and what Horovod does to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import worlds
+from unit.steps import SPECS, assert_conserved, gradients, measured_step, start, start_exchange
+from worlds import configure, snapshot
+
+from hvd_sparse.collectives.local import LocalCollective
+from hvd_sparse.core.collective import AllGather, AllReduce
+from hvd_sparse.core.message import split_messages
+from hvd_sparse.errors import UnsupportedReduction
+
+
+@dataclass(frozen=True)
+class SparseThenDense:
+    """A schedule that asks for few entries first and for all of them from the third step on."""
+
+    id: ClassVar[str] = "sparse_then_dense"
+
+    def density(self, step):
+        return 1.0 if step >= 2 else 0.2
+
+
+@dataclass(frozen=True)
+class TwoPhases:
+    """An exchange that must wait for one collective before it starts the next."""
+
+    id: ClassVar[str] = "two_phases"
+    phases: ClassVar[tuple[str, ...]] = ("allreduce", "allgather")
+
+    def run(self, message, rank, world_size):
+        (total,) = yield AllReduce(np.array([message.size], np.int64))
+        gathered = yield AllGather(message)
+        assert gathered.size == total
+        return split_messages(gathered, world_size)
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
+    configuration = dataclasses.replace(configure(allow_dense=True, rollback=rollback), schedule=SparseThenDense())
+
+    def script(collective):
+        session = start(collective, configuration)
+        steps = [measured_step(session, gradients(collective, step)) for step in range(4)]
+        return steps, session.step.stats.report(None)
+
+    outcomes = worlds.run(4, script)
+    for step in range(4):
+        assert_conserved([steps[step] for steps, _ in outcomes])
+    for steps, report in outcomes:
+        assert any(kept.any() for kept in steps[1][2].values())
+        assert not any(kept.any() for kept in steps[2][2].values())
+        assert (report["sparse_steps"], report["dense_steps"]) == (2 * len(SPECS), 2 * len(SPECS))
+
+
+def test_results_may_be_asked_for_in_another_order_on_every_rank():
+    """As Horovod does.  An exchange of two phases, driven tensor by tensor, would wait for itself for ever."""
+    configuration = dataclasses.replace(configure(), exchange=TwoPhases())
+    orders = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+
+    def script(collective):
+        session, results = start(collective, configuration), []
+        for step in range(3):
+            given = gradients(collective, step)
+            waiting = start_exchange(session, (2, 1, 0), given)
+            order = orders[(collective.rank + step) % 3]
+            results.append({p: session.driver.decompress(*waiting[p]).tobytes() for p in order})
+        return results
+
+    first, *others = worlds.run(3, script)
+    assert all(other == first for other in others)
+
+
+class Witness(LocalCollective):
+    """A rank's end that writes down the names of the collectives in the order in which it waits for them."""
+
+    def __init__(self, other):
+        super().__init__(other._world, other.rank)
+        self.waited = []
+
+    def _submit(self, name, *arguments):
+        pending = super()._submit(name, *arguments)
+        wait = pending.wait
+        pending.wait = lambda timeout_s: (self.waited.append(name), wait(timeout_s))[1]
+        return pending
+
+
+def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
+    """MPI tells blocking collectives apart by nothing but their order."""
+    configuration, orders = dataclasses.replace(configure(), exchange=TwoPhases()), [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+
+    def script(collective):
+        witness = Witness(collective)
+        session = start(witness, configuration)
+        given, order = gradients(collective, 0), orders[collective.rank]
+        waiting = start_exchange(session, order, given)
+        witness.waited.clear()
+        for position in order:
+            session.driver.decompress(*waiting[position])
+        return witness.waited
+
+    first, *others = worlds.run(3, script)
+    assert len(first) == 4 and others == [first, first]
+
+
+def test_a_step_that_is_begun_again_waits_for_what_the_old_one_submitted():
+    """The names of its collectives are not free before; other ranks may be late."""
+
+    def script(collective):
+        session = start(collective)
+        time.sleep(0.05 * collective.rank)
+        session.driver.compress(0, gradients(collective, 9)["t0"].reshape(-1))
+        return measured_step_without_settling(session, gradients(collective, 0))
+
+    assert_conserved(worlds.run(4, script))
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+@pytest.mark.parametrize("entered", [(0,), (1,), (0, 1, 2)], ids=str)
+def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, entered):
+    """As after an exception between compress and decompress, or a step that the loss scaler skips."""
+    configuration = configure(density=1.0 if dense else 0.25, allow_dense=dense)
+
+    def script(collective, is_interrupted):
+        session = start(collective, configuration)
+        session.reduce(gradients(collective, 0))
+        if is_interrupted:
+            start_exchange(session, entered, gradients(collective, 9))
+            session.step.staging.settle_all()
+        return {k: v.tobytes() for k, v in session.reduce(gradients(collective, 1)).items()}, snapshot(session)
+
+    interrupted, whole = (worlds.run(2, lambda c, i=i: script(c, i)) for i in (True, False))
+    assert interrupted == whole
+
+
+def test_a_tensor_compressed_twice_begins_a_new_step_and_the_old_one_is_taken_back():
+    def script(collective):
+        session = start(collective)
+        start_exchange(session, (0, 1, 2), gradients(collective, 9))
+        return measured_step_without_settling(session, gradients(collective, 0))
+
+    assert_conserved(worlds.run(2, script))
+
+
+def measured_step_without_settling(session, given):
+    """As ``measured_step`` from an empty residual, without the look at the state that would end an open step."""
+    accumulated = {key: gradient.reshape(-1).astype(np.float64) for key, gradient in given.items()}
+    return accumulated, session.reduce(given), worlds.residuals(session)
+
+
+def test_a_step_counts_when_it_is_complete_and_not_before():
+    def script(collective):
+        session = start(collective)
+        session.reduce(gradients(collective, 0))
+        waiting = start_exchange(session, (1, 2), gradients(collective, 1))
+        session.driver.decompress(*waiting[1])
+        return {key: steps for key, (steps, _, _) in snapshot(session).items()}
+
+    assert worlds.run(2, script) == [{"t0": 1, "t1": 2, "t2": 1}] * 2
+
+
+@pytest.mark.parametrize("reduce", [np.minimum, np.maximum, np.multiply], ids=["Min", "Max", "Product"])
+def test_a_wrong_reduction_is_refused_before_anything_is_waited_for(reduce):
+    """On every rank, with the state of before; nobody is left waiting for an exchange."""
+
+    def script(collective):
+        session = start(collective)
+        session.reduce(gradients(collective, 0))
+        before = snapshot(session)
+        wire, ticket = session.driver.compress(0, gradients(collective, 1)["t0"].reshape(-1))
+        carriers = collective.allgather(wire, "carriers").wait(None).reshape(collective.world_size, -1)
+        with pytest.raises(UnsupportedReduction, match="'t0'"):
+            session.driver.decompress(reduce.reduce(carriers), ticket)
+        assert snapshot(session) == before
+        return measured_step(session, gradients(collective, 2))
+
+    assert_conserved(worlds.run(2, script))
+
+
+@pytest.mark.parametrize(("factor", "divisor"), [(1.0, 1), (0.5, 2), (2.0**-3, 8)])
+def test_the_result_bears_the_factor_that_horovod_applied(factor, divisor):
+    """Sum, Average, Average with a predivide factor: read off the carrier, never told."""
+
+    def script(collective):
+        session = start(collective, configure(density=1.0))
+        reduced, ticket = start_exchange(session, (0,), gradients(collective, 0))[0]
+        return gradients(collective, 0)["t0"], session.driver.decompress(reduced * factor, ticket)
+
+    outcomes = worlds.run(2, script)
+    total = sum(given.astype(np.float64) for given, _ in outcomes).reshape(-1)
+    for _, result in outcomes:
+        assert (result * divisor).tolist() == total.tolist()

@@ -1,0 +1,200 @@
+"""A step that fails fails on every rank alike, and is as if it had not been."""
+
+from __future__ import annotations
+
+import re
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import worlds
+from unit.steps import FAULTY, SPECS, assert_conserved, gradients, measured_step, start, start_exchange
+from worlds import configure, snapshot
+
+from hvd_sparse.core import reference
+from hvd_sparse.errors import (
+    ExchangeTimeout,
+    PeerFailure,
+    RankMismatch,
+    SparseError,
+    UnknownGradient,
+    UnsupportedReduction,
+)
+
+SPARSE, DENSE = configure(), configure(density=1.0, allow_dense=True)
+
+
+def spoil_last_gradient(session, given):
+    """NaN and Inf in the last tensor that is compressed, when the others are through."""
+    given["t2"][0, :2] = np.nan, np.inf
+
+
+def break_kernel(session, given):
+    """A fault of this machine's own, once, in the middle of a later tensor's step."""
+
+    def take_largest(x, count):
+        if x.size == SPECS[1].numel:
+            session.step.pipeline.kernels = reference
+            raise MemoryError("out of memory")
+        return reference.take_largest(x, count)
+
+    session.step.pipeline.kernels = SimpleNamespace(**{**vars(reference), "take_largest": take_largest})
+
+
+NOT_FINITE = r"NonFiniteGradient: tensor 't2': 2 of 9 entries of gradient \+ residual are NaN or Inf; .* clip"
+FAILURES = [
+    pytest.param(SPARSE, spoil_last_gradient, NOT_FINITE, id="not-finite-sparse"),
+    pytest.param(DENSE, spoil_last_gradient, NOT_FINITE, id="not-finite-dense"),
+    pytest.param(SPARSE, break_kernel, "MemoryError: out of memory", id="kernel-raises"),
+]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(("configuration", "break_it", "words"), FAILURES)
+def test_a_failure_on_one_rank_is_one_error_on_all_and_leaves_no_trace(configuration, break_it, words, world_size):
+    def script(collective):
+        session = start(collective, configuration)
+        session.reduce(gradients(collective, 0))
+        before, given = snapshot(session), gradients(collective, 1)
+        if collective.rank == FAULTY:
+            break_it(session, given)
+        with pytest.raises(PeerFailure) as caught:
+            session.reduce(given)
+        assert snapshot(session) == before
+        return str(caught.value), measured_step(session, gradients(collective, 2))
+
+    outcomes = worlds.run(world_size, script)
+    messages = {message for message, _ in outcomes}
+    assert len(messages) == 1
+    assert re.search(rf"rank {FAULTY}: {words}", messages.pop())
+    assert_conserved([step for _, step in outcomes])
+
+
+def test_without_rollback_a_refused_gradient_changes_nothing():
+    """It is refused before it is accumulated; what the step before sent must not come back."""
+
+    def script(collective):
+        session = start(collective, configure(rollback=False))
+        session.reduce(gradients(collective, 0))
+        before = snapshot(session)
+        with pytest.raises(PeerFailure):
+            session.reduce({spec.key: np.full(spec.shape, np.nan, np.float32) for spec in SPECS})
+        return before, snapshot(session)
+
+    for before, after in worlds.run(2, script):
+        assert before == after
+
+
+def test_without_rollback_a_peers_failure_keeps_the_gradient_in_the_residual():
+    def script(collective):
+        session = start(collective, configure(rollback=False))
+        session.reduce(gradients(collective, 0))
+        before, fine = worlds.residuals(session), gradients(collective, 1)
+        broken = {**fine, "t2": np.full((3, 3), np.nan, np.float32)}
+        with pytest.raises(PeerFailure):
+            session.reduce(broken if collective.rank == FAULTY else fine)
+        return before, fine, worlds.residuals(session)
+
+    before, fine, after = worlds.run(2, script)[0]
+    for key in fine:
+        assert after[key].tolist() == (before[key] + fine[key].reshape(-1)).tolist()
+
+
+def test_a_tensor_that_one_rank_lacks_is_named_on_all():
+    def script(collective):
+        session = start(collective)
+        entered = (1,) if collective.rank == FAULTY else (1, 2)
+        given = gradients(collective, 0)
+        wires = [session.driver.compress(i, given[f"t{i}"].reshape(-1)) for i in entered]
+        wire, ticket = wires[0]
+        with pytest.raises(RankMismatch) as caught:
+            session.driver.decompress(collective.allreduce(wire, "t1").wait(None), ticket)
+        assert not any(residual.any() for residual in worlds.residuals(session).values())
+        return str(caught.value)
+
+    for message in worlds.run(2, script):
+        assert "['t1', 't2']" in message and "['t1']" in message
+        assert "all ranks must compress the same tensors" in message
+
+
+def test_ranks_at_different_steps_are_told_so():
+    def script(collective):
+        session = start(collective)
+        session.reduce(gradients(collective, 0))
+        if collective.rank == FAULTY:
+            session.step.staging.settle_all()[0].restore(7, None)
+        with pytest.raises(RankMismatch, match=r"'t0'.*same step of the same configuration"):
+            session.reduce(gradients(collective, 1))
+
+    worlds.run(3, script)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_in_time(world_size):
+    """It stands for no tensor, so this rank has no bucket for it; the others have, and wait for its message."""
+    limit_s = 3.0
+
+    def script(collective):
+        session = start(collective, configure(timeout_s=limit_s))
+        if collective.rank == FAULTY:
+            wire, ticket = session.driver.poison(UnknownGradient("which tensor is this?"), "x", np.float32)
+        else:
+            wire, ticket = session.driver.compress(0, gradients(collective, 0)["t0"].reshape(-1))
+        reduced = collective.allreduce(wire, "t0").wait(limit_s)
+        started = time.monotonic()
+        with pytest.raises(SparseError) as caught:
+            session.driver.decompress(reduced, ticket)
+        return caught.value, time.monotonic() - started
+
+    for error, elapsed_s in worlds.run(world_size, script):
+        assert isinstance(error, PeerFailure), error
+        assert f"rank {FAULTY}: UnknownGradient: which tensor is this?" in str(error)
+        assert elapsed_s < 0.5 * limit_s
+
+
+def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
+    """The unit of rollback is the step: the second tensor's carrier is refused when the first has its result."""
+
+    def script(collective):
+        session = start(collective)
+        session.reduce(gradients(collective, 0))
+        before = snapshot(session)
+        first, (reduced, ticket), last = start_exchange(session, (0, 1, 2), gradients(collective, 1)).values()
+        session.driver.decompress(*first)
+        with pytest.raises(UnsupportedReduction) as caught:
+            session.driver.decompress(np.zeros_like(reduced), ticket)
+        with pytest.raises(UnsupportedReduction) as again:
+            session.driver.decompress(*last)
+        assert again.value is caught.value, "the rest of a failed step must fail of the same cause"
+        assert snapshot(session) == before
+
+    worlds.run(2, script)
+
+
+def test_a_failure_takes_back_no_earlier_step():
+    """The tensors take turns: that of the failed step is not the one that was through before."""
+
+    def script(collective):
+        session = start(collective)
+        session.reduce({"t0": gradients(collective, 0)["t0"]})
+        with pytest.raises(PeerFailure):
+            session.reduce({"t1": np.full(8, np.nan, np.float32)})
+        return {key: steps for key, (steps, _, _) in snapshot(session).items()}
+
+    assert worlds.run(2, script) == [{"t0": 1, "t1": 0}] * 2
+
+
+def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
+    def script(collective):
+        session, given = start(collective, configure(timeout_s=0.3)), gradients(collective, 0)["t0"].reshape(-1)
+        if collective.rank == FAULTY:  # its carrier comes, its entries do not
+            wire, _ = session.step.compress(0, given, FAULTY, collective.world_size)
+            collective.allreduce(wire, "t0").wait(None)
+            return
+        wire, ticket = session.driver.compress(0, given)
+        reduced = collective.allreduce(wire, "t0").wait(None)
+        with pytest.raises(ExchangeTimeout, match=r"ranks \[1\] did not submit it; waiting for the tensors t0"):
+            session.driver.decompress(reduced, ticket)
+
+    worlds.run(2, script)

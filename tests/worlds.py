@@ -1,0 +1,63 @@
+"""Small worlds: N ranks in this process, each with a numpy session, and what the tests ask them to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.collectives.local import LocalCollective, LocalWorld
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.session import Session
+from hvd_sparse.types import TensorSpec
+
+TIMEOUT_S = 20.0
+Gradients = dict[str, np.ndarray]
+
+
+def configure(selector: str = "topk", density: float = 0.25, **options: Any) -> Configuration:
+    """A configuration that compresses everything, however small."""
+    everything = {"min_numel": 1, "compress_1d": True, "allow_dense": False, "timeout_s": TIMEOUT_S}
+    return Configuration.create(selector={"id": selector, "density": density}, **{**everything, **options})
+
+
+def tensors(*shapes: tuple[int, ...], dtype: str = "float32") -> list[TensorSpec]:
+    """Tensors called t0, t1, ..."""
+    return [TensorSpec(f"t{i}", shape, dtype) for i, shape in enumerate(shapes)]
+
+
+def integers(specs: Sequence[TensorSpec], *seed: int) -> Gradients:
+    """Gradients of small whole numbers: sums of them are exact in any order."""
+    rng = np.random.default_rng(seed)
+    return {spec.key: rng.integers(-9, 10, spec.shape).astype(spec.dtype) for spec in specs}
+
+
+def normals(specs: Sequence[TensorSpec], *seed: int) -> Gradients:
+    rng = np.random.default_rng(seed)
+    return {spec.key: np.asarray(rng.normal(size=spec.shape), spec.dtype) for spec in specs}
+
+
+def run(world_size: int, function: Callable[[LocalCollective], Any]) -> list[Any]:
+    """``function(collective)`` on every rank of a new world; results in rank order."""
+    return LocalWorld(world_size, TIMEOUT_S).run(function)
+
+
+def residuals(session: Session) -> dict[str, np.ndarray]:
+    """What a rank keeps back of every tensor that had a step, after its last good step."""
+    states = session.step.staging.settle_all()
+    return {session.step.specs[i].key: s.memory.arrays()["residual"].copy() for i, s in states.items()}
+
+
+def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:
+    """All that a rank keeps between steps, comparable bit for bit."""
+    states = session.step.staging.settle_all()
+    return {
+        session.step.specs[i].key: (s.steps, s.threshold, s.memory.arrays()["residual"].tobytes())
+        for i, s in states.items()
+    }
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal to the last bit: tells -0.0 from +0.0, and NaN from another NaN."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
