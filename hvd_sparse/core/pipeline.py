@@ -17,7 +17,7 @@ from ..types import TensorSpec
 from .configuration import Configuration
 from .kernels import Kernels, Moments
 from .randomness import generator
-from .selectors._base import Context, Found, SelectorBase
+from .selectors._base import Context, Found, Selector
 
 
 class TensorState:
@@ -100,13 +100,13 @@ class Pipeline:
         norm = float(np.linalg.norm(accumulated)) if self.configuration.telemetry else 0.0
         return Outgoing(frame, None, found.selection.count, norm, found)
 
-    def _selector(self, state: TensorState) -> SelectorBase:
-        selector: SelectorBase = self.configuration.selector
+    def _selector(self, state: TensorState) -> Selector:
+        selector: Selector = self.configuration.selector
         density = self.configuration.density(state.steps)
         return selector if density is None else selector.at_density(density)
 
     def _context(
-        self, state: TensorState, selector: SelectorBase, gradient: np.ndarray, moments: Moments, rank: int
+        self, state: TensorState, selector: Selector, gradient: np.ndarray, moments: Moments, rank: int
     ) -> Context:
         def draw() -> np.random.Generator:
             return generator(

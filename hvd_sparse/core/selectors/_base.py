@@ -72,7 +72,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class SelectorBase:
+class Selector:
     """A rule that picks entries.  Selectors are frozen dataclasses, registered in ``SELECTORS``.
 
     What they declare is what the conformance suite measures.
@@ -133,7 +133,7 @@ class SelectorBase:
 
 
 @dataclass(frozen=True)
-class DensitySelector(SelectorBase):
+class DensitySelector(Selector):
     """Base of the selectors that are told how many entries to send."""
 
     density: float

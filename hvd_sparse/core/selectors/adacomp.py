@@ -10,14 +10,14 @@ import numpy as np
 from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection, TensorSpec
-from ._base import Context, Found, SelectorBase
+from ._base import Context, Found, Selector
 
 CONVOLUTION_BIN, OTHER_BIN = 50, 500
 
 
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
-class AdaComp(SelectorBase):
+class AdaComp(Selector):
     """Keep, in every bin, the entries that another gradient like this one would lift to the bin's maximum.
 
         H = accumulated + gradient;  entry j of a bin is sent when |H_j| >= max over the bin of |accumulated|

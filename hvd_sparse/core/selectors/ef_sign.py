@@ -9,12 +9,12 @@ import numpy as np
 
 from ...registry import SELECTORS
 from ...types import Selection
-from ._base import Context, Found, SelectorBase
+from ._base import Context, Found, Selector
 
 
 @SELECTORS.register("ef_sign")
 @dataclass(frozen=True)
-class EfSign(SelectorBase):
+class EfSign(Selector):
     """Send the sign of every non-zero entry, times the mean magnitude of all.
 
         sent_j = sign(accumulated_j) * mean(|accumulated|)

@@ -11,13 +11,13 @@ from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection
 from ..counts import check_density, count_from_density
-from ._base import Context, Found, SelectorBase
+from ._base import Context, Found, Selector
 from ._candidates import take_bounded
 
 
 @SELECTORS.register("fixed_threshold")
 @dataclass(frozen=True)
-class FixedThreshold(SelectorBase):
+class FixedThreshold(Selector):
     """Keep what is at least ``threshold`` large; the count is whatever that gives.
 
     Parameters

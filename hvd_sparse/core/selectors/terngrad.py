@@ -10,12 +10,12 @@ import numpy as np
 from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection
-from ._base import Context, Found, SelectorBase
+from ._base import Context, Found, Selector
 
 
 @SELECTORS.register("terngrad")
 @dataclass(frozen=True)
-class TernGrad(SelectorBase):
+class TernGrad(Selector):
     """Send sign(x_j) * s with probability |x_j| / s, else nothing.
 
         x = accumulated, clipped at clip * std(accumulated);  s = max(|x|)
