@@ -14,7 +14,7 @@ from ..kernels import Kernels
 class MemoryState(Protocol):
     """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it."""
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
         """The accumulated vector to select from: what was kept back, with this gradient."""
 
     def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:

@@ -50,7 +50,7 @@ class ErrorFeedbackState:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
         kernels.compensate(gradient, self.residual.old, self.residual.new)
         return self.residual.new
 

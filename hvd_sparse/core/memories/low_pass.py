@@ -65,7 +65,7 @@ class LowPassState:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=True)
         self._beta = self.residual.old.dtype.type(beta)
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
         kernels.compensate(gradient, self.residual.old, self.residual.new)
         return self.residual.new
 

@@ -86,7 +86,7 @@ class MomentumCorrectionState:
         self._sent = Selection.empty(spec.numel, spec.accumulator)
         self._masked = self._sent.values
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
         gradient = self._clip(gradient, world_size)
         u, v, options = self.momentum, self.velocity, self._options
         kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)

@@ -38,7 +38,7 @@ class NoMemoryState:
 
     _gradient: np.ndarray
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int) -> np.ndarray:
+    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
         self._gradient = gradient
         return gradient
 
