@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hvd_sparse.registry import Registry
@@ -10,12 +10,15 @@ from hvd_sparse.registry import Registry
 
 @dataclass(frozen=True)
 class Case:
-    """A part and its options; selectors are also given a density by the tests."""
+    """A part and its options; selectors that have a density are also given one by the tests."""
 
     id: str
     options: dict[str, Any] = field(default_factory=dict)
 
     def create(self, registry: Registry, **options: Any) -> Any:
+        """The part; a density is given to those that take one."""
+        if "density" in options and "density" not in {f.name for f in fields(registry.get(self.id))}:
+            del options["density"]
         return registry.create(self.id, **self.options, **options)
 
     def __str__(self) -> str:
@@ -28,9 +31,46 @@ SELECTORS = (
     Case("ldte_bs", {"search": "bisection"}),
     Case("ldte_bs", {"tolerance": (0.95, 1.05), "max_passes": 20}),
     Case("topk"),
+    Case("radix_select"),
+    Case("gaussian_k"),
+    Case("gaussian_k", {"variant": "improved"}),
+    Case("dgc_sampled"),
+    Case("dgc_sampled", {"sample_density": 0.3, "max_rounds": 2}),
+    Case("redsync_trimmed"),
+    Case("redsync_search"),
+    Case("redsync_search", {"reuse_steps": 0, "max_passes": 4}),
+    Case("adacomp"),
+    Case("adacomp", {"bin_length": 7}),
+    Case("sidco"),
+    Case("sidco", {"distribution": "generalised_pareto", "stages": 2}),
+    Case("sidco", {"distribution": "gamma", "stages": 3}),
+    Case("random_k"),
+    Case("random_k", {"shared_seed": True}),
+    Case("fixed_threshold", {"threshold": 0.5}),
+    Case("fixed_threshold", {"threshold": 0.5, "max_density": 0.01, "signs_only": True}),
+    Case("chunked"),
+    Case("chunked", {"chunk_length": 3}),
+    Case("stc"),
+    Case("ef_sign"),
+    Case("terngrad"),
+    Case("terngrad", {"clip": None}),
 )
-MEMORIES = (Case("error_feedback"),)
+MEMORIES = (
+    Case("error_feedback"),
+    Case("momentum_correction"),
+    Case("momentum_correction", {"nesterov": True, "masking": False, "weight_decay": 0.01, "clip_norm": 1.0}),
+    Case("momentum_correction", {"momentum": 0.0}),
+    Case("low_pass", {"beta": 0.25}),
+    Case("low_pass", {"beta": 1.0}),
+    Case("none"),
+)
 CODECS = (Case("index_value"),)
 EXCHANGES = (Case("allgather"),)
-SCHEDULES = (Case("constant", {"value": 0.25}),)
+SCHEDULES = (
+    Case("constant", {"value": 0.25}),
+    Case("dense_warmup", {"value": 0.01, "warmup_steps": 3}),
+    Case("exponential_warmup", {"value": 0.001, "stage_steps": 10}),
+    Case("exponential_warmup", {"value": 0.001, "stage_steps": 10, "formula": "code"}),
+    Case("piecewise", {"boundaries": (2, 5), "densities": (1.0, 0.1, 0.01)}),
+)
 ENGINES = (Case("numpy"),)

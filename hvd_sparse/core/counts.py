@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterable
 
 from ..errors import InvalidOption
 
@@ -21,6 +22,32 @@ def check_density(density: float, where: str = "density") -> float:
 def is_number(value: object) -> bool:
     """Whether this is a finite real number, and no truth value."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_number(value: object, what: str, low: float, high: float = math.inf, remedy: str | None = None) -> None:
+    """Refuse what is not a number between two bounds, neither of which it may be."""
+    if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
+        above = f"a number above {low:g}" if math.isinf(high) else f"a number between {low:g} and {high:g}"
+        raise InvalidOption(f"{what} is {value!r}: {remedy or above}")
+
+
+def check_whole(value: object, what: str, least: int) -> None:
+    """Refuse what is not a whole number of at least so many."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidOption(f"{what} is {value!r}: a whole number, {least} or more")
+
+
+def check_choice(value: object, what: str, choices: Iterable[str]) -> None:
+    """Refuse what is not one of some names."""
+    names = sorted(choices)
+    if not isinstance(value, str) or value not in names:
+        raise InvalidOption(f"{what} is {value!r}: one of {', '.join(names)}")
+
+
+def check_truth(value: object, what: str) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{what} is {value!r}: True or False")
 
 
 def check_cap(cap: float, owner: str) -> None:

@@ -21,8 +21,9 @@ def moments(x: np.ndarray) -> Moments:
 
 
 def mean_and_std(x: np.ndarray) -> tuple[float, float]:
-    mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
-    std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
+    with np.errstate(invalid="ignore"):  # infinite entries give NaN
+        mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
+        std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
     return mean, std
 
 
@@ -35,7 +36,8 @@ def tail(x: np.ndarray, threshold: float) -> Tail:
         return Tail(0, 0.0, 0.0, 0.0)
     positive = excesses[excesses > 0]
     mean_log = float(np.log(positive).mean()) if positive.size else 0.0
-    return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
+    with np.errstate(invalid="ignore"):
+        return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
 
 def digit_counts(x: np.ndarray, shift: int, prefix: int) -> np.ndarray:

@@ -78,13 +78,14 @@ def check_search(owner: str, search: Any, tolerance: Any, max_passes: Any) -> No
     """Refuse options that no search could keep."""
     if not isinstance(search, str) or search not in STEPS:
         raise InvalidOption(f"search of {owner} is {search!r}: one of {', '.join(sorted(STEPS))}")
-    if not _is_tolerance(tolerance):
+    if not is_tolerance(tolerance):
         raise InvalidOption(f"tolerance of {owner} is {tolerance!r}: two numbers (low, high) with 0 < low <= 1 <= high")
     if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
         raise InvalidOption(f"max_passes of {owner} is {max_passes!r}: a whole number of at least 1")
 
 
-def _is_tolerance(tolerance: Any) -> bool:
+def is_tolerance(tolerance: Any) -> bool:
+    """Whether these are bounds of a count over k."""
     is_pair = isinstance(tolerance, (tuple, list)) and len(tolerance) == 2 and all(map(is_number, tolerance))
     return is_pair and 0 < tolerance[0] <= 1 <= tolerance[1]
 

@@ -1,6 +1,7 @@
 """What every selector promises, as checks that any selector can be put to.
 
-A selector declares ``is_exact``, ``tolerance``, ``cap`` or ``max_passes``; the checks measure what it declares.
+The checks measure what a selector declares: ``is_exact``, ``is_by_magnitude``, ``changes_values``, ``ignores``,
+``pass_limit``, and its ``tolerance``, ``bounds``, ``cap`` or ``max_density``.  Numbers are those of the list of invariants.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hvd_sparse.core import reference
 from hvd_sparse.core.selectors._base import Context, Found
 
 DENSITIES = (0.001, 0.01, 0.1, 0.29, 1.0)
-NUMELS = (1, 5, 50, 1_000)
+NUMELS = (0, 1, 5, 50, 1_000)
 WARM = (None, 1e-300, 1e-3, 1.0, 1e6, 1e300)
 
 
@@ -31,41 +32,63 @@ def vectors(dtype: str, names: Any = ALL) -> Iterator[tuple[str, np.ndarray]]:
 
 def wanted(numel: int, density: float) -> int:
     """k by exact fractions: 0.29 of 100 entries is 29, whatever 0.29 * 100 is in floating point."""
-    return max(1, min(numel, math.floor(numel * Fraction(str(density)))))
+    return min(numel, max(1, math.floor(numel * Fraction(str(density)))))
 
 
 def find(selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None) -> Found:
     with untouched(x):
-        return selector.find(x, Context(kernels=kernels, warm=warm))
+        return selector.find(x, Context(kernels=kernels, warm=warm, rng=np.random.default_rng(11)))
 
 
 def check_found(selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None) -> None:
-    """One selection: its form, its count, its passes, and that nothing larger was left behind."""
+    """One selection: its form (9), its count (13), its passes (18), and that nothing larger was left behind."""
     found = find(selector, x, kernels, warm)
     indices = found.selection.indices.tolist()
     assert indices == sorted(set(indices)), "indices are not ascending and unique"
     assert all(0 <= i < x.size for i in indices)
-    assert_takes(found.selection, x, indices)
-    check_count(selector, x, found)
-    check_nothing_larger_is_left(x, found)
-    assert found.passes <= getattr(selector, "max_passes", 0), "more passes than the limit"
+    check_values(selector, x, found)
+    if selector.is_by_magnitude:
+        check_count(selector, x, found, warm)
+        check_nothing_larger_is_left(x, found)
+    assert found.passes <= selector.pass_limit, "more passes than the limit"
     assert found.threshold is None or found.threshold >= 0.0
 
 
-def check_count(selector: Any, x: np.ndarray, found: Found) -> None:
+def check_values(selector: Any, x: np.ndarray, found: Found) -> None:
+    """The values are the entries' own; where others are sent, they have their signs, dtype and one magnitude (17)."""
+    if not selector.changes_values:
+        assert_takes(found.selection, x, found.selection.indices.tolist())
+        return
+    values = found.selection.values
+    assert values.dtype == x.dtype
+    assert np.isfinite(values).all()
+    assert np.array_equal(np.signbit(values), np.signbit(x[found.selection.indices]))
+    assert np.unique(np.abs(values)).size <= 1, "a message of signs has more than one magnitude"
+
+
+def check_count(selector: Any, x: np.ndarray, found: Found, warm: float | None) -> None:
+    """(13) The exact count, or inside the declared bounds, or what the last resort is to give."""
     count, nonzeros = found.selection.count, sum(v != 0 for v in x.tolist())
+    if not hasattr(selector, "density"):
+        limit = getattr(selector, "max_density", None)
+        assert count <= (nonzeros if limit is None else min(nonzeros, wanted(x.size, limit)))
+        return
     k = wanted(x.size, selector.density)
     exact = min(k, nonzeros)
     if selector.is_exact or nonzeros == 0:
         assert count == exact
         return
-    tolerance, cap = getattr(selector, "tolerance", None), getattr(selector, "cap", None)
-    if tolerance is not None:
-        low, high = (Fraction(str(bound)) * k for bound in tolerance)
+    is_reused = warm is not None and not found.passes and found.threshold == warm
+    if hasattr(selector, "tolerance"):
+        low, high = (Fraction(str(bound)) * k for bound in selector.tolerance)
+        low = 1 if is_reused else low
         assert count == exact if found.is_fallback else (low <= count <= high or count == exact)
-    if cap is not None:
-        assert 1 <= count <= cap * k
-        assert not found.is_fallback or count == int(cap * k)
+    if hasattr(selector, "bounds"):
+        assert 1 <= count <= Fraction(str(selector.bounds[1])) * k
+        assert not found.is_fallback or count == exact
+    if hasattr(selector, "cap"):
+        assert 1 <= count <= selector.cap * k
+        assert not found.is_fallback or count == int(selector.cap * k)
 
 
 def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
@@ -87,6 +110,12 @@ def check_everything(selector: Any, kernels: Any = reference) -> None:
         for _, x in vectors(dtype):
             for warm in WARM:
                 check_found(selector, x, kernels, warm)
+
+
+def check_what_it_ignores(selector: Any, kernels: Any = reference) -> None:
+    """(15) Of scale, signs and order, those that the selector says change nothing."""
+    for what in selector.ignores:
+        CHANGES[what](selector, kernels)
 
 
 def check_scaling_changes_nothing(selector: Any, kernels: Any = reference) -> None:
@@ -116,6 +145,13 @@ def check_order_changes_nothing(selector: Any, kernels: Any = reference) -> None
         assert sorted(here.tolist()) == sorted(there.tolist()), name
 
 
+CHANGES = {
+    "order": check_order_changes_nothing,
+    "scale": check_scaling_changes_nothing,
+    "signs": check_signs_change_nothing,
+}
+
+
 def check_searches_converge(selector: Any, passes: int, kernels: Any = reference) -> None:
     """On continuous data a threshold for the count exists, and the search finds it without falling back."""
     for name in SMOOTH:
@@ -127,8 +163,6 @@ def check_searches_converge(selector: Any, passes: int, kernels: Any = reference
 def check_selector(selector: Any) -> None:
     """All of the above at once: what the mutants are put to."""
     check_everything(selector)
-    check_scaling_changes_nothing(selector)
-    check_signs_change_nothing(selector)
-    check_order_changes_nothing(selector)
+    check_what_it_ignores(selector)
     if hasattr(selector, "max_passes"):
         check_searches_converge(selector, selector.max_passes)

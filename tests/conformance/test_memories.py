@@ -12,8 +12,9 @@ from hvd_sparse.core import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
-conserving = [case for case in cases.MEMORIES if MEMORIES.get(case.id).conserves]
+conserving = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves]
 memories = pytest.mark.parametrize("case", conserving, ids=str)
+all_memories = pytest.mark.parametrize("case", cases.MEMORIES, ids=str)
 buffers = pytest.mark.parametrize("rollback", [True, False], ids=["two-buffers", "one-buffer"])
 kinds = pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 
@@ -22,16 +23,16 @@ kinds = pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @buffers
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ALL)
-def test_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dtype, name):
+def test_1_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dtype, name):
     memory_checks.check_split_is_exact(case.create(MEMORIES), name, dtype, rollback=rollback)
 
 
-@memories
-def test_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
+@pytest.mark.parametrize("case", [case for case in conserving if case.create(MEMORIES).keeps_rounding], ids=str)
+def test_2_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
     memory_checks.check_rounding_stays(case.create(MEMORIES))
 
 
-@memories
+@all_memories
 @kinds
 def test_rolling_back_restores_the_old_bits(case, dense):
     memory_checks.check_roll_back_restores_bits(case.create(MEMORIES), dense=dense)
@@ -55,9 +56,9 @@ def test_a_dense_step_sends_everything_and_keeps_nothing(case, rollback):
     memory_checks.check_take_all_flushes(case.create(MEMORIES), rollback=rollback)
 
 
-@memories
+@all_memories
 @buffers
-def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
+def test_35_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
     spec = TensorSpec("t", (300,), "float32")
     first, second = (case.create(MEMORIES).create(spec, rollback=rollback) for _ in range(2))
     memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))
@@ -67,10 +68,11 @@ def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
     assert continued[0] == continued[1]
 
 
-@memories
+@all_memories
 @pytest.mark.parametrize(
     ("dtype", "kept_as"), [("float16", "f4"), ("bfloat16", "f4"), ("float32", "f4"), ("float64", "f8")]
 )
 def test_the_residual_is_float32_and_float64_for_float64(case, dtype, kept_as):
     arrays = case.create(MEMORIES).create(TensorSpec("t", (3, 4), dtype), rollback=True).arrays()
-    assert [(a.dtype, a.size) for a in arrays.values()] == [(np.dtype(kept_as), 12)]
+    assert {a.dtype for a in arrays.values()} <= {np.dtype(kept_as)}
+    assert all(a.size == 12 for a in arrays.values() if a.size)

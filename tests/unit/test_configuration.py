@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 
 import cases
@@ -14,6 +15,7 @@ from hvd_sparse.core.methods import METHODS, Methods
 from hvd_sparse.core.selectors.topk import TopK
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.papers import bibtex
+from hvd_sparse.registry import SELECTORS
 
 TOPK = {"id": "topk", "density": 0.25}
 SHARED = {
@@ -34,7 +36,9 @@ def create(**options):
 
 @pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 def test_a_configuration_comes_back_equal_from_json(case):
-    configuration = create(**{**SHARED, **LOCAL, "selector": {"id": case.id, "density": 0.1, **case.options}})
+    selector = case.create(SELECTORS, density=0.1)
+    schedule = SHARED["schedule"] if hasattr(selector, "density") else None
+    configuration = create(**{**SHARED, **LOCAL, "selector": selector, "schedule": schedule})
     again = Configuration.create(**json.loads(json.dumps(configuration.describe())))
     assert again == configuration
     assert (again.digest, again.checksum) == (configuration.digest, configuration.checksum)
@@ -143,20 +147,47 @@ class Recorder(Methods):
         return params, configuration, process_set
 
 
+SPECIAL = {
+    "dgc": {
+        "selector": {"id": "dgc_sampled", "density": 0.1},
+        "memory": {"id": "momentum_correction", "momentum": 0.9},
+    },
+    "redsync": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
+    "strom": {"selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True}},
+    "terngrad": {"memory": "none"},
+}
+"""Methods that are not the selector of their own name with error feedback."""
+
+
+def required(method):
+    """The options without a default."""
+    parameters = inspect.signature(getattr(Recorder, method)).parameters.values()
+    return {p.name: 0.1 for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_a_named_method_is_the_preset_of_its_selector(method):
-    params, configuration, process_set = getattr(Recorder, method)("p", density=0.1, min_numel=3, process_set="s")
+def test_a_named_method_is_the_preset_of_its_parts(method):
+    given = required(method)
+    params, configuration, process_set = getattr(Recorder, method)("p", **given, min_numel=3, process_set="s")
     assert (params, process_set) == ("p", "s")
-    assert configuration == create(selector={"id": method, "density": 0.1}, min_numel=3)
+    expected = {"selector": {"id": method, **given}, **SPECIAL.get(method, {})}
+    assert configuration == create(**expected, min_numel=3)
     assert bibtex(METHODS[method])
+
+
+def test_every_method_of_the_class_is_listed_with_its_paper():
+    not_methods = {"build", "from_config"}
+    assert set(METHODS) == {name for name in vars(Methods) if not name.startswith("_")} - not_methods
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_named_methods_have_no_default_density_and_no_unknown_options(method):
-    with pytest.raises(TypeError, match="density"):
-        getattr(Recorder, method)("p")
+    for option in required(method):
+        with pytest.raises(TypeError, match=option):
+            getattr(Recorder, method)("p")
+    assert set(required(method)) <= {"density", "threshold"}
     with pytest.raises(InvalidOption, match="unknown option 'densty'"):
-        getattr(Recorder, method)("p", density=0.1, densty=0.2)
+        getattr(Recorder, method)("p", **required(method), densty=0.2)
 
 
 def test_from_config_gives_the_configuration_back():

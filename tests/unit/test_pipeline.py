@@ -25,20 +25,20 @@ def pipeline_and_state(**options):
 
 def test_the_threshold_of_a_good_step_is_where_the_next_search_begins():
     pipeline, state = pipeline_and_state()
-    first = pipeline.send(state, draw("lognormal", 1_000), dense=False)
+    first = pipeline.send(state, draw("lognormal", 1_000), 0, 1, dense=False)
     state.commit()
     assert (state.threshold, state.steps) == (first.found.threshold, 1)
     state.memory.load({"residual": np.zeros(1_000, np.float32)})
-    again = pipeline.send(state, draw("lognormal", 1_000), dense=False)
+    again = pipeline.send(state, draw("lognormal", 1_000), 0, 1, dense=False)
     assert first.found.passes > 1
     assert (again.found.passes, again.found.threshold) == (1, first.found.threshold)
 
 
 def test_the_threshold_of_a_failed_step_is_forgotten():
     pipeline, state = pipeline_and_state()
-    first = pipeline.send(state, draw("normal", 1_000), dense=False)
+    first = pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
     state.commit()
-    failed = pipeline.send(state, 1000 * draw("normal", 1_000), dense=False)
+    failed = pipeline.send(state, 1000 * draw("normal", 1_000), 0, 1, dense=False)
     state.roll_back()
     assert failed.found.threshold != first.found.threshold
     assert (state.threshold, state.steps) == (first.found.threshold, 1)
@@ -48,9 +48,9 @@ def test_the_threshold_of_a_failed_step_is_forgotten():
 
 def test_a_dense_step_leaves_no_threshold_for_the_empty_residual_behind_it():
     pipeline, state = pipeline_and_state()
-    pipeline.send(state, draw("normal", 1_000), dense=False)
+    pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
     state.commit()
-    outgoing = pipeline.send(state, draw("normal", 1_000), dense=True)
+    outgoing = pipeline.send(state, draw("normal", 1_000), 0, 1, dense=True)
     state.commit()
     assert (state.threshold, outgoing.found, outgoing.frame, outgoing.entries) == (None, None, None, 1_000)
 
@@ -58,7 +58,7 @@ def test_a_dense_step_leaves_no_threshold_for_the_empty_residual_behind_it():
 @pytest.mark.parametrize("telemetry", [True, False])
 def test_the_norm_is_that_of_what_stays_and_only_on_demand(telemetry):
     pipeline, state = pipeline_and_state(telemetry=telemetry)
-    outgoing = pipeline.send(state, draw("normal", 1_000), dense=False)
+    outgoing = pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
     state.commit()
     residual = state.memory.arrays()["residual"].astype(float)
     assert outgoing.norm == (pytest.approx(np.sqrt((residual**2).sum()), rel=1e-5) if telemetry else 0.0)

@@ -123,7 +123,7 @@ def test_ranks_at_different_steps_are_told_so():
         session = start(collective)
         session.reduce(gradients(collective, 0))
         if collective.rank == FAULTY:
-            session.step.staging.settle_all()[0].restore(7, None)
+            session.step.staging.settle_all()[0].restore(7, None, None)
         with pytest.raises(RankMismatch, match=r"'t0'.*same step of the same configuration"):
             session.reduce(gradients(collective, 1))
 
@@ -147,9 +147,10 @@ def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_in_time(world_
             session.driver.decompress(reduced, ticket)
         return caught.value, time.monotonic() - started
 
-    for error, elapsed_s in worlds.run(world_size, script):
+    for rank, (error, elapsed_s) in enumerate(worlds.run(world_size, script)):
         assert isinstance(error, PeerFailure), error
-        assert f"rank {FAULTY}: UnknownGradient: which tensor is this?" in str(error)
+        where = "on this rank" if rank == FAULTY else f"rank {FAULTY}"
+        assert f"{where}: UnknownGradient: which tensor is this?" in str(error)
         assert elapsed_s < 0.5 * limit_s
 
 

@@ -33,7 +33,7 @@ class MemoryState(Protocol):
         """The step failed: as if it had not been."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The committed state, by name, for checkpoints: views, to be copied."""
+        """The committed state, by name, for checkpoints: views, to be copied.  What is kept back is "residual"."""
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """The reverse of ``arrays``."""

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import InvalidOption
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
+from ..counts import is_number
 from ..kernels import Kernels
 from ..staged import StagedArray
 
@@ -47,11 +48,12 @@ class LowPass:
     finishes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.beta <= 1:
+        if not is_number(self.beta) or not 0 < self.beta <= 1:
             raise InvalidOption(f"beta of LowPass is {self.beta!r}: a number in (0, 1]")
 
     @property
     def conserves(self) -> bool:
+        """Whether nothing is lost."""
         return self.beta == 1
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:

@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import InvalidOption
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
+from ..counts import check_number, check_truth, is_number
 from ..kernels import Kernels
 from ..staged import StagedArray
 
@@ -63,13 +64,14 @@ class MomentumCorrection:
     finishes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
+        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise InvalidOption(f"momentum of MomentumCorrection is {self.momentum!r}: a number in [0, 1)")
-        if self.weight_decay < 0 or (self.clip_norm is not None and not self.clip_norm > 0):
-            raise InvalidOption(
-                f"MomentumCorrection has weight_decay={self.weight_decay!r}, clip_norm={self.clip_norm!r}: "
-                "at least 0, and above 0 or None"
-            )
+        if not is_number(self.weight_decay) or self.weight_decay < 0:
+            raise InvalidOption(f"weight_decay of MomentumCorrection is {self.weight_decay!r}: a number, 0 or more")
+        if self.clip_norm is not None:
+            check_number(self.clip_norm, "clip_norm of MomentumCorrection", 0)
+        check_truth(self.nesterov, "nesterov of MomentumCorrection")
+        check_truth(self.masking, "masking of MomentumCorrection")
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)
@@ -159,9 +161,9 @@ class MomentumCorrectionState:
         self._masked = self._sent.values
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"momentum": self.momentum.old, "velocity": self.velocity.old, "decay": self.decay.old}
+        return {"momentum": self.momentum.old, "residual": self.velocity.old, "decay": self.decay.old}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.momentum.old[:] = arrays["momentum"]
-        self.velocity.old[:] = arrays["velocity"]
+        self.velocity.old[:] = arrays["residual"]
         self.decay.old[:] = arrays["decay"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...errors import InvalidOption
 from ...registry import SCHEDULES
-from ..counts import check_density
+from ..counts import check_density, check_whole
 
 
 @SCHEDULES.register("dense_warmup")
@@ -30,8 +29,7 @@ class DenseWarmup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", check_density(self.value))
-        if self.warmup_steps < 0:
-            raise InvalidOption(f"warmup_steps of DenseWarmup is {self.warmup_steps!r}: 0 or more")
+        check_whole(self.warmup_steps, "warmup_steps of DenseWarmup", 0)
 
     def density(self, step: int) -> float:
         return 1.0 if step < self.warmup_steps else self.value

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...errors import InvalidOption
 from ...registry import SCHEDULES
-from ..counts import check_density
+from ..counts import check_choice, check_density, check_whole
 
 FORMULAS = ("paper", "code")
 
@@ -45,12 +44,9 @@ class ExponentialWarmup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", check_density(self.value))
-        if self.formula not in FORMULAS:
-            raise InvalidOption(f"formula of ExponentialWarmup is {self.formula!r}: one of {', '.join(FORMULAS)}")
-        if self.stage_steps < 1 or self.stages < 0:
-            raise InvalidOption(
-                f"ExponentialWarmup has stage_steps={self.stage_steps!r}, stages={self.stages!r}: at least 1 and 0"
-            )
+        check_choice(self.formula, "formula of ExponentialWarmup", FORMULAS)
+        check_whole(self.stage_steps, "stage_steps of ExponentialWarmup", 1)
+        check_whole(self.stages, "stages of ExponentialWarmup", 0)
 
     def density(self, step: int) -> float:
         stage = step // self.stage_steps

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...errors import InvalidOption
 from ...registry import SCHEDULES
-from ..counts import check_density
+from ..counts import check_density, check_whole
 
 
 @SCHEDULES.register("piecewise")
@@ -28,6 +28,12 @@ class Piecewise:
     paper: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
+        for option in ("boundaries", "densities"):
+            given = getattr(self, option)
+            if not isinstance(given, (list, tuple)):
+                raise InvalidOption(f"{option} of Piecewise is {given!r}: a list of numbers")
+        for boundary in self.boundaries:
+            check_whole(boundary, "a boundary of Piecewise", 1)
         object.__setattr__(self, "boundaries", tuple(self.boundaries))
         object.__setattr__(self, "densities", tuple(check_density(d, "a density of Piecewise") for d in self.densities))
         rising = all(a < b for a, b in zip((0, *self.boundaries), self.boundaries))

@@ -26,7 +26,8 @@ class Found:
     ----------
     selection : the entries
     threshold : the magnitude cut that chose them, for the next step's warm start; None where there is none
-    passes : compare-and-count passes over the whole vector, without the pass that copies the entries out
+    passes : passes over the whole vector, without those for moments, mean and standard deviation and the one that
+        copies the entries out
     is_fallback : the search did not converge and exact top-k on its candidates chose
     memo : what else this tensor's next step is told, JSON-able
     """
@@ -80,7 +81,10 @@ class Selector:
     Attributes
     ----------
     paper : citation key, or None
-    is_exact : always the exact top-k
+    is_exact : the indices are always those of the exact top-k
+    is_by_magnitude : what is sent is at least as large as what stays, the lower index first where they are equal
+    ignores : what of "order", "scale" and "signs" may change in the vector without another entry being taken
+    pass_limit : passes that it never exceeds, whatever the data: the proof that it ends
     needs_rng : draws at random; has a ``seed``
     needs_gradient : tells this step's gradient from the residual, so the memory must add just these two
     is_unbiased : the expectation of what is sent is what was accumulated, so no residual is needed
@@ -90,17 +94,26 @@ class Selector:
 
     paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
+    is_by_magnitude: ClassVar[bool] = True
+    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale", "signs"})
     needs_rng: ClassVar[bool] = False
     needs_gradient: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = False
 
     @property
     def changes_values(self) -> bool:
+        """Whether other values are sent than the accumulated ones."""
         return False
 
     @property
     def has_shared_indices(self) -> bool:
+        """Whether all ranks select the same indices."""
         return False
+
+    @property
+    def pass_limit(self) -> int:
+        """How many passes it takes at most."""
+        return 0
 
     def select(
         self,

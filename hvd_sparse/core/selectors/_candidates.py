@@ -25,7 +25,7 @@ def take_bounded(
     """
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
-    threshold = min(threshold, moments.abs_max)
+    threshold = max(0.0, min(threshold, moments.abs_max))
     selection = context.kernels.take_at_least(accumulated, threshold)
     if selection.count <= most:
         return Found(selection, threshold, passes)

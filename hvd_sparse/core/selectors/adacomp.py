@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection, TensorSpec
+from ..counts import check_whole
 from ._base import Context, Found, Selector
 
 CONVOLUTION_BIN, OTHER_BIN = 50, 500
@@ -33,7 +33,7 @@ class AdaComp(Selector):
     The density adapts to the data, so it is not asked for.  A bin of zeros sends nothing.
     Memories keep accumulated - sent at the sent entries: the common scale overshoots in quiet bins.
 
-    Cost: one pass for the bins' maxima, one to compare.
+    Cost: one pass for the bins' maxima, one to compare and take.
 
     Paper: chen2018adacomp.
     """
@@ -42,14 +42,20 @@ class AdaComp(Selector):
 
     paper: ClassVar[str | None] = "chen2018adacomp"
     needs_gradient: ClassVar[bool] = True
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
 
     def __post_init__(self) -> None:
-        if self.bin_length is not None and (not isinstance(self.bin_length, int) or self.bin_length < 1):
-            raise InvalidOption(f"bin_length of AdaComp is {self.bin_length!r}: at least 1 entry, or None")
+        if self.bin_length is not None:
+            check_whole(self.bin_length, "bin_length of AdaComp", 1)
 
     @property
     def changes_values(self) -> bool:
         return True
+
+    @property
+    def pass_limit(self) -> int:
+        return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient
@@ -57,7 +63,7 @@ class AdaComp(Selector):
         maxima, selection = context.kernels.take_bins(accumulated, gradient, length)
         scale = accumulated.dtype.type(maxima.mean(dtype=np.float64)) if maxima.size else 0
         values = np.copysign(scale, selection.values)
-        return Found(Selection(selection.indices, values, selection.numel), passes=2)
+        return Found(Selection(selection.indices, values, selection.numel), passes=1)
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ..counts import check_whole
 from ._base import Context, DensitySelector, Found
 
 
@@ -34,11 +34,16 @@ class Chunked(DensitySelector):
     chunk_length: int = 512
 
     paper: ClassVar[str | None] = "sun2019csc"
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.chunk_length, int) or self.chunk_length < 1:
-            raise InvalidOption(f"chunk_length of Chunked is {self.chunk_length!r}: at least 1 entry")
+        check_whole(self.chunk_length, "chunk_length of Chunked", 1)
+
+    @property
+    def pass_limit(self) -> int:
+        return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         norms = context.kernels.chunk_norms(accumulated, self.chunk_length)

@@ -12,6 +12,8 @@ from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection
 from .. import reference
+from ..counts import check_density, check_whole
+from ..search import is_tolerance
 from ._base import Context, DensitySelector, Found
 from ._candidates import largest_of
 
@@ -49,15 +51,22 @@ class DgcSampled(DensitySelector):
 
     paper: ClassVar[str | None] = "lin2018dgc"
     needs_rng: ClassVar[bool] = True
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not is_tolerance(self.bounds) or self.bounds[0] == 1:
+            raise InvalidOption(
+                f"bounds of DgcSampled is {self.bounds!r}: two numbers (low, high) with 0 < low < 1 <= high"
+            )
         object.__setattr__(self, "bounds", tuple(self.bounds))
-        low, high = self.bounds
-        if not 0 < low < 1 <= high:
-            raise InvalidOption(f"bounds of DgcSampled are {self.bounds!r}: (low, high) with 0 < low < 1 <= high")
-        if not 0 < self.sample_density <= 1:
-            raise InvalidOption(f"sample_density of DgcSampled is {self.sample_density!r}: a number in (0, 1]")
+        check_density(self.sample_density, "sample_density of DgcSampled")
+        check_whole(self.max_rounds, "max_rounds of DgcSampled", 0)
+        check_whole(self.seed, "seed of DgcSampled", 0)
+
+    @property
+    def pass_limit(self) -> int:
+        return 1 + self.max_rounds
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)

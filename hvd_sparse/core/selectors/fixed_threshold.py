@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection
-from ..counts import check_density, count_from_density
+from ..counts import check_density, check_number, check_truth, count_from_density
 from ._base import Context, Found, Selector
 from ._candidates import take_bounded
 
@@ -41,11 +40,12 @@ class FixedThreshold(Selector):
     signs_only: bool = False
 
     paper: ClassVar[str | None] = "sahu2021rethinking"
+    ignores: ClassVar[frozenset[str]] = frozenset({"order", "signs"})
 
     def __post_init__(self) -> None:
-        if not self.threshold > 0:
-            raise InvalidOption(f"threshold of FixedThreshold is {self.threshold!r}: a magnitude above 0")
+        check_number(self.threshold, "threshold of FixedThreshold", 0)
         check_density(self.max_density, "max_density of FixedThreshold")
+        check_truth(self.signs_only, "signs_only of FixedThreshold")
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most = count_from_density(accumulated.size, self.max_density)

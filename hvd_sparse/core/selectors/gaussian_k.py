@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ..counts import check_cap, check_choice
 from ._base import Context, DensitySelector, Found
 from ._candidates import take_bounded
 
@@ -44,15 +44,16 @@ class GaussianK(DensitySelector):
     cap: float = 8.0
 
     paper: ClassVar[str | None] = "shi2019understanding"
+    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise InvalidOption(f"variant of GaussianK is {self.variant!r}: one of {', '.join(VARIANTS)}")
-        if not self.cap >= 1:
-            raise InvalidOption(
-                f"cap of GaussianK is {self.cap!r}: it bounds the entries sent at cap * k, so at least 1"
-            )
+        check_choice(self.variant, "variant of GaussianK", VARIANTS)
+        check_cap(self.cap, "GaussianK")
+
+    @property
+    def pass_limit(self) -> int:
+        return VARIANTS[self.variant].rounds
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         rule = VARIANTS[self.variant]

@@ -64,6 +64,10 @@ class LdteBs(DensitySelector):
         if not isinstance(self.warm_start, bool):
             raise InvalidOption(f"warm_start of LdteBs is {self.warm_start!r}: True or False")
 
+    @property
+    def pass_limit(self) -> int:
+        return self.max_passes
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels = context.kernels
         count = self.count(accumulated.size)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...registry import SELECTORS
+from ...types import Selection
 from ._base import Context, DensitySelector, Found
 from ._candidates import largest_of
 
@@ -40,8 +41,14 @@ class RadixSelect(DensitySelector):
     paper: ClassVar[str | None] = "alabi2012fast"
     is_exact: ClassVar[bool] = True
 
+    @property
+    def pass_limit(self) -> int:
+        return 64 // DIGIT_BITS
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
+        if not wanted:
+            return Found(Selection.empty(accumulated.size, accumulated.dtype))
         total_bits = 8 * accumulated.itemsize
         prefix, missing, passes = 0, wanted, 0
         for shift in range(total_bits - DIGIT_BITS, -1, -DIGIT_BITS):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...registry import SELECTORS
+from ..counts import check_truth, check_whole
 from ._base import Context, DensitySelector, Found
 
 
@@ -39,6 +40,13 @@ class RandomK(DensitySelector):
 
     paper: ClassVar[str | None] = "stich2018sparsified"
     needs_rng: ClassVar[bool] = True
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_truth(self.shared_seed, "shared_seed of RandomK")
+        check_whole(self.seed, "seed of RandomK", 0)
 
     @property
     def has_shared_indices(self) -> bool:

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ..counts import check_whole
 from ..search import band_around, search_threshold
 from ._base import Context, DensitySelector, Found
 from ._candidates import largest_of
@@ -32,7 +32,8 @@ class RedsyncSearch(DensitySelector):
     A threshold that is used again is dropped when it selects nothing, or more than 2k entries.
     Below the mean the search goes on down to 0, where the paper's ends and takes what it has.
 
-    Cost: one pass for the moments, one a halving, one to take the entries; when reusing, the last only.
+    Cost: one pass for the moments, one a halving, one to take the entries; when reusing, the last only, which is lost where the
+    threshold is dropped.
 
     Paper: fang2019redsync.  Departs: from a widely copied code that raises the threshold where too few entries reach
     it; the number of steps of reuse is not known to us.
@@ -46,35 +47,34 @@ class RedsyncSearch(DensitySelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reuse_steps < 0 or self.max_passes < 1:
-            raise InvalidOption(
-                f"RedsyncSearch has reuse_steps={self.reuse_steps!r}, max_passes={self.max_passes!r}: at least 0 and 1"
-            )
+        check_whole(self.reuse_steps, "reuse_steps of RedsyncSearch", 0)
+        check_whole(self.max_passes, "max_passes of RedsyncSearch", 1)
+
+    @property
+    def pass_limit(self) -> int:
+        return self.max_passes
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
-        reused = self._reuse(accumulated, wanted, context)
-        return reused if reused is not None else self._search(accumulated, wanted, context)
-
-    def _reuse(self, accumulated: np.ndarray, wanted: int, context: Context) -> Found | None:
         age = context.memo or 0
         if not context.warm or age >= self.reuse_steps:
-            return None
+            return self._search(accumulated, wanted, context, 0)
         selection = context.kernels.take_at_least(accumulated, context.warm)
-        if not 0 < selection.count <= 2 * wanted:
-            return None
-        return Found(selection, context.warm, memo=age + 1)
+        if 0 < selection.count <= 2 * wanted:
+            return Found(selection, context.warm, memo=age + 1)
+        return self._search(accumulated, wanted, context, 1)
 
-    def _search(self, accumulated: np.ndarray, wanted: int, context: Context) -> Found:
+    def _search(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
         kernels = context.kernels
         moments = context.moments_of(accumulated)
         band = band_around(wanted, self.tolerance)
         if moments.nonzeros <= band.most:
-            return Found(kernels.take_at_least(accumulated, 0.0))
+            return Found(kernels.take_at_least(accumulated, 0.0), passes=passes)
         middle = 0.5 * (moments.abs_mean + moments.abs_max)
-        result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", self.max_passes)
+        result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", self.max_passes - passes)
+        passes += result.passes
         selection = kernels.take_at_least(accumulated, result.threshold)
         if result.converged:
-            return Found(selection, result.threshold, result.passes, memo=0)
+            return Found(selection, result.threshold, passes, memo=0)
         selection = largest_of(selection, wanted)
-        return Found(selection, None, result.passes, is_fallback=True)
+        return Found(selection, None, passes, is_fallback=True)

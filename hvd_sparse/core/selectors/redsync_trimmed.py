@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ..counts import check_number
 from ._base import Context, DensitySelector, Found
 from ._candidates import largest_of
 
@@ -41,8 +42,11 @@ class RedsyncTrimmed(DensitySelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.step < 1:
-            raise InvalidOption(f"step of RedsyncTrimmed is {self.step!r}: a number between 0 and 1")
+        check_number(self.step, "step of RedsyncTrimmed", 0, 1)
+
+    @property
+    def pass_limit(self) -> int:
+        return math.ceil(1 / self.step)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)

@@ -8,8 +8,8 @@ from typing import Callable, ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
+from ..counts import check_cap, check_choice, check_number, check_whole
 from ..gamma import tail_quantile
 from ..kernels import Tail
 from ._base import Context, DensitySelector, Found
@@ -84,12 +84,15 @@ class Sidco(DensitySelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.distribution not in FITS:
-            raise InvalidOption(f"distribution of Sidco is {self.distribution!r}: one of {', '.join(FITS)}")
-        if self.stages < 1 or self.adapt_every < 0 or not 0 < self.first_ratio < 1 or not self.cap >= 1:
-            raise InvalidOption(
-                f"{self!r}: stages and cap are at least 1, adapt_every at least 0, first_ratio in (0, 1)"
-            )
+        check_choice(self.distribution, "distribution of Sidco", FITS)
+        check_whole(self.stages, "stages of Sidco", 1)
+        check_whole(self.adapt_every, "adapt_every of Sidco", 0)
+        check_number(self.first_ratio, "first_ratio of Sidco", 0, 1)
+        check_cap(self.cap, "Sidco")
+
+    @property
+    def pass_limit(self) -> int:
+        return max(self.stages, self._most_stages())
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)

@@ -34,6 +34,7 @@ class Stc(DensitySelector):
     """
 
     paper: ClassVar[str | None] = "sattler2019stc"
+    is_exact: ClassVar[bool] = True
 
     @property
     def changes_values(self) -> bool:

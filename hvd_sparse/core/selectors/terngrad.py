@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection
+from ..counts import check_number, check_whole
 from ._base import Context, Found, Selector
 
 
@@ -41,10 +41,13 @@ class TernGrad(Selector):
     paper: ClassVar[str | None] = "wen2017terngrad"
     needs_rng: ClassVar[bool] = True
     is_unbiased: ClassVar[bool] = True
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale"})
 
     def __post_init__(self) -> None:
-        if self.clip is not None and not self.clip > 0:
-            raise InvalidOption(f"clip of TernGrad is {self.clip!r}: standard deviations above 0, or None")
+        if self.clip is not None:
+            check_number(self.clip, "clip of TernGrad", 0)
+        check_whole(self.seed, "seed of TernGrad", 0)
 
     @property
     def changes_values(self) -> bool:
