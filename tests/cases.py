@@ -35,7 +35,7 @@ SELECTORS = (
     Case("gaussian_k"),
     Case("gaussian_k", {"variant": "improved"}),
     Case("dgc_sampled"),
-    Case("dgc_sampled", {"sample_density": 0.3, "max_rounds": 2}),
+    Case("dgc_sampled", {"sample_density": 0.05, "max_rounds": 2}),
     Case("redsync_trimmed"),
     Case("redsync_search"),
     Case("redsync_search", {"reuse_steps": 0, "max_passes": 4}),

@@ -49,6 +49,7 @@ class TensorState:
 
     def roll_back(self) -> None:
         self.memory.roll_back()
+        self._new = (self.threshold, self.memo)
 
 
 @dataclass(frozen=True)

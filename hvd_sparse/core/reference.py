@@ -31,12 +31,12 @@ def tail(x: np.ndarray, threshold: float) -> Tail:
     magnitudes = np.abs(x)
     rounded = x.dtype.type(threshold)
     above = magnitudes[magnitudes >= rounded] if rounded > 0 else magnitudes[magnitudes > 0]
-    excesses = above.astype(np.float64) - float(rounded)
-    if not excesses.size:
+    if not above.size:
         return Tail(0, 0.0, 0.0, 0.0)
-    positive = excesses[excesses > 0]
-    mean_log = float(np.log(positive).mean()) if positive.size else 0.0
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # infinite entries give NaN
+        excesses = above.astype(np.float64) - float(rounded)
+        positive = excesses[excesses > 0]
+        mean_log = float(np.log(positive).mean()) if positive.size else 0.0
         return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
 

@@ -21,7 +21,14 @@ SHAPES = ((40, 30), (17,), (3, 4, 5), (), (1, 1))
 def configuration_of(case, density, **options):
     """The configuration of a selector from ``cases``."""
     plain = configure(density=density, **options).describe()
-    return Configuration.create(**{**plain, "selector": case.create(SELECTORS, density=density)})
+    selector = case.create(SELECTORS, density=density)
+    schedule = plain["schedule"] if hasattr(selector, "density") else None
+    return Configuration.create(**{**plain, "selector": selector, "schedule": schedule})
+
+
+def sends_all_at_density_one(case):
+    selector = case.create(SELECTORS, density=1.0)
+    return hasattr(selector, "density") and not selector.changes_values
 
 
 def train(collective, configuration, specs, steps, draw=normals, average=True):
@@ -46,8 +53,11 @@ def settings_of_a_world(draw):
 
 @settings(max_examples=40)
 @given(world=settings_of_a_world())
-def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
-    """N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on 2**i ranks."""
+def test_3_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
+    """(3) N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on 2**i ranks.
+
+    Within rounding, where other values are sent than those accumulated.
+    """
     specs, steps, size = world["specs"], world["steps"], world["world_size"]
     configuration = configuration_of(world["selector"], world["density"], rollback=world["rollback"])
     outcomes = worlds.run(size, lambda c: train(c, configuration, specs, steps, integers))
@@ -57,7 +67,8 @@ def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
         )
         averages = sum(reduced[spec.key].astype(float) for reduced in outcomes[0][0])
         kept = sum(left[spec.key].astype(float) for _, left, _ in outcomes).reshape(spec.shape)
-        assert (size * averages + kept).tolist() == given_in.tolist()
+        slack = 1e-5 * size * steps * 10 if configuration.selector.changes_values else 0
+        np.testing.assert_allclose(size * averages + kept, given_in, rtol=0, atol=slack)
 
 
 @selectors
@@ -82,7 +93,7 @@ def test_the_sum_is_taken_in_rank_order():
     assert worlds.run(3, script) == [[0.0]] * 3
 
 
-@selectors
+@pytest.mark.parametrize("selector", [case for case in cases.SELECTORS if sends_all_at_density_one(case)], ids=str)
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_density_one_is_the_dense_reduction(selector, world_size, average):

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...errors import InvalidOption
 from ...registry import SELECTORS
-from ...types import Selection
 from .. import reference
 from ..counts import check_density, check_whole
 from ..search import is_tolerance
@@ -70,9 +69,9 @@ class DgcSampled(DensitySelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
-        if not moments.nonzeros:
-            return Found(Selection.empty(accumulated.size, accumulated.dtype))
         wanted = self.count(accumulated.size)
+        if moments.nonzeros <= wanted:
+            return Found(context.kernels.take_at_least(accumulated, 0.0))
         low, high = self.bounds
         threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
         count, passes = context.kernels.count_at_least(accumulated, threshold), 1

@@ -59,10 +59,12 @@ class GaussianK(DensitySelector):
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
+        if moments.nonzeros <= wanted:
+            return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
-        threshold = mean + std * NormalDist().inv_cdf(1 - min(self.density, 1 - 1e-12) / 2)
+        threshold = mean + std * NormalDist().inv_cdf(1 - self.density / 2)
         passes = 0
-        while passes < rule.rounds and moments.nonzeros:
+        while passes < rule.rounds:
             count = context.kernels.count_at_least(accumulated, threshold)
             passes += 1
             if count < rule.least * wanted:

@@ -59,7 +59,8 @@ class RedsyncSearch(DensitySelector):
         age = context.memo or 0
         if not context.warm or age >= self.reuse_steps:
             return self._search(accumulated, wanted, context, 0)
-        selection = context.kernels.take_at_least(accumulated, context.warm)
+        threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
+        selection = context.kernels.take_at_least(accumulated, threshold)
         if 0 < selection.count <= 2 * wanted:
             return Found(selection, context.warm, memo=age + 1)
         return self._search(accumulated, wanted, context, 1)

@@ -1,0 +1,60 @@
+"""Parts that would silently do something else than their papers say cannot be joined."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import MEMORIES, SELECTORS
+
+PAIRS = [(selector, memory) for selector in cases.SELECTORS for memory in cases.MEMORIES]
+
+
+@pytest.mark.parametrize(("selector", "memory"), PAIRS, ids=str)
+def test_selectors_and_memories_join_where_their_declarations_allow_it(selector, memory):
+    chosen, kept = selector.create(SELECTORS, density=0.1), memory.create(MEMORIES)
+    forgets = chosen.changes_values and not kept.keeps_rounding and not chosen.is_unbiased
+    mistakes = chosen.needs_gradient and not kept.adds_gradient
+    if forgets or mistakes:
+        with pytest.raises(InvalidOption, match=r"use memory='error_feedback'"):
+            Configuration.create(selector=chosen, memory=kept)
+    else:
+        assert Configuration.create(selector=chosen, memory=kept).selector == chosen
+
+
+@pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
+@pytest.mark.parametrize("schedule", [case for case in cases.SCHEDULES], ids=str)
+def test_a_schedule_is_refused_by_a_selector_that_decides_by_itself(selector, schedule):
+    chosen = selector.create(SELECTORS, density=0.1)
+    described = {"id": schedule.id, **schedule.options}
+    if hasattr(chosen, "density"):
+        assert Configuration.create(selector=chosen, schedule=described).density(0) is not None
+    else:
+        with pytest.raises(InvalidOption, match="leave out schedule"):
+            Configuration.create(selector=chosen, schedule=described)
+        assert Configuration.create(selector=chosen).density(0) is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "memory", "is_refused"),
+    [
+        ({"id": "stc", "density": 0.1}, "none", True),
+        ({"id": "ef_sign"}, "none", True),
+        ({"id": "adacomp"}, "none", True),
+        ({"id": "adacomp"}, "momentum_correction", True),
+        ({"id": "fixed_threshold", "threshold": 1.0, "signs_only": True}, "none", True),
+        ({"id": "fixed_threshold", "threshold": 1.0}, "none", False),
+        ({"id": "terngrad"}, "none", False),
+        ({"id": "random_k", "density": 0.1}, "none", False),
+        ({"id": "dgc_sampled", "density": 0.1}, "momentum_correction", False),
+    ],
+    ids=str,
+)
+def test_the_joins_that_the_literature_makes_and_those_that_nobody_may(selector, memory, is_refused):
+    if is_refused:
+        with pytest.raises(InvalidOption):
+            Configuration.create(selector=selector, memory=memory)
+    else:
+        Configuration.create(selector=selector, memory=memory)

@@ -1,0 +1,131 @@
+"""Invariants 4 and 5: DGC's memory against momentum SGD, ScaleCom's against its recursion."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from conformance.memory_checks import every_nth
+from distributions import draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import Selection, TensorSpec
+
+NUMEL, STEPS, RATE, MOMENTUM = 60, 25, 0.1, 0.9
+SPEC = TensorSpec("t", (NUMEL,), "float64")
+START = draw("uniform", NUMEL, "float64")
+
+nesterov_or_not = pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
+decays = pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+
+
+def gradient(parameter, step):
+    return draw("normal", NUMEL, "float64", step) + 0.3 * parameter
+
+
+def everything(x):
+    return Selection(np.arange(x.size, dtype=np.uint32), x.copy(), x.size)
+
+
+def sent_sparse(state, given, parameter):
+    accumulated = state.compensate(given, reference)
+    selection = everything(accumulated)
+    state.update(selection, True, reference)
+    return state.finish(selection.values, parameter, True, reference)
+
+
+def sent_dense(state, given, parameter):
+    state.compensate(given, reference)
+    return state.finish(state.take_all(), parameter, True, reference)
+
+
+def never_compressed(state, given, parameter):
+    return state.finish(given, parameter, False, reference)
+
+
+def corrected(send, **options):
+    """The parameter after training with one rank that sends everything."""
+    state = MEMORIES.create("momentum_correction", momentum=MOMENTUM, **options).create(SPEC, rollback=True)
+    parameter = START.copy()
+    for step in range(STEPS):
+        applied = send(state, gradient(parameter, step), parameter)
+        state.commit()
+        parameter = parameter - RATE * applied
+    return parameter
+
+
+def sgd(momentum, nesterov=False, weight_decay=0.0):
+    """The same with an optimizer's momentum, as every framework defines it."""
+    parameter, buffer = START.copy(), np.zeros(NUMEL)
+    for step in range(STEPS):
+        d = gradient(parameter, step) + weight_decay * parameter
+        buffer = momentum * buffer + d
+        parameter = parameter - RATE * (d + momentum * buffer if nesterov else buffer)
+    return parameter
+
+
+@nesterov_or_not
+@decays
+@pytest.mark.parametrize("send", [sent_sparse, sent_dense, never_compressed])
+def test_5_without_masking_sending_everything_is_momentum_sgd(send, nesterov, weight_decay):
+    got = corrected(send, nesterov=nesterov, weight_decay=weight_decay, masking=False)
+    np.testing.assert_allclose(got, sgd(MOMENTUM, nesterov, weight_decay), rtol=1e-6)
+
+
+@nesterov_or_not
+def test_5_dense_steps_keep_the_velocity_even_with_masking(nesterov):
+    np.testing.assert_allclose(corrected(sent_dense, nesterov=nesterov), sgd(MOMENTUM, nesterov), rtol=1e-6)
+
+
+def test_5_with_masking_sending_everything_is_plain_sgd():
+    np.testing.assert_allclose(corrected(sent_sparse), sgd(0.0), rtol=1e-6)
+    assert not np.allclose(corrected(sent_sparse), sgd(MOMENTUM), rtol=1e-2)
+
+
+def test_5_without_momentum_it_is_error_feedback_bit_for_bit():
+    states = [
+        part.create(TensorSpec("t", (NUMEL,), "float32"), rollback=True)
+        for part in (MEMORIES.create("momentum_correction", momentum=0.0), MEMORIES.create("error_feedback"))
+    ]
+    for step in range(STEPS):
+        accumulated = [state.compensate(draw("laplace", NUMEL, seed=step), reference).copy() for state in states]
+        assert accumulated[0].tobytes() == accumulated[1].tobytes()
+        for state in states:
+            state.update(every_nth(accumulated[0], 3), True, reference)
+            state.commit()
+
+
+def test_masking_forgets_the_velocity_of_what_was_sent_and_of_nothing_else():
+    state = MEMORIES.create("momentum_correction").create(SPEC, rollback=True)
+    given = draw("normal", NUMEL, "float64")
+    state.update(every_nth(state.compensate(given, reference), 3), True, reference)
+    state.commit()
+    expected = np.where(np.arange(NUMEL) % 3 == 0, 0.0, given)
+    assert state.arrays()["momentum"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 4, 16])
+def test_gradients_are_clipped_to_the_norm_over_the_root_of_the_world_size(world_size):
+    memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
+    given = draw("normal", NUMEL, "float64")
+    long = memory.create(SPEC, rollback=True).compensate(100 * given, reference, world_size)
+    assert math.isclose(np.linalg.norm(long), 2.0 / math.sqrt(world_size), rel_tol=1e-9)
+    short = memory.create(SPEC, rollback=True).compensate(1e-3 * given, reference, world_size)
+    assert short.tolist() == (1e-3 * given).tolist()
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
+def test_4_the_low_pass_memory_follows_its_recursion(beta):
+    """Sent: m' = (1 - beta) m; not sent: m' = m + beta g."""
+    state = MEMORIES.create("low_pass", beta=beta).create(SPEC, rollback=True)
+    memory = np.zeros(NUMEL)
+    for step in range(STEPS):
+        given = draw("normal", NUMEL, "float64", step)
+        sent = every_nth(state.compensate(given, reference), 4)
+        state.update(sent, True, reference)
+        state.commit()
+        is_sent = np.isin(np.arange(NUMEL), sent.indices)
+        memory = np.where(is_sent, (1 - beta) * memory, memory + beta * given)
+        np.testing.assert_allclose(state.arrays()["residual"], memory, rtol=1e-12, atol=1e-12)

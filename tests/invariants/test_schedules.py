@@ -1,0 +1,99 @@
+"""Invariant 32: densities are pure functions of the step, and a switch to dense steps and back loses nothing."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+import worlds
+from worlds import configure, integers, residuals, tensors
+
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import SCHEDULES
+
+
+@pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
+def test_32_a_schedule_is_a_pure_function_of_the_step(case):
+    schedule = case.create(SCHEDULES)
+    steps = [10**9, 0, 5, 99, 5, 0, 10**9]
+    assert [schedule.density(s) for s in steps] == [case.create(SCHEDULES).density(s) for s in steps]
+    assert all(0 < schedule.density(s) <= 1 for s in range(120))
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("paper", [0.25, 0.0625, 0.015625, 0.00390625, 0.001, 0.001]),
+        ("code", [0.31622776602, 0.1, 0.031622776602, 0.01, 0.0031622776602, 0.001]),
+    ],
+)
+def test_32_both_published_warm_ups_have_their_published_values(formula, expected):
+    schedule = SCHEDULES.create("exponential_warmup", value=0.001, stage_steps=7, formula=formula)
+    assert [schedule.density(7 * stage) for stage in range(6)] == pytest.approx(expected, rel=1e-9)
+    assert [schedule.density(7 * stage + 6) for stage in range(6)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_warm_up_of_no_stages_is_no_warm_up():
+    assert SCHEDULES.create("exponential_warmup", value=0.01, stage_steps=1, stages=0).density(0) == 0.01
+
+
+def test_piecewise_densities_change_exactly_at_their_boundaries():
+    schedule = SCHEDULES.create("piecewise", boundaries=[2, 5], densities=[1.0, 0.1, 0.01])
+    assert [schedule.density(s) for s in range(7)] == [1.0, 1.0, 0.1, 0.1, 0.1, 0.01, 0.01]
+
+
+def test_a_dense_warm_up_ends_after_its_steps():
+    schedule = SCHEDULES.create("dense_warmup", value=0.01, warmup_steps=3)
+    assert [schedule.density(s) for s in range(5)] == [1.0, 1.0, 1.0, 0.01, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("id", "options"),
+    [
+        ("dense_warmup", {"value": 0.1, "warmup_steps": -1}),
+        ("dense_warmup", {"value": 0.1, "warmup_steps": 1.5}),
+        ("exponential_warmup", {"value": 0.1, "stage_steps": 0}),
+        ("exponential_warmup", {"value": 0.1, "stage_steps": True}),
+        ("exponential_warmup", {"value": 0.1, "stage_steps": 1, "stages": -1}),
+        ("exponential_warmup", {"value": 0.1, "stage_steps": 1, "formula": "mine"}),
+        ("piecewise", {"boundaries": [5, 2], "densities": [1, 0.1, 0.1]}),
+        ("piecewise", {"boundaries": [0], "densities": [1, 0.1]}),
+        ("piecewise", {"boundaries": [2], "densities": [0.1]}),
+        ("piecewise", {"boundaries": ["soon"], "densities": [1, 0.1]}),
+        ("piecewise", {"boundaries": 3, "densities": [1, 0.1]}),
+        ("piecewise", {"boundaries": [2], "densities": [1, 2]}),
+    ],
+    ids=str,
+)
+def test_schedules_that_no_run_could_follow_are_refused(id, options):
+    with pytest.raises(InvalidOption, match=SCHEDULES.get(id).__name__):
+        SCHEDULES.create(id, **options)
+
+
+SWITCHES = {"id": "piecewise", "boundaries": (3, 6, 8), "densities": (0.1, 0.9, 0.1, 1.0)}
+WARM_UP = {"id": "exponential_warmup", "value": 0.01, "stage_steps": 2}
+
+
+@pytest.mark.parametrize("memory", ["error_feedback", {"id": "momentum_correction", "momentum": 0.0}], ids=str)
+@pytest.mark.parametrize(("schedule", "dense_steps"), [(SWITCHES, 5), (WARM_UP, 2)], ids=["switches", "warm-up"])
+def test_3_and_34_steps_that_run_dense_send_the_residual_and_lose_nothing(schedule, dense_steps, memory):
+    """On 4 ranks a density of 1/4 runs dense; whole numbers, so that the sums are exact."""
+    specs, steps = tensors((40, 25)), 10
+    configuration = configure("dgc_sampled", 0.1, schedule=schedule, memory=memory, allow_dense=True)
+
+    def script(collective):
+        session = Session(configuration, specs, collective)
+        given, reduced, left = 0, 0, []
+        for step in range(steps):
+            gradient = integers(specs, collective.rank, step)
+            given = given + gradient["t0"].astype(float)
+            reduced = reduced + session.reduce(gradient)["t0"].astype(float)
+            left.append(residuals(session)["t0"])
+        return given, reduced, left, session.step.stats.report(None)["dense_steps"]
+
+    outcomes = worlds.run(4, script)
+    kept = sum(left[-1].astype(float) for _, _, left, _ in outcomes).reshape(40, 25)
+    assert (4 * outcomes[0][1] + kept).tolist() == sum(given for given, *_ in outcomes).tolist()
+    for _, _, left, dense in outcomes:
+        assert dense == dense_steps
+        assert sum(not residual.any() for residual in left) == dense_steps
