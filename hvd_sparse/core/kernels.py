@@ -99,7 +99,7 @@ class Kernels(Protocol):
     def take_bins(self, accumulated: np.ndarray, gradient: np.ndarray, length: int) -> tuple[np.ndarray, Selection]:
         """Every bin's largest |accumulated|, and the entries whose |accumulated + gradient| reaches their bin's.
 
-        Bins are of ``length`` entries, the last one shorter; a bin of zeros gives none.
+        Bins are of ``length`` entries, the last one shorter; zeros are never taken.
         """
 
     def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:

@@ -93,7 +93,8 @@ def take_bins(accumulated: np.ndarray, gradient: np.ndarray, length: int) -> tup
         return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
     maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
     limits = np.repeat(maxima, length)[: accumulated.size]
-    return maxima, _take(accumulated, (np.abs(accumulated + gradient) >= limits) & (limits > 0))
+    reaches = np.abs(accumulated + gradient) >= limits
+    return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
 
 
 def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import ALL, draw
 
 from hvd_sparse.types import Selection
@@ -172,4 +173,6 @@ def check_kernels(kernels: Any) -> None:
         check_infinity_is_reported(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR:
+                check(kernels, x)
+            for check in ON_FINITE_DATA if np.isfinite(x).all() else ():
                 check(kernels, x)

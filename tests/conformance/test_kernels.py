@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conformance import kernel_checks
 from conformance.kernel_checks import PER_VECTOR, vectors
+from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
 
 from hvd_sparse.registry import ENGINES
@@ -25,6 +26,14 @@ def test_kernel_does_what_its_contract_says(kernels, check, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("check", ON_FINITE_DATA, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
+    for x in vectors(dtype):
+        if np.isfinite(x).all():
+            check(kernels, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_kernels_accept_read_only_vectors(kernels, dtype):
     x = draw("normal", 100, dtype)
     x.flags.writeable = False
@@ -37,6 +46,8 @@ def test_kernels_accept_read_only_vectors(kernels, dtype):
     kernels.compensate(x, x, np.empty_like(x))
     kernels.clear(x.copy(), indices)
     kernels.scatter_add(x.copy(), indices, x[:5])
+    for check in ON_FINITE_DATA:
+        check(kernels, x)
 
 
 def test_thresholds_are_rounded_to_float32_before_they_are_compared(kernels):

@@ -30,7 +30,7 @@ class AdaComp(Selector):
 
     Notes
     -----
-    The density adapts to the data, so it is not asked for.  A bin of zeros sends nothing.
+    The density adapts to the data, so it is not asked for.  An entry of zero has no sign, and is not sent.
     Memories keep accumulated - sent at the sent entries: the common scale overshoots in quiet bins.
 
     Cost: one pass for the bins' maxima, one to compare and take.

@@ -1,0 +1,130 @@
+"""The contracts of the kernels that single selectors need, entry by entry; on finite data."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+@contextlib.contextmanager
+def unwritten(*arrays: np.ndarray) -> Iterator[None]:
+    before = [array.tobytes() for array in arrays]
+    yield
+    assert before == [array.tobytes() for array in arrays], "a kernel wrote to its input"
+
+
+def is_close(a: float, b: float, scale: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * scale)
+
+
+def check_mean_and_std(kernels: Any, x: np.ndarray) -> None:
+    values = x.tolist()
+    with unwritten(x):
+        mean, std = kernels.mean_and_std(x)
+    scale = max(map(abs, values), default=0.0)
+    expected = math.fsum(values) / len(values) if values else 0.0
+    squares = math.fsum((v - expected) ** 2 for v in values)
+    assert is_close(mean, expected, scale)
+    assert is_close(std, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, scale)
+
+
+def check_tail(kernels: Any, x: np.ndarray) -> None:
+    magnitudes = [abs(v) for v in x.tolist()]
+    for threshold in (0.0, 0.1, float(np.median(np.abs(x))) if x.size else 1.0, 1e30):
+        cut = struct.unpack("<f", struct.pack("<f", threshold))[0] if x.itemsize == 4 else threshold
+        with unwritten(x):
+            tail = kernels.tail(x, threshold)
+        excesses = [v - cut for v in magnitudes if (v >= cut if cut > 0 else v > 0)]
+        assert tail.count == len(excesses)
+        mean = math.fsum(excesses) / max(1, len(excesses))
+        variance = math.fsum((e - mean) ** 2 for e in excesses) / max(1, len(excesses))
+        logs = [math.log(e) for e in excesses if e > 0]
+        scale = max(excesses, default=0.0)
+        assert is_close(tail.mean, mean, scale)
+        assert math.isclose(tail.variance, variance, rel_tol=1e-9, abs_tol=1e-12 * scale * scale)
+        assert is_close(tail.mean_log, math.fsum(logs) / max(1, len(logs)), 1.0)
+
+
+def check_digit_counts(kernels: Any, x: np.ndarray) -> None:
+    width = 8 * x.itemsize
+    bits = [int.from_bytes(abs(v).tobytes(), "little") for v in x]
+    for shift in range(width - 8, -1, -8):
+        for prefix in {0, *(b >> (shift + 8) for b in bits[:3])}:
+            expected = [0] * 256
+            for b in bits:
+                if b >> (shift + 8) == prefix:
+                    expected[(b >> shift) & 255] += 1
+            with unwritten(x):
+                counts = kernels.digit_counts(x, shift, prefix)
+            assert (counts.dtype, counts.tolist()) == (np.int64, expected)
+
+
+def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
+    for length in (1, 7, 256, 1_000):
+        with unwritten(x):
+            norms = kernels.chunk_norms(x, length)
+        values = x.tolist()
+        expected = [math.fsum(map(abs, values[i : i + length])) for i in range(0, len(values), length)]
+        assert norms.dtype == x.dtype
+        tolerance = 1e-6 if x.itemsize == 4 else 1e-12
+        assert np.allclose(norms, np.array(expected, x.dtype), rtol=tolerance, atol=float(np.finfo(x.dtype).tiny))
+
+
+def check_sample_magnitudes(kernels: Any, x: np.ndarray) -> None:
+    for start, stride in ((0, 1), (3, 7), (0, 300)):
+        with unwritten(x):
+            sample = kernels.sample_magnitudes(x, start, stride)
+        expected = np.array([abs(x[i]) for i in range(start, x.size, stride)], x.dtype)
+        assert (sample.dtype, sample.tobytes()) == (x.dtype, expected.tobytes())
+
+
+def check_take_indices(kernels: Any, x: np.ndarray) -> None:
+    for step in (1, 5):
+        indices = np.arange(0, x.size, step, dtype=np.uint32)
+        with unwritten(x, indices):
+            taken = kernels.take_indices(x, indices)
+        assert (taken.indices.dtype, taken.indices.tolist()) == (np.uint32, indices.tolist())
+        assert (taken.values.tobytes(), taken.numel) == (x[::step].tobytes(), x.size)
+
+
+def check_take_bins(kernels: Any, x: np.ndarray) -> None:
+    gradient = x[::-1].copy()
+    for length in (1, 7, 300):
+        with unwritten(x, gradient):
+            maxima, taken = kernels.take_bins(x, gradient, length)
+        expected = [max(map(abs, x[i : i + length])) for i in range(0, x.size, length)]
+        assert maxima.tobytes() == np.array(expected, x.dtype).tobytes()
+        indices = [i for i in range(x.size) if x[i] != 0 and abs(x[i] + gradient[i]) >= expected[i // length]]
+        assert (taken.indices.dtype, taken.indices.tolist()) == (np.uint32, indices)
+        assert taken.values.tobytes() == x[indices].tobytes()
+
+
+def check_push_momentum(kernels: Any, x: np.ndarray) -> None:
+    gradient, factor = x[::-1].copy(), x.dtype.type(0.9)
+    for nesterov in (False, True):
+        one_by_one = [factor * (r + g) if nesterov else factor * r + g for r, g in zip(x, gradient)]
+        expected = np.array(one_by_one, x.dtype).tobytes()
+        out = np.full_like(x, 9)
+        with unwritten(gradient, x):
+            kernels.push_momentum(gradient, x, out, 0.9, nesterov)
+        assert out.tobytes() == expected
+        in_place = x.copy()
+        kernels.push_momentum(gradient, in_place, in_place, 0.9, nesterov)
+        assert in_place.tobytes() == expected
+
+
+ON_FINITE_DATA = (
+    check_mean_and_std,
+    check_tail,
+    check_digit_counts,
+    check_chunk_norms,
+    check_sample_magnitudes,
+    check_take_indices,
+    check_take_bins,
+    check_push_momentum,
+)

@@ -1,0 +1,75 @@
+"""Invariant 35: ten steps are five, a checkpoint, and five more, bit for bit, whatever the parts."""
+
+from __future__ import annotations
+
+import json
+
+import cases
+import pytest
+from distributions import draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.types import TensorSpec
+
+SPEC = TensorSpec("t", (20, 25), "float32")
+
+
+def advance(pipeline, state, steps):
+    frames = []
+    for step in steps:
+        frames.append(pipeline.send(state, draw("laplace", 500, seed=step), 0, 1, dense=False).frame.tobytes())
+        state.commit()
+    return frames
+
+
+def check_continues(configuration):
+    pipeline = Pipeline(configuration, reference)
+    whole, first, second = (TensorState(SPEC, configuration) for _ in range(3))
+    expected = advance(pipeline, whole, range(10))
+    frames = advance(pipeline, first, range(5))
+    saved = json.loads(json.dumps([first.steps, first.threshold, first.memo]))
+    second.restore(*saved)
+    second.memory.load({name: array.copy() for name, array in first.memory.arrays().items()})
+    assert frames + advance(pipeline, second, range(5, 10)) == expected
+    ends = [{n: a.tobytes() for n, a in state.memory.arrays().items()} for state in (whole, second)]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
+def test_35_a_selector_goes_on_from_a_checkpoint(case):
+    check_continues(Configuration.create(selector=case.create(SELECTORS, density=0.05)))
+
+
+@pytest.mark.parametrize("case", cases.MEMORIES, ids=str)
+@pytest.mark.parametrize("rollback", [True, False])
+def test_35_a_memory_goes_on_from_a_checkpoint(case, rollback):
+    memory = case.create(MEMORIES)
+    check_continues(Configuration.create(selector={"id": "topk", "density": 0.05}, memory=memory, rollback=rollback))
+
+
+@pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
+def test_35_a_schedule_goes_on_from_a_checkpoint(case):
+    described = {"id": case.id, **case.options}
+    check_continues(Configuration.create(selector={"id": "ldte_bs", "density": 0.05}, schedule=described))
+
+
+@pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
+def test_1_and_2_with_error_feedback_sent_and_kept_are_what_was_accumulated(case):
+    """Bit for bit where the values are the entries' own, else accumulated - decoded in the same precision."""
+    configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
+    pipeline, state = Pipeline(configuration, reference), TensorState(SPEC, configuration)
+    for step in range(6):
+        accumulated = state.memory.arrays()["residual"] + draw("lognormal", 500, seed=step)
+        sent = pipeline.send(state, draw("lognormal", 500, seed=step), 0, 1, dense=False).found.selection
+        state.commit()
+        expected, kept = accumulated.copy(), state.memory.arrays()["residual"]
+        if configuration.selector.changes_values:
+            expected[sent.indices] -= sent.values
+            assert kept.tobytes() == expected.tobytes()
+        else:
+            expected[sent.indices] = 0
+            assert kept.tobytes() == expected.tobytes()
+            assert sent.values.tobytes() == accumulated[sent.indices].tobytes()

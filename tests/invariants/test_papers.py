@@ -1,0 +1,165 @@
+"""Worked examples and identities of the papers: AdaComp, signs, TernGrad, RedSync's reuse, shared seeds, DGC's bytes."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from conformance.pass_checks import CountingKernels
+from distributions import ALL, draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.counts import count_from_density
+from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.types import TensorSpec
+
+
+def test_17_the_worked_example_of_adacomp():
+    residual = np.array([0.5, -0.2, 0, 0, 0.1, 0.1, -0.3, 0])
+    gradient = np.array([0.12, -0.5, 0.05, -0.02, 0.05, -0.2, -0.1, 0.02])
+    state = MEMORIES.create("error_feedback").create(TensorSpec("t", (8,), "float64"), rollback=True)
+    state.load({"residual": residual})
+    accumulated = state.compensate(gradient, reference)
+    assert accumulated.tolist() == pytest.approx([0.62, -0.7, 0.05, -0.02, 0.15, -0.1, -0.4, 0.02])
+    selection = SELECTORS.create("adacomp", bin_length=4).find(accumulated, Context(gradient=gradient)).selection
+    assert selection.indices.tolist() == [0, 1, 6]
+    assert selection.values.tolist() == pytest.approx([0.55, -0.55, -0.55])
+    state.update(selection, False, reference)
+    state.commit()
+    left = state.arrays()["residual"].tolist()
+    assert left == pytest.approx([0.07, -0.15, 0.05, -0.02, 0.15, -0.1, 0.15, 0.02])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("shape", [(30, 41), (5, 2, 3, 41), (1_230,)])
+def test_17_adacomp_sends_of_every_bin_what_its_definition_says(name, shape):
+    """Bins of 50 for convolutions and of 500 for the rest; a bin of zeros sends nothing."""
+    accumulated, gradient = draw(name, 1_230), draw(name, 1_230, seed=1)
+    context = Context(gradient=gradient, spec=TensorSpec("t", shape, "float32"))
+    selection = SELECTORS.create("adacomp").find(accumulated, context).selection
+    length, expected, maxima = 50 if len(shape) > 2 else 500, [], []
+    for start in range(0, 1_230, length):
+        largest = max(abs(v) for v in accumulated[start : start + length])
+        maxima.append(float(largest))
+        for i in range(start, min(start + length, 1_230)):
+            if largest > 0 and accumulated[i] != 0 and abs(accumulated[i] + gradient[i]) >= largest:
+                expected.append(i)
+    assert selection.indices.tolist() == expected
+    scale = np.float32(np.mean(maxima))
+    assert all(abs(value) == scale for value in selection.values)
+
+
+def squares(x):
+    return float((x.astype(np.float64) ** 2).sum())
+
+
+@pytest.mark.parametrize("id", ["stc", "ef_sign"])
+@pytest.mark.parametrize("name", ALL)
+def test_2_messages_of_signs_leave_what_their_identity_says(id, name):
+    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is not zero."""
+    x = draw(name, 500, "float64")
+    x[x == 0] = 1e-9
+    selector = SELECTORS.create(id, **({"density": 0.1} if id == "stc" else {}))
+    selection = selector.select(x)
+    kept = np.abs(x[selection.indices])
+    rest = x.copy()
+    rest[selection.indices] -= selection.values
+    assert squares(rest) == pytest.approx(squares(x) - kept.sum() ** 2 / kept.size, rel=1e-9, abs=1e-9 * squares(x))
+    assert selection.count == (50 if id == "stc" else 500)
+
+
+def test_2_what_exceeds_a_signed_threshold_stays():
+    x = np.array([0.3, -2.5, 1.0, 0.0, -0.9])
+    selection = SELECTORS.create("fixed_threshold", threshold=1.0, max_density=1.0, signs_only=True).select(x)
+    assert (selection.indices.tolist(), selection.values.tolist()) == ([1, 2], [-1.0, 1.0])
+
+
+@pytest.mark.parametrize("clip", [None, 2.5, 1.0])
+def test_ternary_gradients_are_unbiased_for_the_clipped_gradient(clip):
+    x, rng, rounds = draw("laplace", 100, "float64"), np.random.default_rng(4), 20_000
+    selector, total = SELECTORS.create("terngrad", clip=clip), np.zeros(100)
+    for _ in range(rounds):
+        sent = selector.select(x, rng=rng)
+        total[sent.indices] += sent.values
+    limit = np.abs(x).max() if clip is None else min(np.abs(x).max(), clip * x.std(ddof=1))
+    assert np.abs(total / rounds - np.clip(x, -limit, limit)).max() < 5 * limit / 2 / np.sqrt(rounds)
+
+
+def test_redsync_counts_nothing_while_it_uses_its_threshold_again():
+    selector = SELECTORS.create("redsync_search", density=0.01, reuse_steps=3)
+    warm, memo, passes = None, None, []
+    for _ in range(9):
+        kernels = CountingKernels(5_000)
+        found = selector.find(draw("normal", 5_000), Context(kernels=kernels, warm=warm, memo=memo))
+        warm, memo = found.threshold, found.memo
+        passes.append((found.passes > 0, kernels.calls.get("count_at_least", 0) > 0, "moments" in kernels.calls))
+    searched, reused = (True,) * 3, (False,) * 3
+    assert passes == [searched, reused, reused, reused, searched, reused, reused, reused, searched]
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_redsync_drops_a_threshold_that_no_longer_fits(scale):
+    """Nothing reaches it, or more than 2k entries do: it is searched anew in the same step."""
+    selector, x = SELECTORS.create("redsync_search", density=0.01), draw("normal", 5_000)
+    first = selector.find(x, Context())
+    again = selector.find(scale * x, Context(warm=first.threshold, memo=first.memo))
+    assert again.memo == 0
+    assert 50 <= again.selection.count <= 100
+
+
+def sent_indices(case, rank, key="t", step=0):
+    """What one rank selects from a gradient of its own."""
+    configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
+    pipeline = Pipeline(configuration, reference)
+    state = TensorState(TensorSpec(key, (40, 50), "float32"), configuration)
+    state.restore(step, None, None)
+    return pipeline.send(state, draw("normal", 2_000, seed=rank), rank, 4, dense=False).found.selection.indices.tolist()
+
+
+drawing = pytest.mark.parametrize(
+    "case", [case for case in cases.SELECTORS if case.create(SELECTORS, density=0.1).needs_rng], ids=str
+)
+
+
+@drawing
+def test_27_draws_depend_on_tensor_step_and_rank_alone_and_touch_no_global_generator(case):
+    before = np.random.get_state()[1].tolist()
+    first = [sent_indices(case, rank) for rank in range(4)]
+    last_first = [sent_indices(case, rank) for rank in reversed(range(4))][::-1]
+    assert first == last_first
+    assert np.random.get_state()[1].tolist() == before
+    assert sent_indices(case, 0, key="u") != first[0] or not case.id.startswith("random")
+
+
+@drawing
+def test_26_shared_places_are_those_of_every_rank_and_change_with_the_step(case):
+    places = [sent_indices(case, rank) for rank in range(4)]
+    if case.create(SELECTORS, density=0.1).has_shared_indices:
+        assert places == [places[0]] * 4
+        assert sent_indices(case, 0, step=1) != places[0]
+    else:
+        assert len({str(indices) for indices in places}) == 4
+
+
+def test_21_dgc_accounting_of_resnet_50_gives_the_published_ratio():
+    """6 bytes an entry at 0.1 % of the weights; biases and norms dense."""
+    weights, others = 25_502_912, 54_120
+    sent = 6 * count_from_density(weights, 0.001) + 4 * others
+    assert sent / 2**20 == pytest.approx(0.352, abs=5e-4)
+    assert 4 * (weights + others) / sent == pytest.approx(276.7, abs=0.05)
+
+
+@pytest.mark.parametrize("id", ["topk", "random_k"])
+def test_7_the_residual_stays_bounded(id):
+    """Of gradients of norm 1: |r|^2 <= 4 (1 - d) / d^2, d = k / n, in the mean for random places."""
+    numel, density, rng = 50, 0.1, np.random.default_rng(5)
+    selector, residual, seen = SELECTORS.create(id, density=density), np.zeros(numel), []
+    for _ in range(400):
+        gradient = rng.normal(size=numel)
+        residual += gradient / np.linalg.norm(gradient)
+        residual[selector.select(residual, rng=rng).indices] = 0
+        seen.append(squares(residual))
+    assert np.mean(seen) <= 4 * (1 - density) / density**2

@@ -1,0 +1,126 @@
+"""Invariants 10 to 16: how much of a vector is kept, and which of the selectors agree."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from conformance.selector_checks import DENSITIES, find
+from distributions import ALL, draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.core.selectors.ldte import laplace_threshold
+from hvd_sparse.registry import SELECTORS
+
+
+def made(condition):
+    return [case for case in cases.SELECTORS if condition(case.create(SELECTORS, density=0.1))]
+
+
+exact = pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
+by_magnitude = pytest.mark.parametrize("case", made(lambda s: s.is_by_magnitude and not s.changes_values), ids=str)
+names = pytest.mark.parametrize("name", ALL)
+
+
+def squares(x):
+    return float((x.astype(np.float64) ** 2).sum())
+
+
+def dropped(selection, x):
+    """|x - C(x)|^2."""
+    rest = x.copy()
+    rest[selection.indices] -= selection.values
+    return squares(rest)
+
+
+@by_magnitude
+@names
+def test_10_what_is_left_is_at_most_its_share(case, name):
+    """|x - C(x)|^2 <= (1 - c/n) |x|^2, for the count c that was sent."""
+    for density in DENSITIES:
+        x = draw(name, 1_000, "float64")
+        selection = find(case.create(SELECTORS, density=density), x).selection
+        assert dropped(selection, x) <= (1 - selection.count / x.size) * squares(x) * (1 + 1e-12)
+
+
+@exact
+@names
+def test_10_no_other_k_entries_leave_less(case, name):
+    x, rng = draw(name, 200, "float64"), np.random.default_rng(1)
+    taken = find(case.create(SELECTORS, density=0.1), x).selection.indices
+    best = squares(np.delete(x, taken))
+    for _ in range(50):
+        assert best <= squares(np.delete(x, rng.permutation(200)[:20])) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "uniform"])
+@pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
+def test_11_bell_shaped_data_leaves_at_most_the_square(name, density):
+    x = draw(name, 100_000, "float64")
+    selection = SELECTORS.create("topk", density=density).select(x)
+    assert dropped(selection, x) <= (1 - density) ** 2 * squares(x) * 1.001
+
+
+@pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
+def test_11_equal_magnitudes_leave_exactly_their_share(density):
+    x = np.ones(1_000)
+    assert dropped(SELECTORS.create("topk", density=density).select(x), x) == 1_000 - round(1_000 * density)
+
+
+@pytest.mark.parametrize("name", ["normal", "lognormal", "one_spike"])
+def test_12_random_places_leave_their_share_in_expectation(name):
+    """E |x - C(x)|^2 = (1 - k/n) |x|^2, every place equally often."""
+    x, rng, rounds = draw(name, 100, "float64"), np.random.default_rng(2), 20_000
+    selector, hits = SELECTORS.create("random_k", density=0.2), np.zeros(100)
+    for _ in range(rounds):
+        hits[selector.select(x, rng=rng).indices] += 1
+    assert hits.sum() == 20 * rounds
+    assert np.abs(hits / rounds - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / rounds)
+    left = float(((1 - hits / rounds) * x**2).sum())
+    spread = np.sqrt(float((x**4).sum()) * 0.16 / rounds)
+    assert abs(left - 0.8 * squares(x)) < 6 * spread
+
+
+@names
+def test_13_the_count_never_rises_with_the_threshold(name):
+    x = draw(name, 1_000)
+    thresholds = np.unique(np.abs(x)).astype(float)
+    counts = [reference.count_at_least(x, float(t)) for t in thresholds]
+    assert counts == sorted(counts, reverse=True)
+
+
+@exact
+@names
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_14_exact_selectors_take_the_same_indices_ties_included(case, name, dtype):
+    for numel in (0, 1, 7, 1_000):
+        for density in DENSITIES:
+            x = draw(name, numel, dtype)
+            best = SELECTORS.create("topk", density=density).select(x)
+            assert find(case.create(SELECTORS, density=density), x).selection.indices.tolist() == best.indices.tolist()
+
+
+def test_14_a_sort_takes_the_same_set():
+    x = draw("normal", 5_000)
+    by_sort = np.sort(np.argsort(-np.abs(x), kind="stable")[:500])
+    for id in ("topk", "radix_select", "redsync_trimmed"):
+        assert SELECTORS.create(id, density=0.1).select(x).indices.tolist() == by_sort.tolist()
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_16_on_laplace_data_the_uncorrected_estimate_is_right(density):
+    x = draw("laplace", 1_000_000)
+    selection = SELECTORS.create("ldte", density=density).select(x)
+    assert 0.9 <= selection.count / (1_000_000 * density) <= 1.1
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "lognormal"])
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_16_one_exponential_stage_is_the_laplace_estimate(name, density):
+    x = draw(name, 100_000, "float64")
+    found = SELECTORS.create("sidco", density=density).find(x, Context())
+    moments = reference.moments(x)
+    expected = min(moments.abs_max, laplace_threshold(moments, round(100_000 * density)))
+    assert found.threshold == pytest.approx(expected, rel=1e-12)
+    assert found.selection.count == SELECTORS.create("ldte", density=density).select(x).count
