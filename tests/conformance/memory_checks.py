@@ -131,11 +131,25 @@ def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
     assert not residual_of(state).any()
 
 
+def check_masking(memory: Any) -> None:
+    """(5) With masking the velocity of what was sent is +0.0, of what was not it stays; without, all of it stays."""
+    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=True)
+    given = draw("normal", 300, seed=1)
+    _, sent = step(state, given, lambda x: every_nth(x, 4))
+    state.commit()
+    expected = given.copy()
+    if memory.masking:
+        expected[sent.indices] = 0
+    assert state.arrays()["momentum"].tobytes() == expected.tobytes(), "the velocity is masked where it should not be"
+
+
 def check_memory(memory: Any) -> None:
     """The laws at once: what the mutants are put to."""
     for name in ("normal", "signed_zeros", "denormals"):
         check_split_is_exact(memory, name, "float32", rollback=True)
     check_rounding_stays(memory)
+    if hasattr(memory, "masking"):
+        check_masking(memory)
     check_roll_back_restores_bits(memory, dense=False)
     check_roll_back_restores_bits(memory, dense=True)
     check_mass_is_kept_without_roll_back(memory, dense=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from conformance import selector_checks
+from distributions import ALL, draw
 
 from hvd_sparse.core import reference
 
@@ -30,6 +31,13 @@ class CountingKernels:
             return getattr(reference, name)(*arguments)
 
         return counted
+
+
+def check_passes_on_all(selector: Any) -> None:
+    """On every distribution, from a cold start and with a threshold that may be used again."""
+    for name in ALL:
+        for warm in (None, 0.01, 1.0):
+            check_passes(selector, draw(name, 2_000), warm)
 
 
 def check_passes(selector: Any, x: np.ndarray, warm: float | None = None) -> None:

@@ -1,0 +1,95 @@
+"""The list of mutants: parts broken on purpose, and the check that must object to each."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from conformance.codec_checks import check_codec
+from conformance.exchange_checks import check_sums
+from conformance.kernel_checks import check_kernels
+from conformance.memory_checks import check_memory
+from conformance.mutants_of_kernels import BROKEN_KERNELS
+from conformance.mutants_of_parts import BROKEN_CODECS, BROKEN_EXCHANGES, BROKEN_MEMORIES
+from conformance.mutants_of_selectors import BROKEN_SELECTORS, RESTLESS, endless_search
+from conformance.pass_checks import check_passes_on_all
+from conformance.selector_checks import check_selector
+
+from hvd_sparse.core import search
+from hvd_sparse.core.codecs import _frame
+from hvd_sparse.core.codecs.index_value import IndexValue
+from hvd_sparse.core.selectors import ldte_bs
+from hvd_sparse.core.selectors.ldte_bs import LdteBs
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken part.
+
+    Attributes
+    ----------
+    kind, name : what is broken, and how
+    check : what must raise AssertionError for it
+    part : the argument of the check
+    patch : (owner, attribute, replacement) that breaks the part while it is checked; None where it is broken itself
+    """
+
+    kind: str
+    name: str
+    check: Callable[[Any], None]
+    part: Any
+    patch: tuple[Any, str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}"
+
+
+def check_sums_of_five(exchange: Any) -> None:
+    check_sums(exchange, 5)
+
+
+def _made(kind: str, check: Callable[[Any], None], broken: dict[str, Any]) -> Iterator[Mutant]:
+    for name, part in broken.items():
+        yield Mutant(kind, name, check, part)
+
+
+NO_NARROWING = (search.Bracket, "narrow", lambda *_: None)
+
+MUTANTS = (
+    *_made("kernel", check_kernels, BROKEN_KERNELS),
+    *_made("selector", check_selector, BROKEN_SELECTORS),
+    *_made("selector", check_passes_on_all, RESTLESS),
+    *(
+        Mutant("search", f"{step}: bracket not narrowed", check_selector, LdteBs(0.1, search=step), NO_NARROWING)
+        for step in search.STEPS
+    ),
+    Mutant(
+        "search",
+        "limit on passes forgotten",
+        check_selector,
+        LdteBs(0.1, search="bisection", max_passes=3),
+        (ldte_bs, "search_threshold", endless_search),
+    ),
+    *_made("memory", check_memory, BROKEN_MEMORIES),
+    *_made("codec", check_codec, BROKEN_CODECS),
+    Mutant("codec", "checksum not looked at", check_codec, IndexValue(), (_frame.zlib, "crc32", lambda *_: 0)),
+    *_made("exchange", check_sums_of_five, BROKEN_EXCHANGES),
+)
+
+
+def caught(mutant: Mutant) -> str | None:
+    """The check that objects, and its words; None if the mutant lives."""
+    patched = mock.patch.object(*mutant.patch) if mutant.patch else contextlib.nullcontext()
+    with patched:
+        try:
+            mutant.check(mutant.part)
+        except AssertionError as error:
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            checks = [name for name in frames if name.startswith(("check_", "assert_")) or name == "untouched"]
+            words = str(error).splitlines()
+            return f"{checks[-1]}{': ' + words[0] if words else ''}"
+    return None

@@ -1,0 +1,101 @@
+"""Kernels that are broken on purpose."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from types import SimpleNamespace
+
+import numpy as np
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import Moments
+from hvd_sparse.types import Selection
+
+
+def engine(**broken):
+    """The reference kernels, some of them replaced."""
+    return SimpleNamespace(**ChainMap(broken, vars(reference)))
+
+
+def picked(x, indices):
+    return Selection(np.asarray(indices, np.uint32), x[indices], x.size)
+
+
+def without_last(take):
+    def broken(x, amount):
+        whole = take(x, amount)
+        return Selection(whole.indices[:-1], whole.values[:-1], x.size)
+
+    return broken
+
+
+def largest(x, count, order):
+    """The largest entries by another order than the contract's."""
+    takeable = np.flatnonzero(np.nan_to_num(x) != 0)
+    return picked(x, np.sort(takeable[order(x[takeable])[: max(0, count)]]))
+
+
+def by_size_unsorted(x, count):
+    whole = reference.take_largest(x, count)
+    order = np.argsort(-np.abs(whole.values), kind="stable")
+    return Selection(whole.indices[order], whole.values[order], x.size)
+
+
+def abs_in_place(x, threshold):
+    selection = reference.take_at_least(x, threshold)
+    np.abs(x, out=x)
+    return selection
+
+
+def max_without_abs(x):
+    right = reference.moments(x)
+    return Moments(right.abs_sum, float(x.max()) if x.size else 0.0, right.nonzeros, right.numel)
+
+
+def narrow_moments(x):
+    right = reference.moments(x)
+    return Moments(float(np.abs(x).cumsum(dtype=x.dtype)[-1]) if x.size else 0.0, right.abs_max, right.nonzeros, x.size)
+
+
+def bins_with_zeros(x, gradient, length):
+    maxima, _ = reference.take_bins(x, gradient, length)
+    reaches = np.abs(x + gradient) >= np.repeat(maxima, length)[: x.size]
+    return maxima, picked(x, np.flatnonzero(reaches))
+
+
+BROKEN_KERNELS = {
+    "take > for >=": engine(take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) > x.dtype.type(t)))),
+    "count > for >=": engine(count_at_least=lambda x, t: int((np.abs(x) > x.dtype.type(t)).sum())),
+    "threshold not rounded": engine(count_at_least=lambda x, t: int((np.abs(x) >= np.float64(t)).sum())),
+    "last entry dropped": engine(take_at_least=without_last(reference.take_at_least)),
+    "one too few": engine(take_largest=without_last(reference.take_largest)),
+    "compare without abs": engine(count_at_least=lambda x, t: int((x >= x.dtype.type(t)).sum())),
+    "maximum without abs": engine(moments=max_without_abs),
+    "float32 sum": engine(moments=narrow_moments),
+    "largest without abs": engine(take_largest=lambda x, k: largest(x, k, lambda v: np.argsort(-v, kind="stable"))),
+    "unsorted": engine(take_largest=by_size_unsorted),
+    "ties to the higher index": engine(
+        take_largest=lambda x, k: largest(x, k, lambda v: np.lexsort((-np.arange(v.size), -np.abs(v))))
+    ),
+    "first k by position": engine(take_largest=lambda x, k: largest(x, k, lambda v: np.arange(v.size))),
+    "writes to its input": engine(take_at_least=abs_in_place),
+    "takes zeros": engine(take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) >= x.dtype.type(t)))),
+    "takes NaN": engine(
+        take_at_least=lambda x, t: picked(x, np.flatnonzero(~(np.abs(x) < x.dtype.type(t)) & (x != 0)))
+    ),
+    "int64 indices": engine(
+        take_at_least=lambda x, t: Selection(np.flatnonzero(np.abs(x) >= max(t, 1e-300)), x[np.abs(x) >= t], x.size)
+    ),
+    "residual subtracted": engine(compensate=lambda g, r, out: np.subtract(g, r, out=out)),
+    "gradient overwritten": engine(compensate=lambda g, r, out: np.add(g, r, out=g)),
+    "residual not cleared": engine(clear=lambda r, i: None),
+    "cleared to -0.0": engine(clear=lambda r, i: r.__setitem__(i, -0.0)),
+    "scatter overwrites": engine(scatter_add=lambda out, i, v: out.__setitem__(i, v)),
+    "tail > for >=": engine(tail=lambda x, t: reference.tail(x, float(np.nextafter(x.dtype.type(t), np.inf)))),
+    "bins take zeros": engine(take_bins=bins_with_zeros),
+    "bytes of the signed entries": engine(digit_counts=lambda x, s, p: reference.digit_counts(np.maximum(x, 0), s, p)),
+    "chunks without their magnitudes": engine(chunk_norms=lambda x, n: abs(reference.chunk_norms(np.maximum(x, 0), n))),
+    "momentum after the gradient": engine(
+        push_momentum=lambda g, r, out, m, nesterov: reference.push_momentum(g, r, out, m, True)
+    ),
+}
