@@ -6,6 +6,7 @@ listener keeps its own residual, memo and warm start, as it would in a training 
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -132,3 +133,12 @@ def markdown_table(header: list[str], rows: list[list[str]]) -> str:
     """The first column to the left, all others to the right."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def json_by_line(head: dict[str, Any], lists: dict[str, list[dict[str, Any]]]) -> str:
+    """One JSON object; of its lists, every member on a line of its own, so that changes can be read."""
+    parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    for name, members in lists.items():
+        lines = ",\n".join(json.dumps(member) for member in members)
+        parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
+    return "{" + ",\n".join(parts) + "}\n"
