@@ -29,7 +29,7 @@ def select(case, density, x):
 @engines
 @selectors
 @densities
-def test_selection_keeps_count_order_ties_and_inputs_on_every_distribution(engine, case, density):
+def test_9_13_and_18_selection_keeps_count_order_ties_and_inputs_on_every_distribution(engine, case, density):
     selector = case.create(SELECTORS, density=density)
     selector_checks.check_everything(selector, engine.create(ENGINES).kernels)
 

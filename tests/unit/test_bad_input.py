@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import cases
 import numpy as np
 import pytest
 import worlds
@@ -13,7 +14,7 @@ from hvd_sparse.core.configuration import Configuration
 from hvd_sparse.core.selectors._base import DensitySelector
 from hvd_sparse.core.session import Session
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient, PeerFailure, UnknownName, UnsupportedInput
-from hvd_sparse.registry import SCHEDULES, SELECTORS
+from hvd_sparse.registry import MEMORIES, SCHEDULES, SELECTORS
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 NO_DENSITIES = [0, 0.0, -1, -0.5, 1.5, 2, math.nan, math.inf, -math.inf, True, False, "x", "0.1", None, 1j, [0.1]]
@@ -67,14 +68,65 @@ WRONG_OPTIONS = [
     ("ldte_bs", {"max_passes": 2.5}),
     ("ldte_bs", {"max_passes": True}),
     ("ldte_bs", {"warm_start": "no"}),
+    ("gaussian_k", {"variant": "mine"}),
+    ("gaussian_k", {"variant": []}),
+    ("gaussian_k", {"cap": 0.5}),
+    ("dgc_sampled", {"sample_density": 0}),
+    ("dgc_sampled", {"bounds": (0.8,)}),
+    ("dgc_sampled", {"bounds": (1.0, 1.3)}),
+    ("dgc_sampled", {"bounds": 1.3}),
+    ("dgc_sampled", {"max_rounds": -1}),
+    ("dgc_sampled", {"seed": 0.5}),
+    ("redsync_trimmed", {"step": 1}),
+    ("redsync_trimmed", {"step": "small"}),
+    ("redsync_search", {"reuse_steps": -1}),
+    ("redsync_search", {"max_passes": True}),
+    ("sidco", {"distribution": "normal"}),
+    ("sidco", {"stages": 0}),
+    ("sidco", {"stages": 1.5}),
+    ("sidco", {"first_ratio": 1.0}),
+    ("sidco", {"adapt_every": -1}),
+    ("sidco", {"cap": math.inf}),
+    ("random_k", {"seed": -1}),
+    ("random_k", {"shared_seed": 1}),
+    ("chunked", {"chunk_length": 0}),
+    ("chunked", {"chunk_length": "long"}),
+    ("adacomp", {"bin_length": 0}),
+    ("adacomp", {"bin_length": 2.5}),
+    ("terngrad", {"clip": 0}),
+    ("terngrad", {"clip": "some"}),
+    ("fixed_threshold", {"threshold": 0}),
+    ("fixed_threshold", {"threshold": math.nan}),
+    ("fixed_threshold", {"threshold": 1.0, "max_density": 0}),
+    ("fixed_threshold", {"threshold": 1.0, "signs_only": "yes"}),
 ]
 
 
 @pytest.mark.parametrize(("id", "options"), WRONG_OPTIONS, ids=str)
 def test_options_that_no_selector_could_keep_are_refused_by_name(id, options):
-    (name,) = options
+    name = list(options)[-1]
     with pytest.raises(InvalidOption, match=f"{name} of {SELECTORS.get(id).__name__} is"):
-        SELECTORS.create(id, density=0.1, **options)
+        cases.Case(id, options).create(SELECTORS, density=0.1)
+
+
+WRONG_MEMORIES = [
+    ("momentum_correction", {"momentum": 1.0}),
+    ("momentum_correction", {"momentum": "much"}),
+    ("momentum_correction", {"weight_decay": -0.1}),
+    ("momentum_correction", {"clip_norm": 0}),
+    ("momentum_correction", {"nesterov": 1}),
+    ("momentum_correction", {"masking": None}),
+    ("low_pass", {"beta": 0}),
+    ("low_pass", {"beta": 1.5}),
+    ("low_pass", {"beta": "low"}),
+]
+
+
+@pytest.mark.parametrize(("id", "options"), WRONG_MEMORIES, ids=str)
+def test_options_that_no_memory_could_keep_are_refused_by_name(id, options):
+    (name,) = options
+    with pytest.raises(InvalidOption, match=f"{name} of {MEMORIES.get(id).__name__} is"):
+        MEMORIES.create(id, **options)
 
 
 @pytest.mark.parametrize("keys", [[], ["a"], ["a", "b"], ["module.a", "module.b", "a"]])
@@ -115,7 +167,7 @@ def test_the_longest_tensor_that_indices_reach_is_accepted():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("rollback", [True, False])
-def test_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
+def test_8_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
     """On the rank itself, too, where the cause is chained to the error that every rank raises."""
     specs = worlds.tensors((4, 4), (5, 5))
 

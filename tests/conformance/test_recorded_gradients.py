@@ -1,0 +1,94 @@
+"""What is promised on drawn data holds on real gradients: of a CNN, an LSTM and a transformer, under error feedback."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from conformance import selector_checks
+from recorded import recorded
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.types import TensorSpec
+
+MODELS = ("cnn", "lstm", "transformer")
+VECTORS = [vector for step in (1, 300) for vector in recorded(step=step)]
+selectors = pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
+
+
+def made(condition):
+    return [case for case in cases.SELECTORS if condition(case.create(SELECTORS, density=0.1))]
+
+
+@selectors
+def test_9_13_and_18_selectors_keep_their_promises_on_real_gradients(case):
+    for vector in VECTORS:
+        selector_checks.check_found(case.create(SELECTORS, density=vector.density), vector.values)
+
+
+@pytest.mark.parametrize("case", made(lambda s: hasattr(s, "tolerance")), ids=str)
+@pytest.mark.parametrize("vector", recorded(), ids=str)
+def test_13_searches_end_in_their_tolerance_or_say_that_they_did_not(case, vector):
+    selector = case.create(SELECTORS, density=vector.density)
+    found, k = selector.find(vector.values, Context()), selector.count(vector.values.size)
+    low, high = selector.tolerance
+    if found.is_fallback:
+        assert found.selection.count == k
+    else:
+        assert min(k, int(np.ceil(low * k - 1e-9))) <= found.selection.count <= max(k, high * k + 1e-9)
+
+
+@pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
+@pytest.mark.parametrize("vector", recorded(), ids=str)
+def test_14_exact_selectors_take_the_exact_top_k(case, vector):
+    """By a full sort, of equals the lower index."""
+    selector, x = case.create(SELECTORS, density=vector.density), vector.values
+    best = np.argsort(-np.abs(x), kind="stable")[: selector.count(x.size)]
+    expected = np.sort(best[x[best] != 0])
+    assert selector.find(x, Context()).selection.indices.tolist() == expected.tolist()
+
+
+def walk(configuration, model):
+    """Steps of one tensor of a model, its recorded vectors taken for gradients: sent, before, after."""
+    vectors = list(recorded(model=model))
+    tensor = vectors[0].tensor
+    pipeline = Pipeline(configuration, reference)
+    state = TensorState(TensorSpec(tensor, vectors[0].shape, "float32"), configuration)
+    for vector in vectors:
+        if vector.tensor == tensor:
+            before = state.memory.arrays()["residual"] + vector.values
+            sent = pipeline.send(state, vector.values, 0, 1, dense=False).found.selection
+            state.commit()
+            yield sent, before, state.memory.arrays()["residual"]
+
+
+@selectors
+@pytest.mark.parametrize("model", MODELS)
+def test_1_2_and_3_nothing_of_a_real_gradient_is_lost(case, model):
+    selector = case.create(SELECTORS, density=0.01)
+    for sent, accumulated, kept in walk(Configuration.create(selector=selector), model):
+        expected = accumulated.copy()
+        if selector.changes_values:
+            expected[sent.indices] -= sent.values
+        else:
+            assert sent.values.tobytes() == accumulated[sent.indices].tobytes()
+            expected[sent.indices] = 0
+        assert kept.tobytes() == expected.tobytes()
+
+
+conserving = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves]
+
+
+@pytest.mark.parametrize("case", conserving, ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_3_conserving_memories_keep_what_was_not_sent_of_real_gradients(case, model):
+    configuration = Configuration.create(selector={"id": "topk", "density": 0.01}, memory=case.create(MEMORIES))
+    for sent, accumulated, kept in walk(configuration, model):
+        assert not kept[sent.indices].any()
+        if configuration.memory.adds_gradient:
+            unsent = np.setdiff1d(np.arange(kept.size), sent.indices)
+            assert kept[unsent].tobytes() == accumulated[unsent].tobytes()
