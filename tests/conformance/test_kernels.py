@@ -20,14 +20,14 @@ def kernels(request):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("check", PER_VECTOR, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_kernel_does_what_its_contract_says(kernels, check, dtype):
+def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         check(kernels, x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("check", ON_FINITE_DATA, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
+def test_36_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         if np.isfinite(x).all():
             check(kernels, x)
