@@ -1,0 +1,34 @@
+"""SIDCo's stages: kept for every tensor, changed every few steps only, and within bounds."""
+
+from __future__ import annotations
+
+import pytest
+from distributions import draw
+
+from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.registry import SELECTORS
+
+
+def stages_over(steps, name, **options):
+    """The number of stages that each step began with."""
+    selector, memo, seen = SELECTORS.create("sidco", density=0.01, **options), None, []
+    for step in range(steps):
+        found = selector.find(draw(name, 5_000, seed=step), Context(memo=memo))
+        memo = found.memo
+        seen.append(int(memo[0]))
+    return seen
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "lognormal", "uniform"])
+def test_stages_change_by_one_after_whole_periods_and_stay_between_one_and_the_most(name):
+    seen = stages_over(40, name, adapt_every=5)
+    assert all(1 <= stages <= 7 for stages in seen)
+    changes = [i for i in range(1, 40) if seen[i] != seen[i - 1]]
+    assert all((i + 1) % 5 == 0 for i in changes)
+    assert all(abs(seen[i] - seen[i - 1]) == 1 for i in changes)
+
+
+def test_stages_that_are_right_stay_and_those_that_are_wrong_change():
+    assert set(stages_over(40, "laplace")) == {1}
+    assert set(stages_over(40, "uniform")) != {1}
+    assert set(stages_over(40, "uniform", adapt_every=0)) == {1}
