@@ -1,0 +1,60 @@
+"""Worker, under mpirun: every method through a tape, against the numpy core over mpi4py on the same gradients."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases, run_cases
+from _integer_gradients import SHAPES, gradients_of
+from _method_cases import METHODS, STEPS
+from _tensorflow_cases import (
+    Compression,
+    begin,
+    digest_of,
+    end,
+    hvd,
+    linear_loss,
+    meet,
+    tape_gradients,
+    variables_of,
+)
+
+from hvd_sparse.collectives.mpi import MpiCollective
+from hvd_sparse.core.session import Session
+
+
+def same_as_the_core(name: str, *, method: str, options: dict[str, Any]) -> dict[str, Any]:
+    variables = variables_of(SHAPES, prefix=name)
+    compressor = getattr(Compression, method)(variables, name=name, **SPARSE_ONLY, **options)
+    compressor.resolve()
+    specs = compressor.step.specs
+    session = Session(compressor.configuration, specs, MpiCollective(), buckets=compressor.step.buckets)
+    run = tf.function(lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor))
+    differences, applied = 0, []
+    for step in range(STEPS):
+        gradients = [gradient.astype(np.float32) for gradient in gradients_of(hvd.rank(), step)]
+        reduced = session.reduce({spec.key: gradient for spec, gradient in zip(specs, gradients)})
+        results = [np.asarray(tensor) for tensor in run([tf.constant(gradient) for gradient in gradients])]
+        applied += results
+        differences += sum(int((reduced[spec.key] != result).sum()) for spec, result in zip(specs, results))
+    stats = compressor.stats()
+    compressor.close()
+    return {
+        "differences": differences,
+        "applied": digest_of(applied),
+        "entries_sent": stats["entries_sent"],
+        "sparse_steps": stats["sparse_steps"],
+    }
+
+
+if __name__ == "__main__":
+    begin(int(sys.argv[1]))
+    cases = Cases()
+    for method, options in METHODS.items():
+        cases[method] = partial(same_as_the_core, method=method, options=options)
+    run_cases(cases, hvd.rank(), meet)
+    end()

@@ -1,0 +1,34 @@
+"""Every named method does the same through both frontends as in the numpy core (invariants 24 and 36)."""
+
+from __future__ import annotations
+
+import pytest
+from frontends._integer_gradients import SHAPES
+from frontends._method_cases import METHODS, STEPS
+from frontends._outcomes import measured
+from harness import Outcome, launch
+
+from hvd_sparse.core.methods import METHODS as NAMED
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module", params=["torch", "tensorflow"])
+def outcome(request: pytest.FixtureRequest) -> Outcome:
+    result = launch(f"frontends/{request.param}_methods.py", RANKS, "mpi", str(RANKS), limit_s=200)
+    result.check()
+    return result
+
+
+def test_every_named_method_has_a_case() -> None:
+    assert set(METHODS) == set(NAMED)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_gives_the_bits_of_the_core_on_every_rank(outcome: Outcome, method: str) -> None:
+    first, *others = measured(outcome, method)
+    for result in (first, *others):
+        assert result["differences"] == 0
+        assert result["applied"] == first["applied"]
+        assert result["sparse_steps"] == STEPS * len(SHAPES)
+        assert result["entries_sent"] > 0

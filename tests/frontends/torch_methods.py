@@ -1,0 +1,53 @@
+"""Worker, under mpirun: every method through PyTorch, against the numpy core over mpi4py on the same gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+from _common import SPARSE_ONLY, Cases
+from _integer_gradients import SHAPES, gradients_of
+from _method_cases import METHODS, STEPS
+from _torch_cases import digest_of, give_gradients, run_torch_cases
+from _torch_laws import optimizer_without_motion
+from torch import nn
+
+from hvd_sparse.core.session import Session
+from hvd_sparse.torch import Compression
+
+
+def same_as_the_core(name: str, *, method: str, options: dict[str, Any]) -> dict[str, Any]:
+    from hvd_sparse.collectives.mpi import MpiCollective  # MPI is Horovod's to initialize
+
+    parameters = {f"t{i}": nn.Parameter(torch.zeros(shape)) for i, shape in enumerate(SHAPES)}
+    compressor = getattr(Compression, method)(parameters.items(), name=name, **SPARSE_ONLY, **options)
+    optimizer = optimizer_without_motion(parameters, compressor)
+    session = Session(compressor.configuration, compressor.step.specs, MpiCollective(), buckets=compressor.step.buckets)
+    differences, applied = 0, []
+    for step in range(STEPS):
+        gradients = {key: g.astype(np.float32) for key, g in zip(parameters, gradients_of(hvd.rank(), step))}
+        reduced = session.reduce(gradients)
+        optimizer.zero_grad()
+        give_gradients({parameters[key]: torch.from_numpy(gradient) for key, gradient in gradients.items()})
+        optimizer.step()
+        applied += [parameter.grad.clone() for parameter in parameters.values()]
+        differences += sum(int((parameters[key].grad.numpy() != reduced[key]).sum()) for key in parameters)
+    stats = compressor.stats()
+    compressor.close()
+    return {
+        "differences": differences,
+        "applied": digest_of(applied),
+        "entries_sent": stats["entries_sent"],
+        "sparse_steps": stats["sparse_steps"],
+    }
+
+
+if __name__ == "__main__":
+    hvd.init()
+    cases = Cases()
+    for method, options in METHODS.items():
+        cases[method] = partial(same_as_the_core, method=method, options=options)
+    run_torch_cases(cases)
