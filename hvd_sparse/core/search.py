@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Callable
 
 import numpy as np
 
 from ..errors import InvalidOption
+from ..types import Selection
+from . import reference
 from .counts import is_number
 from .kernels import Kernels, Moments
 
@@ -71,6 +74,9 @@ def log_count(bracket: Bracket, wanted: int) -> float:
     return bracket.low + min(0.95, max(0.05, fraction)) * (bracket.high - bracket.low)
 
 
+CANDIDATES = 16
+"""Times k: so many entries, or fewer, are worth taking before the search is over."""
+
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
 
@@ -92,23 +98,58 @@ def is_tolerance(tolerance: Any) -> bool:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A threshold, whether its count lies in the band, and the passes it took.
+    """A threshold, what reaches it, and how it was found.
 
-    Not converged: ``threshold`` is the bracket's low end, which more entries than wanted reach (all non-zeros,
-    where it is 0), so that the top-k are among them.
+    Attributes
+    ----------
+    threshold : its count lies in the band if ``converged``; else it is the bracket's low end, which more entries than
+        wanted reach (all non-zeros, where it is 0), so that the top-k are among them
+    converged : whether a count in the band was found
+    passes : counts over the whole vector
+    selection : the entries that reach the threshold
     """
 
     threshold: float
     converged: bool
     passes: int
+    selection: Selection
+
+
+class _Counter:
+    """Counts over the whole vector until few enough entries are left, and from then on among these.
+
+    A threshold that too many entries reach, but not far too many, need not be thrown away: whatever a higher one leaves
+    is among them.  They are taken once, and the search goes on in a list of a few times k.
+    """
+
+    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType) -> None:
+        self._x, self._kernels = x, kernels
+        self._few = min(CANDIDATES * wanted, x.size // 8)
+        self._candidates: Selection | None = None
+        self.passes = 0
+
+    def count(self, threshold: float, most: int) -> int:
+        if self._candidates is not None:
+            return reference.count_at_least(self._candidates.values, threshold)
+        count = self._kernels.count_at_least(self._x, threshold)
+        self.passes += 1
+        if most < count <= self._few:
+            self._candidates = self._kernels.take_at_least(self._x, threshold)
+        return count
+
+    def take(self, threshold: float) -> Selection:
+        if self._candidates is None:
+            return self._kernels.take_at_least(self._x, threshold)
+        kept = reference.take_at_least(self._candidates.values, threshold)
+        return Selection(self._candidates.indices[kept.indices], kept.values, self._x.size)
 
 
 def search_threshold(
     x: np.ndarray, first: float, band: Band, moments: Moments, kernels: Kernels, search: str, max_passes: int
 ) -> SearchResult:
-    """A threshold whose count lies in the band, starting at ``first``.
+    """A threshold whose count lies in the band, starting at ``first``, and the entries that reach it.
 
-    Every pass counts once over x.  Ends after ``max_passes``, or as soon as no number of x's precision lies
+    Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of x's precision lies
     strictly inside the bracket (ties, spikes).
     """
     round_to = x.dtype.type
@@ -116,18 +157,17 @@ def search_threshold(
     threshold = float(round_to(min(first, bracket.high)))
     if not threshold > 0.0:
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
-    passes = 0
+    counter = _Counter(x, band.wanted, kernels)
     widths = [bracket.width]
-    while passes < max_passes and bracket.low < threshold <= bracket.high:
-        count = kernels.count_at_least(x, threshold)
-        passes += 1
+    while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
+        count = counter.count(threshold, band.most)
         if count in band:
-            return SearchResult(threshold, True, passes)
+            return SearchResult(threshold, True, counter.passes, counter.take(threshold))
         bracket.narrow(threshold, count, band.wanted)
         widths.append(bracket.width)
         # Interpolation can creep along one end of a curve that bends the other way: two passes must halve the bracket.
-        creeps = passes >= 3 and widths[-1] > 0.5 * widths[-3]
+        creeps = len(widths) > 3 and widths[-1] > 0.5 * widths[-3]
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many
             break
-    return SearchResult(bracket.low, False, passes)
+    return SearchResult(bracket.low, False, counter.passes, counter.take(bracket.low))

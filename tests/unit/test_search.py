@@ -27,6 +27,9 @@ class Counter:
         self.asked.append(threshold)
         return sum(v >= threshold for v in np.abs(x).tolist())
 
+    def take_at_least(self, x, threshold):
+        return reference.take_at_least(x, threshold)
+
 
 def search_in(x, wanted, search, *, first=None, max_passes=60, tolerance=(0.8, 1.3)):
     counter = Counter()

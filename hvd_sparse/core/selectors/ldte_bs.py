@@ -14,6 +14,10 @@ from ._base import Context, DensitySelector, Found
 from ._candidates import largest_of
 from .ldte import laplace_threshold
 
+AIM = 0.97
+"""Of the last threshold: under error feedback entries pile up just below it.  A little low costs a few times k candidates,
+among which the search goes on; too high costs a pass over everything."""
+
 
 @SELECTORS.register("ldte_bs")
 @dataclass(frozen=True)
@@ -28,23 +32,25 @@ class LdteBs(DensitySelector):
     density : float in (0, 1]
     search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection" halves it
     tolerance : (low, high) with 0 < low <= 1 <= high: the counts, over k, that end the search
-    max_passes : compare-and-count passes after which exact top-k on the candidates decides
-    warm_start : begin at the threshold that the tensor's last step ended with
+    max_passes : counts, over the vector or among candidates, after which exact top-k on the candidates decides
+    warm_start : begin just under the threshold that the tensor's last step ended with
 
     Notes
     -----
     Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k threshold off it,
     correct it by binary search; no sampling, no sort.
     Derived by us: t0 in closed form (maximum likelihood, location 0), the bracket [0, max], the tolerance, the
-    limit on passes, the interpolation in log count, the warm start, and the guaranteed ending.  The paper's own
+    limit on counts, the interpolation in log count, the warm start, the search among candidates, and the guaranteed
+    ending.  The paper's own
     text on these was not open to us.
 
     The ending: where the bracket closes (ties, spikes) or the passes run out, exact top-k on the entries above
     the bracket's low end, which hold the top-k, gives exactly k (all non-zeros, where there are fewer).
     So the count is always inside the tolerance, or exactly min(k, non-zeros).
 
-    Cost: one pass for the moments, one a count, one to take the entries.  After the first steps of training one
-    to three counts are the rule.
+    Cost: one pass for the moments, one a count, one to take the entries.  Once too many entries, but at most 16 k, reach
+    a threshold they are taken, and the search goes on among them.  After the first steps of training one count over
+    the vector is the rule (docs/results/achieved-density.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its text; the
     defaults need fewer passes for the same guarantee.
@@ -76,10 +82,9 @@ class LdteBs(DensitySelector):
         if moments.nonzeros <= band.most:  # all of them, without a search: there are not more to choose from
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm)
         warm = context.warm if self.warm_start else None
-        first = warm if warm else laplace_threshold(moments, count)
+        first = AIM * warm if warm else laplace_threshold(moments, count)
         result = search_threshold(accumulated, first, band, moments, kernels, self.search, self.max_passes)
-        selection = kernels.take_at_least(accumulated, result.threshold)
         if result.converged:
-            return Found(selection, result.threshold, result.passes)
-        selection = largest_of(selection, count)
+            return Found(result.selection, result.threshold, result.passes)
+        selection = largest_of(result.selection, count)
         return Found(selection, float(np.abs(selection.values).min()), result.passes, is_fallback=True)

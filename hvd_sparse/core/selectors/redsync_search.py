@@ -74,8 +74,7 @@ class RedsyncSearch(DensitySelector):
         middle = 0.5 * (moments.abs_mean + moments.abs_max)
         result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", self.max_passes - passes)
         passes += result.passes
-        selection = kernels.take_at_least(accumulated, result.threshold)
         if result.converged:
-            return Found(selection, result.threshold, passes, memo=0)
-        selection = largest_of(selection, wanted)
+            return Found(result.selection, result.threshold, passes, memo=0)
+        selection = largest_of(result.selection, wanted)
         return Found(selection, None, passes, is_fallback=True)
