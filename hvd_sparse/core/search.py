@@ -124,7 +124,7 @@ class _Counter:
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType) -> None:
         self._x, self._kernels = x, kernels
-        self._few = min(CANDIDATES * wanted, x.size // 8)
+        self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
         self.passes = 0
 
