@@ -83,7 +83,17 @@ def _launcher(ranks: int, controller: str) -> list[str]:
     scripts = Path(sys.executable).parent
     if controller == "mpi":
         # more ranks than cores: without yielding, waiting ranks keep the working ones from their core
-        return ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--bind-to", "none", "-np", str(ranks)]
+        return [
+            "mpirun",
+            "--oversubscribe",
+            "--mca",
+            "mpi_yield_when_idle",
+            "1",
+            "--bind-to",
+            "none",
+            "-np",
+            str(ranks),
+        ]
     if controller == "gloo":
         return [str(scripts / "horovodrun"), "--gloo", "-np", str(ranks)]
     raise ValueError(f"no controller is called {controller!r}")
