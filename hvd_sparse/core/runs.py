@@ -20,6 +20,7 @@ class BucketRun:
     entered: set[int] = field(default_factory=set)
     frames: dict[int, np.ndarray] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    is_exchanged: bool = False
     messages: list[Message] | None = None
 
     @property
