@@ -36,6 +36,8 @@ class StepRun:
     entered: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
+    counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    sends: int = 0
     is_closed: bool = False
     failure: Exception | None = None
 
