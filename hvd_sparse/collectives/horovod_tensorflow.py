@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import ExchangeTimeout
+from ._process_set import ProcessSetRanks
 
 try:
     import horovod.tensorflow as hvd
@@ -50,19 +51,8 @@ class _ThreadPending:
         return result
 
 
-class HorovodTensorflowCollective:
+class HorovodTensorflowCollective(ProcessSetRanks):
     """Implements ``core.collective.Collective`` over a process set, eagerly."""
-
-    def __init__(self, process_set: Any) -> None:
-        self.process_set = process_set
-
-    @property
-    def rank(self) -> int:
-        return int(self.process_set.rank())
-
-    @property
-    def world_size(self) -> int:
-        return int(self.process_set.size())
 
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
         return _ThreadPending(lambda: hvd.allgather(tf.constant(array), name=name, process_set=self.process_set), name)
@@ -76,8 +66,7 @@ class HorovodTensorflowCollective:
         return _ThreadPending(call, name)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _ThreadPending:
-        ranks = self.process_set.ranks
-        global_root = root if ranks is None else ranks[root]
+        global_root = self.global_rank(root)
 
         def call() -> Any:
             return hvd.broadcast(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..errors import ExchangeTimeout
+from ._process_set import ProcessSetRanks
 
 try:
     import horovod.torch as hvd
@@ -40,19 +41,8 @@ class _HorovodPending:
         return result
 
 
-class HorovodTorchCollective:
+class HorovodTorchCollective(ProcessSetRanks):
     """Implements ``core.collective.Collective`` over a process set."""
-
-    def __init__(self, process_set: Any) -> None:
-        self.process_set = process_set
-
-    @property
-    def rank(self) -> int:
-        return int(self.process_set.rank())
-
-    @property
-    def world_size(self) -> int:
-        return int(self.process_set.size())
 
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.allgather_async(_as_tensor(array), name=name, process_set=self.process_set)
@@ -63,8 +53,7 @@ class HorovodTorchCollective:
         return _HorovodPending(handle, name, lambda result: result)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
-        ranks = self.process_set.ranks
-        global_root = root if ranks is None else ranks[root]
+        global_root = self.global_rank(root)
         handle = hvd.broadcast_async(_as_tensor(array), global_root, name=name, process_set=self.process_set)
         return _HorovodPending(handle, name, lambda result: result)
 

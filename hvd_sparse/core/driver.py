@@ -109,7 +109,7 @@ class Driver:
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.buckets.setdefault(index, BucketRun(index, members))
-            if bucket.messages is None and bucket not in self._under_way:
+            if not bucket.is_exchanged:
                 self._start(bucket, run)
         error = PeerFailure("compressing failed on this rank: " + "; ".join(run.errors))
         self.step.fail(run, error)
@@ -132,14 +132,26 @@ class Driver:
         collective = self.collective
         message = self.step.message(bucket, run, collective.rank)
         generator = self.step.configuration.exchange.run(message, collective.rank, collective.world_size)
+        bucket.is_exchanged = True
         self._under_way[bucket] = Conversation(generator, collective, f"hvd_sparse.{self.name}.{bucket.index}")
 
     def _drive(self, run: StepRun) -> None:
         """Finish all exchanges of a step; the first failure is raised when all are done."""
         run.is_closed = True
+        failure = self._finish(run)
+        if isinstance(failure, PeerFailure):
+            # All ranks know by now.  The one that failed may have spoken in buckets that nobody else has entered: meet it
+            # there in this step, or its words would meet the next.
+            for index, members in enumerate(self.step.buckets):
+                run.buckets.setdefault(index, BucketRun(index, members))
+            self._finish(run)
+        if failure is not None:
+            raise failure
+
+    def _finish(self, run: StepRun) -> SparseError | None:
         buckets = [run.buckets[index] for index in sorted(run.buckets)]
         for bucket in buckets:
-            if bucket.messages is None and bucket not in self._under_way:
+            if not bucket.is_exchanged:
                 self._start(bucket, run)
         active = [bucket for bucket in buckets if bucket in self._under_way]
         failure: SparseError | None = None
@@ -153,8 +165,7 @@ class Driver:
                     self._under_way.pop(bucket, None)
                     failure = failure or error
             active = [bucket for bucket in active if bucket in self._under_way]
-        if failure is not None:
-            raise failure
+        return failure
 
     def _advance(self, bucket: BucketRun) -> None:
         conversation = self._under_way[bucket]

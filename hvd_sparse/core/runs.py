@@ -20,6 +20,7 @@ class BucketRun:
     entered: set[int] = field(default_factory=set)
     frames: dict[int, np.ndarray] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    is_exchanged: bool = False
     messages: list[Message] | None = None
 
     @property
@@ -35,6 +36,8 @@ class StepRun:
     entered: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
+    counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    sends: int = 0
     is_closed: bool = False
     failure: Exception | None = None
 

@@ -216,17 +216,20 @@ class Step:
     def _count(self, ticket: Ticket, spec: TensorSpec) -> None:
         sent = ticket.outgoing
         assert sent is not None
-        if sent.found is None:
-            self.stats.count_tensor(spec.key, dense_steps=1)
-            return
-        self.stats.count_tensor(
-            spec.key, sparse_steps=1, entries_sent=sent.entries, entries_total=spec.numel,
-            passes=sent.found.passes, fallbacks=int(sent.found.is_fallback),
-        )  # fmt: skip
+        counts = {"dense_steps": 1}
+        if sent.found is not None:
+            counts = {"sparse_steps": 1, "entries_sent": sent.entries, "entries_total": spec.numel}
+            counts |= {"passes": sent.found.passes, "fallbacks": int(sent.found.is_fallback)}
+        self.stats.count_tensor(spec.key, **counts)
+        ticket.run.counted.append((spec.key, counts))
 
     def fail(self, run: StepRun, failure: Exception) -> None:
-        """Take a step back, all of its tensors."""
+        """Take a step back, all of its tensors and what was counted of them."""
         self.staging.fail(run, failure)
+        with self.staging.lock:
+            for key, counts in run.counted:
+                self.stats.count_tensor(key, **{name: -count for name, count in counts.items()})
+            run.counted.clear()
 
 
 def _words(error: Exception) -> str:

@@ -90,31 +90,47 @@ class TensorflowCompressor(Compressor):
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
         site = find_call_site(tensor)
+        self._check_reduction(site)
         if not self._has_shaken_hands:
-            self._shake_hands(site)
+            self._shake_hands()
         position = self._position(tensor, site)
-        spec = self.step.specs[position]
+        spec = self.step.specs[position] if position is not None else self._unknown(tensor, site)
         wire_dtype = tf.as_dtype(spec.accumulator)
         flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
-        variable = self._variables[position] if site.variable is None else site.variable
-        # A trace may run for other variables than it was made for, so the graph tells at every step which one it is.
-        token = runtime_token(variable)
-        parameter = self._read(variable, wire_dtype)
+        token = self._token(position, site)
+        parameter = self._read(position, site, wire_dtype)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             self._traffic.note_dense(spec)
             return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, parameter))
+        self._traffic.note_sparse(spec)
         wire, number, array = tf.numpy_function(
-            self._traffic.send, [flat, token], [wire_dtype, tf.int64, tf.uint8], name="hvd_sparse_send"
+            self._traffic.send,
+            [flat, token],
+            [wire_dtype, tf.int64, tf.uint8],
+            name="hvd_sparse_send",
         )
         wire.set_shape([None])
-        gathered = self._build_exchange(number, array, f"hvd_sparse.{self.name}.{position}")
+        # The graph's scopes, which are those of the carrier, tell the tensors apart: a rank that cannot place a gradient
+        # so still meets the others.
+        gathered = self._build_exchange(number, array, f"hvd_sparse.{self.name}")
         return wire, SparseContext(number, gathered, spec, tensor.dtype, tensor.shape, parameter)
 
-    def _read(self, variable: Any, dtype: tf.DType) -> tf.Tensor:
+    def _read(self, position: int | None, site: CallSite, dtype: tf.DType) -> tf.Tensor:
         """The variable's value, flat, for memories that finish with it."""
         if not self.configuration.memory.finishes:
             return tf.zeros([0], dtype)
+        variable = site.variable if site.variable is not None or position is None else self._variables[position]
         return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
+
+    def _token(self, position: int | None, site: CallSite) -> tf.Tensor:
+        """Tells at every step which variable it is: a trace may run for other variables than it was made for.
+
+        Of an unregistered one too: TensorFlow numbers the branches of a graph by what is in them, and the numbers are
+        part of the collectives' names, so all ranks must build the same operations.
+        """
+        if site.variable is not None:
+            return runtime_token(site.variable)
+        return tf.constant(b"") if position is None else runtime_token(self._variables[position])
 
     def _build_exchange(self, number: tf.Tensor, array: tf.Tensor, name: str) -> tf.Tensor:
         """The exchange's collectives as a chain of operations."""
@@ -155,24 +171,27 @@ class TensorflowCompressor(Compressor):
         )
         return tf.reshape(flat, tf.shape(reduced))
 
-    def _position(self, tensor: tf.Tensor, site: CallSite) -> int:
+    def _position(self, tensor: tf.Tensor, site: CallSite) -> int | None:
         assert self._index is not None
-        if site.variable is not None:
-            found = self._index.lookup(site.variable)
-        else:
-            found = self._index.by_unique_shape(tensor)
-        if found is None:
-            name = getattr(site.variable, "name", None)
-            raise UnknownGradient(
-                f"the gradient of {name!r} has no registered variable"
-                if name
-                else f"a gradient of shape {tensor.shape} fits none of the registered variables, or several: "
-                "hand it over by hvd.DistributedGradientTape or hvd.DistributedOptimizer"
-                + "; give the compressor all variables that the tape or optimizer has"
-            )
-        return found
+        return self._index.lookup(site.variable) if site.variable is not None else self._index.by_unique_shape(tensor)
 
-    def _shake_hands(self, site: CallSite) -> None:
+    def _unknown(self, tensor: tf.Tensor, site: CallSite) -> TensorSpec:
+        """What stands in for a gradient that has no registered variable: compressing it fails, on all ranks.
+
+        One that would go dense has no carrier to tell the other ranks: it fails here and now.
+        """
+        name = getattr(site.variable, "name", "of unknown name")
+        if tensor.shape.is_fully_defined():
+            spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
+            if self.configuration.is_sparse(spec.shape, spec.numel):
+                return spec
+        raise UnknownGradient(
+            f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered variable: give the "
+            "compressor all variables that the tape or optimizer has (outside of hvd.DistributedGradientTape and "
+            "hvd.DistributedOptimizer, only shapes that are unique are known)"
+        )
+
+    def _check_reduction(self, site: CallSite) -> None:
         if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
             raise UnsupportedReduction(
                 "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
@@ -182,6 +201,8 @@ class TensorflowCompressor(Compressor):
             raise RankMismatch(
                 f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give process_set= to both"
             )
+
+    def _shake_hands(self) -> None:
         if self.configuration.memory.finishes:
             refuse_momentum()
         self.resolve()

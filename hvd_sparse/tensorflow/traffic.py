@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
 from ..errors import UnknownGradient
 from ..types import TensorSpec
+
+LONGEST_WAIT_S = 2.0
+"""After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
 
 
 class Traffic:
@@ -34,11 +38,16 @@ class Traffic:
         self._numbers = itertools.count()
         self._under_way: dict[int, tuple[Ticket, Any]] = {}
         self._dense_bytes: dict[str, int] = {}
+        self._traced: set[str] = set()
         self._counted: StepRun | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
         """A tensor that Horovod reduces dense at every step; known when the graph is traced."""
         self._dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
+
+    def note_sparse(self, spec: TensorSpec) -> None:
+        """A tensor that is sent at every step of some graph; known when it is traced."""
+        self._traced.add(spec.key)
 
     def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
         """The array to allreduce, the ticket's number, and the first array that the exchange wants moved.
@@ -53,6 +62,7 @@ class Traffic:
         array = next(conversation).array
         number = next(self._numbers)
         self._under_way[number] = (ticket, conversation)
+        ticket.run.sends += 1
         self._count_dense(ticket.run)
         return wire, np.int64(number), array
 
@@ -74,21 +84,31 @@ class Traffic:
     def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """The reduced gradient, flat; on any error the step is taken back before it is raised."""
         ticket, conversation = self._under_way.pop(int(number))
-        if ticket.run.failure is not None:
-            raise ticket.run.failure
+        run = ticket.run
         try:
+            if run.failure is not None:
+                raise run.failure
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
             messages = _finish(conversation, received)
             self._step.receive(ticket.bucket or BucketRun(-1, ()), messages)
             return self._step.result(ticket, reduced, parameter)
         except Exception as error:
-            self._step.fail(ticket.run, error)
+            run.failure = run.failure or error
+            self._wait_for_sends(run)
+            self._step.fail(run, error)
             raise
 
     def finish_dense(self, token: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
         ticket = self._step.enter_dense(self._tokens[_as_bytes(token)])
         return self._step.finish_dense(ticket, reduced, parameter)
+
+    def _wait_for_sends(self, run: StepRun) -> None:
+        """Let the step's other tensors be sent: once this one has raised, TensorFlow drops what it has not begun, and
+        the other ranks would wait for it."""
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while run.sends < len(self._traced) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _count_dense(self, run: StepRun) -> None:
         if run is not self._counted:

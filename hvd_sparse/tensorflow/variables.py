@@ -60,7 +60,7 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
 
 
 def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
-    if hasattr(params, "trainable_variables"):
+    if hasattr(type(params), "trainable_variables"):  # of the class: an unbuilt model's own raises
         return lambda: params.trainable_variables
     if callable(params):
         return params  # type: ignore[no-any-return]
@@ -76,7 +76,7 @@ def _refuse_keras_3(thing: Any) -> None:
     modules = {cls.__module__.split(".")[0] for item in things for cls in type(item).__mro__}
     if "keras" in modules:
         raise UnsupportedInput(f"these variables are of Keras 3. {WAY_OUT}")
-    if callable(thing) and not hasattr(thing, "trainable_variables") and is_keras_3():
+    if callable(thing) and not hasattr(type(thing), "trainable_variables") and is_keras_3():
         raise UnsupportedInput(
             f"tf.keras is Keras 3 here, and what a callable will return cannot be known. {WAY_OUT}; "
             "without Keras, give the list of variables itself"

@@ -15,6 +15,7 @@ from ..errors import RankMismatch, UnsupportedReduction
 from .optimizer import refuse_momentum
 
 FRAMES = 8
+OPERATIONS = ("Adasum", "Min", "Max", "Product")
 
 
 def check_call_site(process_set: Any, *, has_momentum: bool) -> None:
@@ -41,7 +42,9 @@ def _compare(optimizer: Any, process_set: Any) -> None:
             f"the compressor's process set is {process_set}, the optimizer's is {optimizer.process_set}: "
             "give process_set= to both"
         )
-    if getattr(optimizer, "op", hvd.Average) not in (hvd.Average, hvd.Sum):
+    op = getattr(optimizer, "op", hvd.Average)
+    if op not in (hvd.Average, hvd.Sum):
+        name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
         raise UnsupportedReduction(
-            "the optimizer's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be restored"
         )

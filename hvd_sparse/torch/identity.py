@@ -7,6 +7,7 @@ parameter that took no part) have no hook and are found by asking every paramete
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -14,6 +15,9 @@ from typing import Any, Callable
 import torch
 
 from ..errors import UnknownGradient
+
+FRAMES = 8
+"""How far up Horovod's optimizer can be."""
 
 
 class ParameterIndex:
@@ -48,12 +52,18 @@ class ParameterIndex:
         return self._find_densified(gradient)
 
     def _find_densified(self, gradient: torch.Tensor) -> int:
-        """``sparse_as_dense`` hands over a dense copy of a sparse gradient."""
+        """``sparse_as_dense`` hands over a dense copy of a sparse gradient.
+
+        Horovod's calling frame has the parameter; where it does not, the last hook's or the only possible one is it.
+        """
         candidates = [
             position
             for position, (_, parameter) in enumerate(self._named)
             if parameter.grad is not None and parameter.grad.is_sparse and parameter.shape == gradient.shape
         ]
+        named = [position for position in candidates if self._named[position][1] is _parameter_in_frames()]
+        if named:
+            return named[0]
         if self._last_hooked in candidates:
             return self._last_hooked
         if len(candidates) == 1:
@@ -68,6 +78,18 @@ class ParameterIndex:
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
+
+
+def _parameter_in_frames() -> Any:
+    """The parameter that Horovod's optimizer is about to reduce, read off its frame; None if it is not there."""
+    frame: Any = sys._getframe(1)
+    for _ in range(FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == "_allreduce_grad_async":
+            return frame.f_locals.get("p")
+        frame = frame.f_back
+    return None
 
 
 def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Callable[[Any], None]:

@@ -30,7 +30,7 @@ SHAPES = ((8, 9), (5, 7), (11,))
 BROKEN = 1
 """The position of the tensor that fails."""
 STEPS, FAILING_STEP = 6, 2
-IDLE_S = 10.0
+IDLE_S = 6.0
 RECOVERIES = Cases()
 
 

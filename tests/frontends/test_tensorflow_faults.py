@@ -134,9 +134,10 @@ def test_a_gradient_that_comes_late_leaves_no_rank_waiting(launches: Launches, w
 
 @pytest.mark.parametrize(("controller", "step"), [("gloo", 0), ("mpi", 2), ("gloo", 2)])
 def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -> None:
-    outcome = launch("frontends/tensorflow_absent_rank.py", 2, controller, str(step), limit_s=60)
+    """As an error of the waiting rank's step, or in its last words where nothing else releases it from Horovod."""
+    outcome = launch("frontends/tensorflow_absent_rank.py", 2, controller, str(step), limit_s=90)
     waiting, absent = outcome.results
     assert absent == "absent"
-    assert waiting is not None, "the waiting rank was still waiting when the absent one ended"
-    check_error(waiting, "ExchangeTimeout")
+    assert "ExchangeTimeout" in outcome.output + str(waiting)
+    assert waiting is None or waiting["seconds"] < SOON_S
     assert outcome.code not in (0, None)

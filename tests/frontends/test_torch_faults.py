@@ -24,6 +24,7 @@ DIFFERENCES = [
     "other_shapes_and_names_by_default_on_one_rank",
     "another_step_on_one_rank",
 ]
+DENSE_AND_LAST = "unknown_0.weight_on_one_rank"
 UNKNOWN = [name for name in _torch_mismatches.cases if "unknown" in name]
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
@@ -70,7 +71,17 @@ def test_differences_between_ranks_are_refused(outcome: Outcome, name: str) -> N
         assert result["is_usable"]
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_one_rank_alone_cannot_place_and_goes_dense_last_fails_there_and_is_right_elsewhere(
+    outcome: Outcome,
+) -> None:
+    """All messages have gone when it comes, and a dense gradient has no carrier: docs/adr/0005."""
+    *others, at_fault = measured(outcome, DENSE_AND_LAST)
+    check_own_error(at_fault, "PeerFailure")
+    assert "UnknownGradient" in at_fault["raised"]
+    assert {result["raised"] for result in others} == {"nothing"}
+
+
+@pytest.mark.parametrize("name", [name for name in UNKNOWN if name != DENSE_AND_LAST])
 def test_unknown_gradients_are_refused_on_every_rank(outcome: Outcome, name: str) -> None:
     for result in measured(outcome, name):
         check_own_error(result, "PeerFailure", "UnknownGradient")
@@ -106,7 +117,7 @@ def test_training_goes_on_from_a_checkpoint_as_it_did(outcome: Outcome, name: st
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
-@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("step", [0])
 def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -> None:
     outcome = launch("frontends/torch_absent_rank.py", 2, controller, str(step), limit_s=60)
     waiting, absent = outcome.results

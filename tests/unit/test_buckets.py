@@ -47,6 +47,10 @@ def test_many_small_tensors_travel_in_few_messages(tensors_in_model, messages):
     assert len(plan) == messages
 
 
+def test_a_bucket_that_is_filled_to_the_byte_is_full():
+    assert merge_small(tensors((4,), (4,), (4,)), configure(density=0.25), 16) == [(1, 2), (0,)]
+
+
 def test_a_large_tensor_travels_alone():
     shapes = [(2_000, 2_000), (2_000, 2_000)]
     assert merge_small(tensors(*shapes), configure(density=0.01)) == [(1,), (0,)]

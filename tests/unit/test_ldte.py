@@ -102,6 +102,13 @@ def test_fewer_non_zeros_than_wanted_are_all_sent_without_a_pass_and_keep_the_wa
     assert (found.passes, found.is_fallback, found.threshold) == (0, False, 0.125)
 
 
+def test_hardly_more_non_zeros_than_wanted_are_all_sent_without_a_pass():
+    x = np.zeros(1_000, np.float32)
+    x[::80] = draw("normal", 13)
+    found = LdteBs(0.01).find(x, Context())
+    assert (found.selection.count, found.passes, found.is_fallback) == (13, 0, False)
+
+
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
 def test_raw_ldte_is_right_on_laplace_data(density, record_property):
     """ALGORITHMS, invariant 16: from a million entries on, the count is within a tenth of k."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from conformance.codec_checks import selection_of
@@ -96,6 +99,14 @@ def test_messages_in_another_order_than_the_ranks_are_refused():
 def test_foreign_bytes_are_refused(foreign):
     with pytest.raises(CorruptPayload):
         split_messages(np.frombuffer(foreign, np.uint8), 1)
+
+
+def test_bytes_between_the_frames_and_the_end_of_a_message_are_refused():
+    """Though every checksum is right and the length is the one announced."""
+    head = struct.pack("<3sBB3xIIIIQ", b"HSM", 1, 0, 0, 0, 0, 1, 32 + 4 + 4 + frame(2).size + 3) + struct.pack("<I", 7)
+    forged = head + struct.pack("<I", zlib.crc32(head)) + frame(2).tobytes()
+    with pytest.raises(CorruptPayload, match="3 bytes follow the 1 frames"):
+        split_messages(np.frombuffer(forged + bytes(3), np.uint8), 1)
 
 
 @pytest.mark.parametrize("members", [0, 1, 5])
