@@ -74,9 +74,6 @@ def test_the_launch_ends_well_and_all_its_cases_are_checked(launches: Launches, 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REDUCTIONS))
 def test_reductions_that_are_no_sum_are_refused(launches: Launches, world: World, case: str) -> None:
     for result in measured(launches[world], case):
-        if case == "adasum_in_a_later_step" and world[0] == 3:
-            assert result["raised"] == "NotImplementedError"  # by Horovod: powers of two only
-            continue
         check_error(result, "UnsupportedReduction")
         assert "hvd.Average" in result["words"] and "hvd.Sum" in result["words"]
         assert result["is_usable"]
@@ -132,7 +129,7 @@ def test_a_gradient_that_comes_late_leaves_no_rank_waiting(launches: Launches, w
         assert result["is_usable"]
 
 
-@pytest.mark.parametrize(("controller", "step"), [("gloo", 0), ("mpi", 2), ("gloo", 2)])
+@pytest.mark.parametrize(("controller", "step"), [("gloo", 0)])
 def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -> None:
     """As an error of the waiting rank's step, or in its last words where nothing else releases it from Horovod."""
     outcome = launch("frontends/tensorflow_absent_rank.py", 2, controller, str(step), limit_s=90)
