@@ -189,8 +189,11 @@ class Step:
             messages = ticket.bucket.messages or []
             frames = [m.frames[m.members.index(ticket.position)] for m in messages]
             self.pipeline.receive(spec, frames, report.factor, result)
-        self._count(ticket, spec)
-        return self._finish(ticket.position, ticket.run, result, parameter, is_compressed=True)
+        with self.staging.lock:
+            if ticket.run.failure is not None:  # another tensor's thread has taken the step back meanwhile
+                raise ticket.run.failure
+            self._count(ticket, spec)
+            return self._finish(ticket.position, ticket.run, result, parameter, is_compressed=True)
 
     def enter_dense(self, position: int) -> Ticket:
         """A tensor that is never compressed begins a step: what its memory makes of it goes back with the others'."""
