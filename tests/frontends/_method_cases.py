@@ -22,3 +22,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "topk": {"density": 0.1},
 }
 """Options by method."""
+
+_TOPK = {"id": "topk", "density": 0.1}
+BUILT: dict[str, dict[str, Any]] = {
+    "chunked": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
+    "redsync_trimmed": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
+    "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
+    "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
+    "no_memory": {"selector": _TOPK, "memory": "none"},
+    "warm_up": {"selector": _TOPK, "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}},
+    "piecewise": {"selector": _TOPK, "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}},
+}
+"""Options of ``Compression.build`` for the parts that no named method uses."""
+
+
+def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> Any:
+    """A case's compressor, from a frontend's ``Compression``."""
+    if case in BUILT:
+        return compression.build(params, **BUILT[case], **options)
+    return getattr(compression, case)(params, **METHODS[case], **options)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
 from _integer_gradients import SHAPES, gradients_of
-from _method_cases import METHODS, STEPS
+from _method_cases import BUILT, METHODS, STEPS, compressor_of
 from _tensorflow_cases import (
     Compression,
     begin,
@@ -27,9 +26,9 @@ from hvd_sparse.collectives.mpi import MpiCollective
 from hvd_sparse.core.session import Session
 
 
-def same_as_the_core(name: str, *, method: str, options: dict[str, Any]) -> dict[str, Any]:
+def same_as_the_core(name: str) -> dict[str, Any]:
     variables = variables_of(SHAPES, prefix=name)
-    compressor = getattr(Compression, method)(variables, name=name, **SPARSE_ONLY, **options)
+    compressor = compressor_of(Compression, name, variables, name=name, **SPARSE_ONLY)
     compressor.resolve()
     specs = compressor.step.specs
     session = Session(compressor.configuration, specs, MpiCollective(), buckets=compressor.step.buckets)
@@ -53,8 +52,6 @@ def same_as_the_core(name: str, *, method: str, options: dict[str, Any]) -> dict
 
 if __name__ == "__main__":
     begin(int(sys.argv[1]))
-    cases = Cases()
-    for method, options in METHODS.items():
-        cases[method] = partial(same_as_the_core, method=method, options=options)
+    cases = Cases(dict.fromkeys([*METHODS, *BUILT], same_as_the_core))
     run_cases(cases, hvd.rank(), meet)
     end()

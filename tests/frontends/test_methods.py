@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from frontends._integer_gradients import SHAPES
-from frontends._method_cases import METHODS, STEPS
+from frontends._method_cases import BUILT, METHODS, STEPS
 from frontends._outcomes import measured
 from harness import Outcome, launch
 
@@ -24,7 +24,7 @@ def test_every_named_method_has_a_case() -> None:
     assert set(METHODS) == set(NAMED)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *BUILT])
 def test_a_method_gives_the_bits_of_the_core_on_every_rank(outcome: Outcome, method: str) -> None:
     first, *others = measured(outcome, method)
     for result in (first, *others):

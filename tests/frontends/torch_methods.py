@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases
 from _integer_gradients import SHAPES, gradients_of
-from _method_cases import METHODS, STEPS
+from _method_cases import BUILT, METHODS, STEPS, compressor_of
 from _torch_cases import digest_of, give_gradients, run_torch_cases
 from _torch_laws import optimizer_without_motion
 from torch import nn
@@ -19,11 +18,11 @@ from hvd_sparse.core.session import Session
 from hvd_sparse.torch import Compression
 
 
-def same_as_the_core(name: str, *, method: str, options: dict[str, Any]) -> dict[str, Any]:
+def same_as_the_core(name: str) -> dict[str, Any]:
     from hvd_sparse.collectives.mpi import MpiCollective  # MPI is Horovod's to initialize
 
     parameters = {f"t{i}": nn.Parameter(torch.zeros(shape)) for i, shape in enumerate(SHAPES)}
-    compressor = getattr(Compression, method)(parameters.items(), name=name, **SPARSE_ONLY, **options)
+    compressor = compressor_of(Compression, name, parameters.items(), name=name, **SPARSE_ONLY)
     optimizer = optimizer_without_motion(parameters, compressor)
     session = Session(compressor.configuration, compressor.step.specs, MpiCollective(), buckets=compressor.step.buckets)
     differences, applied = 0, []
@@ -47,7 +46,5 @@ def same_as_the_core(name: str, *, method: str, options: dict[str, Any]) -> dict
 
 if __name__ == "__main__":
     hvd.init()
-    cases = Cases()
-    for method, options in METHODS.items():
-        cases[method] = partial(same_as_the_core, method=method, options=options)
+    cases = Cases(dict.fromkeys([*METHODS, *BUILT], same_as_the_core))
     run_torch_cases(cases)
