@@ -1,4 +1,4 @@
-"""The gamma tail against scipy, where scipy is installed."""
+"""The gamma tail against scipy."""
 
 from __future__ import annotations
 
