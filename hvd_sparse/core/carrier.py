@@ -24,7 +24,6 @@ they travel as float32.
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RankMismatch, UnsupportedReduction
+from .checksum import crc32
 
 CHECKSUM_BITS = 20
 SCALE = 2.0**-20
@@ -41,7 +41,7 @@ SHARED = 4
 
 def drawn_for(rank: int) -> float:
     """A number in [0, 1) for a rank, with no relation to the numbers of others."""
-    return zlib.crc32(rank.to_bytes(4, "little")) / 2.0**32
+    return crc32(rank.to_bytes(4, "little")) / 2.0**32
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from ..errors import InvalidOption
 from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
 from ..types import TensorSpec
+from .checksum import crc32
 from .composition import check_composition
 from .counts import is_number
 from .economy import is_dense_cheaper
@@ -100,7 +100,7 @@ class Configuration:
     @cached_property
     def checksum(self) -> int:
         """The digest in 32 bits, for message headers."""
-        return zlib.crc32(self.digest.encode())
+        return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
         """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""

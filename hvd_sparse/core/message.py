@@ -22,12 +22,12 @@ An allgather joins the messages of all ranks without saying where one ends: each
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import CorruptPayload
+from .checksum import crc32
 from .codecs._frame import WIRE_VERSION, measure_frame
 
 MAGIC = b"HSM"
@@ -71,7 +71,7 @@ def write_message(rank: int, step: int, configuration: int, frames: dict[int, np
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
     """uint8: a message that says why this rank has no entries."""
     words = text.encode()[:ERROR_TEXT_LIMIT]
-    body = _CRC.pack(zlib.crc32(words)) + words
+    body = _CRC.pack(crc32(words)) + words
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
 
 
@@ -81,7 +81,7 @@ def _write(
     total = overhead_bytes(len(members)) + sum(part.size for part in body)
     head = _HEAD.pack(MAGIC, WIRE_VERSION, kind, rank, step & 0xFFFFFFFF, configuration, len(members), total)
     head += np.asarray(members, "<u4").tobytes()
-    head += _CRC.pack(zlib.crc32(head))
+    head += _CRC.pack(crc32(head))
     return np.concatenate([np.frombuffer(head, np.uint8), *body])
 
 
@@ -110,7 +110,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(f"a message announces {total} bytes for {members} members and {buffer.size} are there")
     head = buffer[:head_bytes].tobytes()
-    if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != zlib.crc32(head[: -_CRC.size]):
+    if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
     positions = tuple(np.frombuffer(head, "<u4", members, _HEAD.size).tolist())
     body = buffer[head_bytes:total]
@@ -121,7 +121,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
 
 def _read_error(body: np.ndarray) -> str:
     words = body[_CRC.size :].tobytes()
-    if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != zlib.crc32(words):
+    if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != crc32(words):
         raise CorruptPayload("an error message's checksum does not match its text: altered on its way")
     return words.decode(errors="replace")
 

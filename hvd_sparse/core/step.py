@@ -8,7 +8,6 @@ It is written down: into the carrier's flag, and in words into the bucket's mess
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from ..errors import PeerFailure, RankMismatch
 from ..types import TensorSpec
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
+from .checksum import crc32
 from .configuration import Configuration
 from .kernels import Kernels
 from .message import Message, write_error, write_message
@@ -110,7 +110,7 @@ class Step:
     def _write_wire(self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool) -> np.ndarray:
         sent = ticket.outgoing
         identity = f"{self.configuration.digest}|{spec.key}|{state.steps}|{dense}"
-        checksum = zlib.crc32(identity.encode()) & ((1 << CHECKSUM_BITS) - 1)
+        checksum = crc32(identity.encode()) & ((1 << CHECKSUM_BITS) - 1)
         density = sent.entries / spec.numel if sent is not None else 0.0
         norm = sent.norm if sent is not None else 0.0
         carrier = ticket.layout.write(rank, checksum, failed=sent is None, density=density, norm=norm)

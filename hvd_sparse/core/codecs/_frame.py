@@ -19,12 +19,12 @@ Two builds understand each other exactly when they have the same wire version.
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import CorruptPayload
+from ..checksum import crc32
 
 MAGIC = b"HS"
 WIRE_VERSION = 1
@@ -60,7 +60,7 @@ def write_frame(codec: int, value_type: np.dtype, numel: int, count: int, parts:
         buffer[offset : offset + part.nbytes] = np.ascontiguousarray(part).view(np.uint8)
         offset += part.nbytes
     header = _FIELDS.pack(MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], numel, count, body_bytes)
-    checksum = zlib.crc32(buffer[HEADER_BYTES:].data, zlib.crc32(header))
+    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
     buffer[:HEADER_BYTES] = np.frombuffer(header + _CHECK.pack(checksum), np.uint8)
     return buffer
 
@@ -92,7 +92,7 @@ def read_frame(buffer: np.ndarray) -> Frame:
     if header[5:8] != b"\0\0\0" or header[28:] != b"\0\0\0\0" or value_number not in VALUE_TYPES:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     body = buffer[HEADER_BYTES:total_bytes]
-    checksum = zlib.crc32(np.ascontiguousarray(body).data, zlib.crc32(header[: _FIELDS.size]))
+    checksum = crc32(np.ascontiguousarray(body).data, crc32(header[: _FIELDS.size]))
     if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
         raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
     return Frame(codec, VALUE_TYPES[value_number], numel, count, body)
