@@ -63,6 +63,20 @@ class Tail:
     mean_log: float
 
 
+@dataclass(frozen=True)
+class Aim:
+    """What the pass that adds the gradient may take along, so that no further pass is needed.
+
+    Attributes
+    ----------
+    threshold : entries that reach it are taken; above 0
+    capacity : more of them than this are not worth it: none is taken
+    """
+
+    threshold: float
+    capacity: int
+
+
 class Kernels(Protocol):
     """What an engine provides.  All vectors are 1-D, C-contiguous, float32 or float64."""
 
@@ -104,6 +118,28 @@ class Kernels(Protocol):
 
     def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """out = residual + gradient; ``out`` may be ``residual`` itself."""
+
+    def accumulate(
+        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim | None
+    ) -> tuple[Moments, Selection | None]:
+        """The fused pass: out = residual + gradient, its moments, and the entries that reach the aim, taken out of it.
+
+        What is taken is +0.0 in ``out``; without an aim, or beyond its capacity, nothing is, and None is returned.
+        Where the sum is not finite the moments say so, ``out`` keeps the residual's entry, and nothing is taken.
+        ``out`` may be ``residual`` itself.
+        """
+
+    def cut_largest(self, x: np.ndarray, count: int) -> tuple[float, int]:
+        """The cut of the ``count`` largest magnitudes: they are those above it, and the first so many of those equal to it.
+
+        (0.0, 0) where fewer are not zero, (inf, 0) for a count of 0.
+        """
+
+    def keep(self, taken: Selection, threshold: float, ties: int, out: np.ndarray | None) -> Selection:
+        """The taken entries above a threshold and the first ``ties`` of those equal to it; the rest go back to ``out``."""
+
+    def restore(self, out: np.ndarray, selection: Selection) -> None:
+        """out[indices] = values."""
 
     def push_momentum(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool

@@ -5,6 +5,7 @@ memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
@@ -15,8 +16,10 @@ import numpy as np
 from ..errors import CorruptPayload, NonFiniteGradient
 from ..types import TensorSpec
 from .configuration import Configuration
-from .kernels import Kernels, Moments
+from .kernels import Aim, Kernels, Moments
+from .memories._base import Accumulated
 from .randomness import generator
+from .selectors._aim import Miss
 from .selectors._base import Context, Found, Selector
 
 
@@ -84,22 +87,81 @@ class Pipeline:
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         """
-        if not self.configuration.rollback:
-            _check_finite(self.kernels.moments(gradient), gradient, state.spec, "gradient")
-        accumulated = state.memory.compensate(gradient, self.kernels, world_size)
-        moments = self.kernels.moments(accumulated)
-        _check_finite(moments, accumulated, state.spec, "gradient + residual")
-        if dense:
+        selector = None if dense else self._selector(state)
+        aim = selector.aim(state.spec.numel, state.threshold, state.memo) if selector is not None else None
+        accumulated = self._accumulate(state, gradient, world_size, aim)
+        if selector is None:
             state.note(None, state.memo)
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
-        selector, codec = self._selector(state), self.configuration.codec
-        found = selector.find(accumulated, self._context(state, selector, gradient, moments, rank))
+        try:
+            return self._send_selection(state, selector, aim, accumulated, gradient, rank)
+        except Exception:
+            self._put_back(accumulated)
+            raise
+
+    def _accumulate(self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None) -> Accumulated:
+        configuration, kernels = self.configuration, self.kernels
+        if not configuration.rollback and not configuration.memory.adds_gradient:
+            # Other sums than the last one, which skips what is not finite, would spoil the only buffer there is.
+            _check_finite(kernels.moments(gradient), gradient, state.spec)
+        accumulated: Accumulated = state.memory.compensate(gradient, kernels, world_size, aim)
+        try:
+            _check_finite(accumulated.moments, gradient, state.spec)
+        except NonFiniteGradient:
+            self._put_back(accumulated)
+            raise
+        return accumulated
+
+    def _put_back(self, accumulated: Accumulated) -> None:
+        """What the pass took along returns to the vector: with ``rollback=False`` it is nowhere else."""
+        if accumulated.taken is not None:
+            self.kernels.restore(accumulated.vector, accumulated.taken)
+
+    def _send_selection(
+        self,
+        state: TensorState,
+        selector: Selector,
+        aim: Aim | None,
+        accumulated: Accumulated,
+        gradient: np.ndarray,
+        rank: int,
+    ) -> Outgoing:
+        codec = self.configuration.codec
+        found = self._find(state, selector, aim, accumulated, gradient, rank)
         frame = codec.encode(found.selection)
+        is_exact = codec.is_exact and not selector.changes_values
+        if found.is_one_pass and not is_exact:
+            self.kernels.restore(accumulated.vector, found.selection)
         sent = found.selection if codec.is_exact else codec.decode(frame)
-        state.memory.update(sent, codec.is_exact and not selector.changes_values, self.kernels)
+        state.memory.update(sent, is_exact, self.kernels, is_taken=found.is_one_pass and is_exact)
         state.note(found.threshold, found.memo)
-        norm = float(np.linalg.norm(accumulated)) if self.configuration.telemetry else 0.0
+        norm = float(np.linalg.norm(accumulated.vector)) if self.configuration.telemetry else 0.0
         return Outgoing(frame, None, found.selection.count, norm, found)
+
+    def _find(
+        self,
+        state: TensorState,
+        selector: Selector,
+        aim: Aim | None,
+        accumulated: Accumulated,
+        gradient: np.ndarray,
+        rank: int,
+    ) -> Found:
+        """The selection: from what the pass took along, or else from the whole vector."""
+        vector, taken = accumulated.vector, accumulated.taken
+        context = self._context(state, selector, gradient, accumulated.moments, rank)
+        if aim is None:
+            return selector.find(vector, context)
+        if taken is not None:
+            cut = selector.cut(taken, aim, context)
+            if cut is not None:
+                selection = taken
+                if cut.threshold > aim.threshold or cut.ties < taken.count:
+                    selection = self.kernels.keep(taken, cut.threshold, cut.ties, vector)
+                return Found(selection, cut.threshold, 0, cut.is_fallback, cut.memo, is_one_pass=True)
+            self.kernels.restore(vector, taken)
+        miss = Miss(aim, taken.count if taken is not None else None)
+        return selector.find(vector, dataclasses.replace(context, miss=miss))
 
     def _selector(self, state: TensorState) -> Selector:
         selector: Selector = self.configuration.selector
@@ -143,10 +205,11 @@ class Pipeline:
             self.kernels.scatter_add(out, selection.indices, values)
 
 
-def _check_finite(moments: Moments, x: np.ndarray, spec: TensorSpec, what: str) -> None:
+def _check_finite(moments: Moments, gradient: np.ndarray, spec: TensorSpec) -> None:
     if not moments.is_finite:
-        bad = int(np.count_nonzero(~np.isfinite(x)))
+        bad = int(np.count_nonzero(~np.isfinite(gradient)))
+        what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
         raise NonFiniteGradient(
-            f"tensor {spec.key!r}: {bad} of {x.size} entries of {what} are NaN or Inf; "
+            f"tensor {spec.key!r}: {what if bad else 'gradient + residual leaves the range of ' + str(gradient.dtype)}; "
             "look for the step's loss, lower the learning rate, or clip gradients before they are compressed"
         )

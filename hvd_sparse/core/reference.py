@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Selection
-from .kernels import Moments, Tail
+from .kernels import Aim, Moments, Tail
 
 
 def moments(x: np.ndarray) -> Moments:
@@ -71,17 +71,33 @@ def take_at_least(x: np.ndarray, threshold: float) -> Selection:
 
 
 def take_largest(x: np.ndarray, count: int) -> Selection:
-    if count <= 0 or x.size == 0:
-        return Selection.empty(x.size, x.dtype)
+    return _take(x, _reaches(x, *cut_largest(x, count)))
+
+
+def cut_largest(x: np.ndarray, count: int) -> tuple[float, int]:
+    if count <= 0 or count > x.size:
+        return (np.inf, 0) if count <= 0 else (0.0, 0)
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
-    last = x.size - min(count, x.size)
-    smallest_taken = np.partition(magnitudes, last)[last]
-    if smallest_taken == 0:
-        return _take(x, magnitudes > 0)
-    kept = magnitudes > smallest_taken
-    ties = np.flatnonzero(magnitudes == smallest_taken)
-    kept[ties[: count - np.count_nonzero(kept)]] = True
-    return _take(x, kept)
+    cut = np.partition(magnitudes, x.size - count)[x.size - count]
+    return float(cut), count - int(np.count_nonzero(magnitudes > cut)) if cut else 0
+
+
+def _reaches(x: np.ndarray, threshold: float, ties: int) -> np.ndarray:
+    magnitudes, rounded = np.abs(x), x.dtype.type(threshold)
+    kept: np.ndarray = magnitudes > rounded
+    kept[np.flatnonzero(magnitudes == rounded)[:ties]] = True
+    return kept
+
+
+def keep(taken: Selection, threshold: float, ties: int, out: np.ndarray | None) -> Selection:
+    kept = _reaches(taken.values, threshold, ties)
+    if out is not None:
+        out[taken.indices[~kept]] = taken.values[~kept]
+    return Selection(taken.indices[kept], taken.values[kept], taken.numel)
+
+
+def restore(out: np.ndarray, selection: Selection) -> None:
+    out[selection.indices] = selection.values
 
 
 def take_indices(x: np.ndarray, indices: np.ndarray) -> Selection:
@@ -99,6 +115,25 @@ def take_bins(accumulated: np.ndarray, gradient: np.ndarray, length: int) -> tup
 
 def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
     np.add(residual, gradient, out=out)
+
+
+def accumulate(
+    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim | None
+) -> tuple[Moments, Selection | None]:
+    with np.errstate(invalid="ignore", over="ignore"):  # the moments say so
+        accumulated = residual + gradient
+    found = moments(accumulated)
+    np.copyto(out, accumulated if found.is_finite else np.where(np.isfinite(accumulated), accumulated, residual))
+    if aim is None:
+        return found, None
+    taken = take_at_least(out, aim.threshold)
+    if not found.is_finite:  # what kept the residual's entry is not this step's to take
+        finite = np.isfinite(accumulated[taken.indices])
+        taken = Selection(taken.indices[finite], taken.values[finite], taken.numel)
+    if taken.count > aim.capacity:
+        return found, None
+    clear(out, taken.indices)
+    return found, taken
 
 
 def push_momentum(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..errors import InvalidOption
 from ..types import Selection
-from . import reference
 from .counts import is_number
 from .kernels import Kernels, Moments
 
@@ -122,15 +121,17 @@ class _Counter:
     is among them.  They are taken once, and the search goes on in a list of a few times k.
     """
 
-    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType) -> None:
+    def __init__(
+        self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType, candidates: Selection | None = None
+    ) -> None:
         self._x, self._kernels = x, kernels
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
-        self._candidates: Selection | None = None
+        self._candidates = candidates
         self.passes = 0
 
     def count(self, threshold: float, most: int) -> int:
         if self._candidates is not None:
-            return reference.count_at_least(self._candidates.values, threshold)
+            return self._kernels.count_at_least(self._candidates.values, threshold)
         count = self._kernels.count_at_least(self._x, threshold)
         self.passes += 1
         if most < count <= self._few:
@@ -140,29 +141,59 @@ class _Counter:
     def take(self, threshold: float) -> Selection:
         if self._candidates is None:
             return self._kernels.take_at_least(self._x, threshold)
-        kept = reference.take_at_least(self._candidates.values, threshold)
+        kept = self._kernels.take_at_least(self._candidates.values, threshold)
         return Selection(self._candidates.indices[kept.indices], kept.values, self._x.size)
 
 
 def search_threshold(
-    x: np.ndarray, first: float, band: Band, moments: Moments, kernels: Kernels, search: str, max_passes: int
+    x: np.ndarray,
+    first: float,
+    band: Band,
+    moments: Moments,
+    kernels: Kernels | ModuleType,
+    search: str,
+    max_passes: int,
+    known: tuple[float, int] | None = None,
 ) -> SearchResult:
     """A threshold whose count lies in the band, starting at ``first``, and the entries that reach it.
+
+    known : a threshold that was counted before, and its count
 
     Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of x's precision lies
     strictly inside the bracket (ties, spikes).
     """
-    round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
-    threshold = float(round_to(min(first, bracket.high)))
-    if not threshold > 0.0:
-        threshold = float(round_to(STEPS[search](bracket, band.wanted)))
+    if known is not None and known[0] < bracket.high:
+        bracket.narrow(*known, band.wanted)
     counter = _Counter(x, band.wanted, kernels)
+    threshold, converged = _search(counter, bracket, first, band, x.dtype, search, max_passes)
+    return SearchResult(threshold, converged, counter.passes, counter.take(threshold))
+
+
+def search_among(
+    candidates: Selection, threshold: float, band: Band, kernels: Kernels | ModuleType, search: str, max_counts: int
+) -> tuple[float, bool]:
+    """The search where all entries that reach a threshold, too low a one, have been taken: a cut, and whether it is good."""
+    values = candidates.values
+    bracket = Bracket(threshold, kernels.moments(values).abs_max, candidates.count, 0)
+    first = STEPS[search](bracket, band.wanted)
+    counter = _Counter(values, band.wanted, kernels, candidates)
+    return _search(counter, bracket, first, band, values.dtype, search, max_counts)
+
+
+def _search(
+    counter: _Counter, bracket: Bracket, first: float, band: Band, dtype: np.dtype, search: str, max_counts: int
+) -> tuple[float, bool]:
+    """A threshold in the bracket whose count lies in the band; else the bracket's low end, and False."""
+    round_to = dtype.type
+    threshold = float(round_to(min(first, bracket.high)))
+    if not threshold > bracket.low:
+        threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     widths = [bracket.width]
-    while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
+    while len(widths) <= max_counts and bracket.low < threshold <= bracket.high:
         count = counter.count(threshold, band.most)
         if count in band:
-            return SearchResult(threshold, True, counter.passes, counter.take(threshold))
+            return threshold, True
         bracket.narrow(threshold, count, band.wanted)
         widths.append(bracket.width)
         # Interpolation can creep along one end of a curve that bends the other way: two passes must halve the bracket.
@@ -170,4 +201,4 @@ def search_threshold(
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many
             break
-    return SearchResult(bracket.low, False, counter.passes, counter.take(bracket.low))
+    return bracket.low, False

@@ -6,7 +6,7 @@ import threading
 from collections import Counter, defaultdict
 from typing import Any
 
-COUNTED = ("sparse_steps", "dense_steps", "entries_sent", "entries_total", "passes", "fallbacks")
+COUNTED = ("sparse_steps", "dense_steps", "entries_sent", "entries_total", "passes", "one_pass", "fallbacks")
 
 
 class Stats:
@@ -36,7 +36,9 @@ class Stats:
         sparse_steps, dense_steps : tensor-steps that sent a selection; that sent everything
         entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
         payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank; their sum
-        passes, fallbacks : counting passes of the selector; searches that exact top-k ended
+        passes : counting passes of the selector
+        one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
+        fallbacks : searches that exact top-k ended
         tensors : the same a tensor
         """
         totals: Counter[str] = Counter()

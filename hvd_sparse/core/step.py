@@ -222,7 +222,8 @@ class Step:
         counts = {"dense_steps": 1}
         if sent.found is not None:
             counts = {"sparse_steps": 1, "entries_sent": sent.entries, "entries_total": spec.numel}
-            counts |= {"passes": sent.found.passes, "fallbacks": int(sent.found.is_fallback)}
+            counts |= {"passes": sent.found.passes, "one_pass": int(sent.found.is_one_pass)}
+            counts |= {"fallbacks": int(sent.found.is_fallback)}
         self.stats.count_tensor(spec.key, **counts)
         ticket.run.counted.append((spec.key, counts))
 

@@ -29,7 +29,7 @@ def bits_of(state: Any) -> dict[str, bytes]:
 def step(state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference) -> tuple[np.ndarray, Selection]:
     """One step up to its update: what was accumulated, and what was sent of it."""
     with untouched(gradient):
-        accumulated = state.compensate(gradient, kernels).copy()
+        accumulated = state.compensate(gradient, kernels).vector.copy()
     selection = sent(accumulated)
     state.update(selection, True, kernels)
     return accumulated, selection
@@ -60,7 +60,7 @@ def check_rounding_stays(memory: Any) -> None:
     """With a lossy codec, the residual keeps accumulated minus what the others will decode."""
     numel = 200
     state = memory.create(TensorSpec("t", (numel,), "float32"), rollback=True)
-    accumulated = state.compensate(draw("normal", numel), reference).copy()
+    accumulated = state.compensate(draw("normal", numel), reference).vector.copy()
     chosen = every_nth(accumulated, 3)
     halves = Selection(chosen.indices, chosen.values.astype(np.float16).astype(np.float32), numel)
     state.update(halves, False, reference)
@@ -97,7 +97,7 @@ def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
     before = residual_of(state).tobytes()
-    accumulated = state.compensate(draw("lognormal", 300, seed=2), reference).copy()
+    accumulated = state.compensate(draw("lognormal", 300, seed=2), reference).vector.copy()
     if dense:
         state.take_all()
     else:
@@ -124,7 +124,7 @@ def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
     state = memory.create(TensorSpec("t", (300,), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
-    accumulated = state.compensate(draw("normal", 300, seed=2), reference).copy()
+    accumulated = state.compensate(draw("normal", 300, seed=2), reference).vector.copy()
     everything = state.take_all()
     state.commit()
     assert everything.tobytes() == accumulated.tobytes()

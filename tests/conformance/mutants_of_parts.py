@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hvd_sparse.core.codecs.index_value import IndexValue
 from hvd_sparse.core.exchanges.allgather import AllGatherExchange
 from hvd_sparse.core.memories.error_feedback import ErrorFeedback, ErrorFeedbackState
@@ -21,23 +19,22 @@ class Memory(ErrorFeedback):
 
 
 class NotCleared(ErrorFeedbackState):
-    def update(self, sent, is_exact, kernels):
+    def update(self, sent, is_exact, kernels, is_taken=False):
         pass
 
 
 class AllCleared(ErrorFeedbackState):
-    def update(self, sent, is_exact, kernels):
+    def update(self, sent, is_exact, kernels, is_taken=False):
         self.residual.new[:] = 0
 
 
 class Subtracted(ErrorFeedbackState):
-    def compensate(self, gradient, kernels):
-        np.subtract(gradient, self.residual.old, out=self.residual.new)
-        return self.residual.new
+    def compensate(self, gradient, kernels, world_size=1, aim=None):
+        return super().compensate(-gradient, kernels, world_size, aim)
 
 
 class RoundingDropped(ErrorFeedbackState):
-    def update(self, sent, is_exact, kernels):
+    def update(self, sent, is_exact, kernels, is_taken=False):
         super().update(sent, True, kernels)
 
 
@@ -52,14 +49,14 @@ def remembering(state):
 
 
 class NotMasked(MomentumCorrectionState):
-    def update(self, sent, is_exact, kernels):
+    def update(self, sent, is_exact, kernels, is_taken=False):
         velocity = self.momentum.new[sent.indices]
         super().update(sent, is_exact, kernels)
         self.momentum.new[sent.indices] = velocity
 
 
 class AlwaysMasked(MomentumCorrectionState):
-    def update(self, sent, is_exact, kernels):
+    def update(self, sent, is_exact, kernels, is_taken=False):
         super().update(sent, is_exact, kernels)
         kernels.clear(self.momentum.new, sent.indices)
 

@@ -121,5 +121,5 @@ RESTLESS = {
 """Selectors that go over the vector once more than they say."""
 
 
-def endless_search(x, first, band, moments, kernels, name, max_passes, right=search.search_threshold):
-    return right(x, first, band, moments, kernels, name, 60)
+def endless_search(x, first, band, moments, kernels, name, max_passes, known, right=search.search_threshold):
+    return right(x, first, band, moments, kernels, name, 60, known)

@@ -64,7 +64,7 @@ def test_35_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
     memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))
     first.commit()
     second.load({name: array.copy() for name, array in first.arrays().items()})
-    continued = [s.compensate(draw("laplace", 300), reference).tobytes() for s in (first, second)]
+    continued = [s.compensate(draw("laplace", 300), reference).vector.tobytes() for s in (first, second)]
     assert continued[0] == continued[1]
 
 

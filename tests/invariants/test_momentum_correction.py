@@ -30,7 +30,7 @@ def everything(x):
 
 
 def sent_sparse(state, given, parameter):
-    accumulated = state.compensate(given, reference)
+    accumulated = state.compensate(given, reference).vector
     selection = everything(accumulated)
     state.update(selection, True, reference)
     return state.finish(selection.values, parameter, True, reference)
@@ -90,7 +90,7 @@ def test_5_without_momentum_it_is_error_feedback_bit_for_bit():
         for part in (MEMORIES.create("momentum_correction", momentum=0.0), MEMORIES.create("error_feedback"))
     ]
     for step in range(STEPS):
-        accumulated = [state.compensate(draw("laplace", NUMEL, seed=step), reference).copy() for state in states]
+        accumulated = [state.compensate(draw("laplace", NUMEL, seed=step), reference).vector.copy() for state in states]
         assert accumulated[0].tobytes() == accumulated[1].tobytes()
         for state in states:
             state.update(every_nth(accumulated[0], 3), True, reference)
@@ -100,7 +100,7 @@ def test_5_without_momentum_it_is_error_feedback_bit_for_bit():
 def test_masking_forgets_the_velocity_of_what_was_sent_and_of_nothing_else():
     state = MEMORIES.create("momentum_correction").create(SPEC, rollback=True)
     given = draw("normal", NUMEL, "float64")
-    state.update(every_nth(state.compensate(given, reference), 3), True, reference)
+    state.update(every_nth(state.compensate(given, reference).vector, 3), True, reference)
     state.commit()
     expected = np.where(np.arange(NUMEL) % 3 == 0, 0.0, given)
     assert state.arrays()["momentum"].tolist() == expected.tolist()
@@ -110,9 +110,9 @@ def test_masking_forgets_the_velocity_of_what_was_sent_and_of_nothing_else():
 def test_gradients_are_clipped_to_the_norm_over_the_root_of_the_world_size(world_size):
     memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
     given = draw("normal", NUMEL, "float64")
-    long = memory.create(SPEC, rollback=True).compensate(100 * given, reference, world_size)
+    long = memory.create(SPEC, rollback=True).compensate(100 * given, reference, world_size).vector
     assert math.isclose(np.linalg.norm(long), 2.0 / math.sqrt(world_size), rel_tol=1e-9)
-    short = memory.create(SPEC, rollback=True).compensate(1e-3 * given, reference, world_size)
+    short = memory.create(SPEC, rollback=True).compensate(1e-3 * given, reference, world_size).vector
     assert short.tolist() == (1e-3 * given).tolist()
 
 
@@ -123,7 +123,7 @@ def test_4_the_low_pass_memory_follows_its_recursion(beta):
     memory = np.zeros(NUMEL)
     for step in range(STEPS):
         given = draw("normal", NUMEL, "float64", step)
-        sent = every_nth(state.compensate(given, reference), 4)
+        sent = every_nth(state.compensate(given, reference).vector, 4)
         state.update(sent, True, reference)
         state.commit()
         is_sent = np.isin(np.arange(NUMEL), sent.indices)

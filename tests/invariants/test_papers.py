@@ -22,7 +22,7 @@ def test_17_the_worked_example_of_adacomp():
     gradient = np.array([0.12, -0.5, 0.05, -0.02, 0.05, -0.2, -0.1, 0.02])
     state = MEMORIES.create("error_feedback").create(TensorSpec("t", (8,), "float64"), rollback=True)
     state.load({"residual": residual})
-    accumulated = state.compensate(gradient, reference)
+    accumulated = state.compensate(gradient, reference).vector
     assert accumulated.tolist() == pytest.approx([0.62, -0.7, 0.05, -0.02, 0.15, -0.1, -0.4, 0.02])
     selection = SELECTORS.create("adacomp", bin_length=4).find(accumulated, Context(gradient=gradient)).selection
     assert selection.indices.tolist() == [0, 1, 6]
@@ -92,8 +92,9 @@ def test_redsync_counts_nothing_while_it_uses_its_threshold_again():
     selector = SELECTORS.create("redsync_search", density=0.01, reuse_steps=3)
     warm, memo, passes = None, None, []
     for _ in range(9):
-        kernels = CountingKernels(5_000)
-        found = selector.find(draw("normal", 5_000), Context(kernels=kernels, warm=warm, memo=memo))
+        x = draw("normal", 5_000)
+        kernels = CountingKernels(x)
+        found = selector.find(x, Context(kernels=kernels, warm=warm, memo=memo))
         warm, memo = found.threshold, found.memo
         passes.append((found.passes > 0, kernels.calls.get("count_at_least", 0) > 0, "moments" in kernels.calls))
     searched, reused = (True,) * 3, (False,) * 3

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from ...types import Selection, TensorSpec
-from ..kernels import Kernels
+from ..kernels import Aim, Kernels, Moments
+
+
+class Accumulated(NamedTuple):
+    """What there is to select from in a step.
+
+    Attributes
+    ----------
+    vector : what was kept back, with this gradient; +0.0 where ``taken`` has an entry
+    moments : of all of it
+    taken : the entries that reached the aim; None where there was none, or it was not kept to
+    """
+
+    vector: np.ndarray
+    moments: Moments
+    taken: Selection | None
 
 
 class MemoryState(Protocol):
     """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it."""
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
-        """The accumulated vector to select from: what was kept back, with this gradient."""
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
+        """The accumulated vector to select from: what was kept back, with this gradient; the aim's entries apart."""
 
-    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
-        """Keep what was not sent.  ``sent`` is this rank's own message, decoded."""
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
+        """Keep what was not sent.
+
+        sent : this rank's own message, decoded
+        is_taken : the entries are +0.0 in the vector already
+        """
 
     def take_all(self) -> np.ndarray:
         """Everything accumulated, to be sent dense; nothing is kept.  A copy."""

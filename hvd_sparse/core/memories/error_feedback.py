@@ -10,8 +10,9 @@ import numpy as np
 
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
-from ..kernels import Kernels
+from ..kernels import Aim, Kernels
 from ..staged import StagedArray, put_back
+from ._base import Accumulated
 
 
 @MEMORIES.register("error_feedback")
@@ -50,14 +51,16 @@ class ErrorFeedbackState:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
-        kernels.compensate(gradient, self.residual.old, self.residual.new)
-        return self.residual.new
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
+        moments, taken = kernels.accumulate(gradient, self.residual.old, self.residual.new, aim)
+        return Accumulated(self.residual.new, moments, taken)
 
-    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
-        if is_exact:
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
+        if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
-        else:
+        elif not is_exact:
             self.residual.new[sent.indices] -= sent.values
         if not self.residual.can_roll_back:
             self._sent = sent

@@ -12,8 +12,9 @@ from ...errors import InvalidOption
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
 from ..counts import is_number
-from ..kernels import Kernels
+from ..kernels import Aim, Kernels
 from ..staged import StagedArray
+from ._base import Accumulated
 
 
 @MEMORIES.register("low_pass")
@@ -67,11 +68,13 @@ class LowPassState:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=True)
         self._beta = self.residual.old.dtype.type(beta)
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
-        kernels.compensate(gradient, self.residual.old, self.residual.new)
-        return self.residual.new
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
+        moments, _ = kernels.accumulate(gradient, self.residual.old, self.residual.new, None)
+        return Accumulated(self.residual.new, moments, None)
 
-    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
         new, old, beta = self.residual.new, self.residual.old, self._beta
         new[sent.indices] -= sent.values
         if beta != 1:

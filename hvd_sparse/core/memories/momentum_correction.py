@@ -13,8 +13,9 @@ from ...errors import InvalidOption
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
 from ..counts import check_number, check_truth, is_number
-from ..kernels import Kernels
+from ..kernels import Aim, Kernels
 from ..staged import StagedArray
+from ._base import Accumulated
 
 
 @MEMORIES.register("momentum_correction")
@@ -88,14 +89,18 @@ class MomentumCorrectionState:
         self._sent = Selection.empty(spec.numel, spec.accumulator)
         self._masked = self._sent.values
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
         gradient = self._clip(gradient, world_size)
         u, v, options = self.momentum, self.velocity, self._options
         kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
-        kernels.compensate(u.new, v.old, v.new)
         if options.nesterov:
-            kernels.compensate(gradient, v.new, v.new)
-        return v.new
+            kernels.compensate(u.new, v.old, v.new)
+            moments, taken = kernels.accumulate(gradient, v.new, v.new, aim)
+        else:
+            moments, taken = kernels.accumulate(u.new, v.old, v.new, aim)
+        return Accumulated(v.new, moments, taken)
 
     def _clip(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         if self._options.clip_norm is None:
@@ -104,12 +109,12 @@ class MomentumCorrectionState:
         norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
         return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
 
-    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
         if not self.velocity.can_roll_back:
             self._sent, self._masked = sent, self.momentum.new[sent.indices]
-        if is_exact:
+        if is_exact and not is_taken:
             kernels.clear(self.velocity.new, sent.indices)
-        else:
+        elif not is_exact:
             self.velocity.new[sent.indices] -= sent.values
         if self._options.masking:
             kernels.clear(self.momentum.new, sent.indices)

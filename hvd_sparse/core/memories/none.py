@@ -10,7 +10,8 @@ import numpy as np
 
 from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
-from ..kernels import Kernels
+from ..kernels import Aim, Kernels
+from ._base import Accumulated
 
 
 @MEMORIES.register("none")
@@ -38,11 +39,13 @@ class NoMemoryState:
 
     _gradient: np.ndarray
 
-    def compensate(self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1) -> np.ndarray:
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
         self._gradient = gradient
-        return gradient
+        return Accumulated(gradient, kernels.moments(gradient), None)
 
-    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType) -> None:
+    def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
         pass
 
     def take_all(self) -> np.ndarray:

@@ -13,7 +13,8 @@ from ...errors import InvalidOption
 from ...types import Selection, TensorSpec
 from .. import reference
 from ..counts import check_density, count_from_density
-from ..kernels import Kernels, Moments
+from ..kernels import Aim, Kernels, Moments
+from ._aim import Cut, Miss
 
 Self = TypeVar("Self", bound="DensitySelector")
 
@@ -29,6 +30,7 @@ class Found:
     passes : passes over the whole vector, without those for moments, mean and standard deviation and the one that
         copies the entries out
     is_fallback : the search did not converge and exact top-k on its candidates chose
+    is_one_pass : the pass that added the gradient caught all that was needed
     memo : what else this tensor's next step is told, JSON-able
     """
 
@@ -37,6 +39,7 @@ class Found:
     passes: int = 0
     is_fallback: bool = False
     memo: Any = None
+    is_one_pass: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Context:
     rng : a generator private to (seed, tensor, step), or what makes one, for selectors that draw
     gradient : this step's part of the accumulated vector, for selectors that tell it from the residual
     spec : the tensor's name, shape and dtype
+    miss : the aim of this step, where it did not do
     """
 
     kernels: Kernels | ModuleType = field(default_factory=lambda: reference)
@@ -61,6 +65,7 @@ class Context:
     rng: np.random.Generator | Callable[[], np.random.Generator] | None = None
     gradient: np.ndarray | None = None
     spec: TensorSpec | None = None
+    miss: Miss | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
         return self.moments if self.moments is not None else self.kernels.moments(accumulated)
@@ -139,6 +144,14 @@ class Selector:
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         """The entries to send, and how they were found."""
         raise NotImplementedError
+
+    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+        """What the pass that adds the gradient may take along, from what the last step left; None for nothing."""
+        return None
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        """Which of the entries that reached the aim are selected; None where the whole vector must be asked."""
+        return None
 
     def at_density(self: Any, density: float) -> Any:
         """The same selector at the density that a schedule asks for; itself, for those that are told no density."""

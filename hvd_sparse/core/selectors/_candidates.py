@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
 
 from ...types import Selection
-from .. import reference
-from ..kernels import Moments
+from ..kernels import Kernels, Moments
 from ._base import Context, Found
 
 
-def largest_of(candidates: Selection, count: int) -> Selection:
+def largest_of(candidates: Selection, count: int, kernels: Kernels | ModuleType) -> Selection:
     """The ``count`` largest entries of a selection: exact top-k on the candidates only."""
-    kept = reference.take_largest(candidates.values, count)
-    return Selection(candidates.indices[kept.indices], kept.values, candidates.numel)
+    threshold, ties = kernels.cut_largest(candidates.values, count)
+    return kernels.keep(candidates, threshold, ties, None)
 
 
 def take_bounded(
@@ -29,4 +30,4 @@ def take_bounded(
     selection = context.kernels.take_at_least(accumulated, threshold)
     if selection.count <= most:
         return Found(selection, threshold, passes)
-    return Found(largest_of(selection, most), threshold, passes, is_fallback=True)
+    return Found(largest_of(selection, most, context.kernels), threshold, passes, is_fallback=True)

@@ -81,7 +81,7 @@ class DgcSampled(DensitySelector):
             passes += 1
         selection = context.kernels.take_at_least(accumulated, threshold)
         if selection.count > math.floor(high * wanted):
-            return Found(largest_of(selection, wanted), threshold, passes, is_fallback=True)
+            return Found(largest_of(selection, wanted, context.kernels), threshold, passes, is_fallback=True)
         return Found(selection, threshold, passes)
 
     def _sampled_threshold(self, accumulated: np.ndarray, context: Context) -> float:

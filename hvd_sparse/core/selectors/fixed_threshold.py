@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...registry import SELECTORS
 from ...types import Selection
 from ..counts import check_density, check_number, check_truth, count_from_density
+from ..kernels import Aim
+from ._aim import Cut
 from ._base import Context, Found, Selector
 from ._candidates import take_bounded
 
@@ -30,7 +32,7 @@ class FixedThreshold(Selector):
     Minimises the total error over training rather than every step's.  At least the largest entry is sent, unless only
     signs are, of which one below the threshold would be wrong.
 
-    Cost: one pass for the moments, one to take the entries.
+    Cost: none beside the pass that adds the gradient, while no more than ``max_density`` reach the threshold.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the cap, and the floor of one entry.
     """
@@ -58,6 +60,12 @@ class FixedThreshold(Selector):
         kept = found.selection
         signs = np.copysign(accumulated.dtype.type(self.threshold), kept.values)
         return Found(Selection(kept.indices, signs, kept.numel), self.threshold, is_fallback=found.is_fallback)
+
+    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+        return None if self.signs_only else Aim(self.threshold, count_from_density(numel, self.max_density))
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        return Cut(self.threshold, taken.count) if taken.count else None
 
     @property
     def changes_values(self) -> bool:

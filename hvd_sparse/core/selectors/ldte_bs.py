@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...errors import InvalidOption
 from ...registry import SELECTORS
-from ..search import band_around, check_search, search_threshold
+from ...types import Selection
+from ..kernels import Aim, Moments
+from ..search import band_around, check_search, search_among, search_threshold
+from ._aim import Cut, aim_below, steer
 from ._base import Context, DensitySelector, Found
-from ._candidates import largest_of
 from .ldte import laplace_threshold
 
 AIM = 0.97
@@ -48,9 +50,10 @@ class LdteBs(DensitySelector):
     the bracket's low end, which hold the top-k, gives exactly k (all non-zeros, where there are fewer).
     So the count is always inside the tolerance, or exactly min(k, non-zeros).
 
-    Cost: one pass for the moments, one a count, one to take the entries.  Once too many entries, but at most 16 k, reach
-    a threshold they are taken, and the search goes on among them.  After the first steps of training one count over
-    the vector is the rule (docs/results/achieved-density.md).
+    Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what lies a little below
+    the last threshold along, and the search goes on in the list.  Else, as at the first step, one pass a count and one to
+    take the entries; once too many, but at most 16 k, reach a threshold they are taken, and the search goes on among them
+    (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its text; the
     defaults need fewer passes for the same guarantee.
@@ -74,17 +77,39 @@ class LdteBs(DensitySelector):
     def pass_limit(self) -> int:
         return self.max_passes
 
-    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel) if self.warm_start else None
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        count = self.count(taken.numel)
+        band = band_around(count, self.tolerance)
+        if taken.count < band.least:
+            return None
+        memo = steer(context.memo, taken.count, count)
+        if taken.count in band:
+            return Cut(aim.threshold, taken.count, memo=memo)
         kernels = context.kernels
+        threshold, converged = search_among(taken, aim.threshold, band, kernels, self.search, self.max_passes)
+        if converged:
+            return Cut(threshold, taken.count, memo=memo)
+        threshold, ties = kernels.cut_largest(taken.values, count)
+        return Cut(threshold, ties, is_fallback=True, memo=memo)
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        kernels, miss = context.kernels, context.miss
         count = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         band = band_around(count, self.tolerance)
         if moments.nonzeros <= band.most:  # all of them, without a search: there are not more to choose from
-            return Found(kernels.take_at_least(accumulated, 0.0), context.warm)
-        warm = context.warm if self.warm_start else None
-        first = AIM * warm if warm else laplace_threshold(moments, count)
-        result = search_threshold(accumulated, first, band, moments, kernels, self.search, self.max_passes)
+            return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
+        first, known = (miss.retry, miss.known) if miss else (self._first(context.warm, moments, count), None)
+        result = search_threshold(accumulated, first, band, moments, kernels, self.search, self.max_passes, known)
+        memo = steer(context.memo, miss.count, count) if miss else context.memo
         if result.converged:
-            return Found(result.selection, result.threshold, result.passes)
-        selection = largest_of(result.selection, count)
-        return Found(selection, float(np.abs(selection.values).min()), result.passes, is_fallback=True)
+            return Found(result.selection, result.threshold, result.passes, memo=memo)
+        threshold, ties = kernels.cut_largest(result.selection.values, count)
+        selection = kernels.keep(result.selection, threshold, ties, None)
+        return Found(selection, threshold, result.passes, is_fallback=True, memo=memo)
+
+    def _first(self, warm: float | None, moments: Moments, count: int) -> float:
+        return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

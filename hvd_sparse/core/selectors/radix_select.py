@@ -64,5 +64,5 @@ class RadixSelect(DensitySelector):
         threshold = float(np.array([prefix], f"u{accumulated.itemsize}").view(accumulated.dtype)[0])
         selection = context.kernels.take_at_least(accumulated, threshold)
         if selection.count > wanted:
-            selection = largest_of(selection, wanted)
+            selection = largest_of(selection, wanted, context.kernels)
         return Found(selection, threshold, passes)

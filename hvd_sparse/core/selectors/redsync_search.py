@@ -76,5 +76,5 @@ class RedsyncSearch(DensitySelector):
         passes += result.passes
         if result.converged:
             return Found(result.selection, result.threshold, passes, memo=0)
-        selection = largest_of(result.selection, wanted)
+        selection = largest_of(result.selection, wanted, kernels)
         return Found(selection, None, passes, is_fallback=True)

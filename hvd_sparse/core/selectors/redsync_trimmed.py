@@ -61,4 +61,4 @@ class RedsyncTrimmed(DensitySelector):
             if context.kernels.count_at_least(accumulated, cut) >= wanted:
                 break
         candidates = context.kernels.take_at_least(accumulated, cut)
-        return Found(largest_of(candidates, wanted), cut, passes)
+        return Found(largest_of(candidates, wanted, context.kernels), cut, passes)

@@ -1,0 +1,86 @@
+"""Aiming low: taking candidates in the pass that adds the gradient, so that no pass is made to select.
+
+Under error feedback the accumulated entries pile up just below the last cut.  A threshold a little below it is
+reached by all that will be selected and by a few more: cutting these down is work on a short list, and the rest goes
+back to the residual.  How much lower is steered by how many came: a pass that caught too few costs another one, one that
+caught too many only a longer list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..kernels import Aim
+
+START = 0.03
+"""Margin below the last threshold before anything was learnt."""
+
+LEAST, MOST = 0.002, 0.3
+"""Bounds of the margin."""
+
+WANTED = 1.4
+"""Candidates over k below which the next step aims lower: counts change by a third from step to step."""
+
+CAPACITY = 6
+"""Candidates over k beyond which the list is not short, and the threshold was not a good one."""
+
+FEW = 4096
+"""Candidates that are a short list whatever k is."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which of the candidates are selected: those above the threshold, and the first ``ties`` of those equal to it."""
+
+    threshold: float
+    ties: int
+    is_fallback: bool = False
+    memo: Any = None
+
+
+@dataclass(frozen=True)
+class Miss:
+    """An aim that did not do.
+
+    Attributes
+    ----------
+    aim : what the pass was to take
+    count : how many entries reach it; None where they were more than its capacity
+    """
+
+    aim: Aim
+    count: int | None
+
+    @property
+    def retry(self) -> float:
+        """Where to search next: a little further down, where the pile is, or up."""
+        return self.aim.threshold * (1.05 if self.count is None else 0.95)
+
+    @property
+    def known(self) -> tuple[float, int]:
+        """A threshold, and a bound on its count that tells on which side of it to search."""
+        return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
+
+
+def aim_below(warm: float | None, margin: Any, count: int, numel: int) -> Aim | None:
+    """A margin below the last threshold; None where there is no last one."""
+    if not warm or not count:
+        return None
+    return Aim((1.0 - _of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)))
+
+
+def steer(margin: Any, found: int | None, count: int) -> float:
+    """The next margin, from how many candidates came; None says too many to take."""
+    margin = _of(margin)
+    if found is None:
+        factor = 0.5
+    elif found < count:
+        factor = 2.0
+    else:
+        factor = 1.2 if found < WANTED * count else 0.97
+    return float(min(MOST, max(LEAST, factor * margin)))
+
+
+def _of(margin: Any) -> float:
+    return START if margin is None else float(margin)
