@@ -73,4 +73,4 @@ SCHEDULES = (
     Case("exponential_warmup", {"value": 0.001, "stage_steps": 10, "formula": "code"}),
     Case("piecewise", {"boundaries": (2, 5), "densities": (1.0, 0.1, 0.01)}),
 )
-ENGINES = (Case("numpy"),)
+ENGINES = (Case("numpy"), Case("numba"), Case("numba", {"threads": 3}))

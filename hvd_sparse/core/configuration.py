@@ -34,7 +34,7 @@ class Configuration:
     rollback : keep the old state until a step is known good, at the price of a second buffer
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
     telemetry : send the residual's norm with the carrier (one more pass over it)
-    engine : id of the kernels, or None for the best there is
+    engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
     timeout_s : seconds after which a collective that did not finish is an error
     """
@@ -49,7 +49,7 @@ class Configuration:
     rollback: bool = True
     allow_dense: bool = True
     telemetry: bool = False
-    engine: str | None = None
+    engine: Any = None
     name: str | None = None
     timeout_s: float | None = 600.0
 
@@ -79,7 +79,8 @@ class Configuration:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
         if self.engine is not None:
-            ENGINES.get(self.engine)
+            engine = configuration(ENGINES.resolve(self.engine))
+            object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
             if not isinstance(getattr(self, option), bool):

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import ALL, draw
 
 from hvd_sparse.types import Selection
@@ -163,16 +162,3 @@ PER_VECTOR = (
     check_clear,
     check_scatter_add,
 )
-
-
-def check_kernels(kernels: Any) -> None:
-    """Everything above: what the tests of engines run piece by piece, and the mutants at once."""
-    check_threshold_is_rounded(kernels)
-    check_sum_is_wide(kernels)
-    for dtype in ("float32", "float64"):
-        check_infinity_is_reported(kernels, dtype)
-        for x in vectors(dtype):
-            for check in PER_VECTOR:
-                check(kernels, x)
-            for check in ON_FINITE_DATA if np.isfinite(x).all() else ():
-                check(kernels, x)

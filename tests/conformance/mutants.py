@@ -11,7 +11,7 @@ from unittest import mock
 
 from conformance.codec_checks import check_codec
 from conformance.exchange_checks import check_sums
-from conformance.kernel_checks import check_kernels
+from conformance.fused_checks import check_kernels
 from conformance.memory_checks import check_memory
 from conformance.mutants_of_kernels import BROKEN_KERNELS
 from conformance.mutants_of_parts import BROKEN_CODECS, BROKEN_EXCHANGES, BROKEN_MEMORIES

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from hvd_sparse.core import reference
-from hvd_sparse.core.kernels import Moments
+from hvd_sparse.core.kernels import Aim, Moments
 from hvd_sparse.types import Selection
 
 
@@ -63,7 +63,50 @@ def bins_with_zeros(x, gradient, length):
     return maxima, picked(x, np.flatnonzero(reaches))
 
 
+def accumulating(change):
+    """The fused pass with something else done to its result, before or after."""
+
+    def broken(gradient, residual, out, aim):
+        kept = residual.copy()
+        result = reference.accumulate(gradient, residual, out, aim)
+        return change(kept, gradient, out, aim, result) or result
+
+    return broken
+
+
+def gives_up_silently(kept, gradient, out, aim, result):
+    if aim is not None and result[1] is None:
+        reference.clear(out, reference.take_at_least(out, aim.threshold).indices)
+
+
+def spreads_nan(kept, gradient, out, aim, result):
+    if not result[0].is_finite:
+        np.copyto(out, np.where(np.isfinite(gradient), out, gradient))
+
+
+def leaves_what_it_takes(kept, gradient, out, aim, result):
+    if result[1] is not None:
+        reference.restore(out, result[1])
+
+
+def takes_beyond_its_capacity(gradient, residual, out, aim):
+    return reference.accumulate(gradient, residual, out, aim and Aim(aim.threshold, aim.capacity + 1))
+
+
+def cuts_one_too_many(x, count):
+    threshold, ties = reference.cut_largest(x, count)
+    return threshold, max(0, ties - 1)
+
+
 BROKEN_KERNELS = {
+    "fused: entries lost beyond the capacity": engine(accumulate=accumulating(gives_up_silently)),
+    "fused: NaN reaches the residual": engine(accumulate=accumulating(spreads_nan)),
+    "fused: what is taken also stays": engine(accumulate=accumulating(leaves_what_it_takes)),
+    "fused: one more than its capacity": engine(accumulate=takes_beyond_its_capacity),
+    "cut: ties miscounted": engine(cut_largest=cuts_one_too_many),
+    "keep: surplus lost": engine(keep=lambda taken, t, ties, out: reference.keep(taken, t, ties, None)),
+    "keep: ties dropped": engine(keep=lambda taken, t, ties, out: reference.keep(taken, t, 0, out)),
+    "restore: adds": engine(restore=lambda out, s: reference.scatter_add(out, s.indices, 1 + s.values)),
     "take > for >=": engine(take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) > x.dtype.type(t)))),
     "count > for >=": engine(count_at_least=lambda x, t: int((np.abs(x) > x.dtype.type(t)).sum())),
     "threshold not rounded": engine(count_at_least=lambda x, t: int((np.abs(x) >= np.float64(t)).sum())),

@@ -6,11 +6,15 @@ import cases
 import numpy as np
 import pytest
 from conformance import kernel_checks
+from conformance.fused_checks import FUSED
 from conformance.kernel_checks import PER_VECTOR, vectors
 from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
 
+from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import Aim
 from hvd_sparse.registry import ENGINES
+from hvd_sparse.types import Selection
 
 
 @pytest.fixture(params=cases.ENGINES, ids=str)
@@ -19,7 +23,7 @@ def kernels(request):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("check", PER_VECTOR, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("check", PER_VECTOR + FUSED, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         check(kernels, x)
@@ -44,6 +48,10 @@ def test_kernels_accept_read_only_vectors(kernels, dtype):
     kernels.take_at_least(x, 0.5)
     kernels.take_largest(x, 7)
     kernels.compensate(x, x, np.empty_like(x))
+    kernels.accumulate(x, x, np.empty_like(x), Aim(0.5, 100))
+    kernels.cut_largest(x, 7)
+    kernels.keep(Selection(indices, x[:5], 100), 0.5, 0, np.empty_like(x))
+    kernels.restore(np.empty_like(x), Selection(indices, x[:5], 100))
     kernels.clear(x.copy(), indices)
     kernels.scatter_add(x.copy(), indices, x[:5])
     for check in ON_FINITE_DATA:
@@ -67,3 +75,31 @@ def test_an_infinite_entry_is_the_largest(kernels):
     x = np.array([1, -np.inf, 2, np.nan], np.float32)
     assert kernels.take_largest(x, 2).indices.tolist() == [1, 2]
     assert kernels.take_at_least(x, 2.0).indices.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("numel", [15, 16, 17, 4_095, 4_097, 12_345, 300_001])
+def test_36_long_vectors_give_the_references_bits(kernels, numel, dtype):
+    """Beyond the contract's small vectors: segments, remainders and threads."""
+    gradient, start = draw("laplace", numel, dtype), draw("normal", numel, dtype)
+    for aim in (None, Aim(3.0, numel), Aim(3.0, max(1, numel // 50)), Aim(9.0, numel), Aim(1e-300, numel)):
+        ours, theirs = start.copy(), start.copy()
+        (moments, taken), (expected, wanted) = (
+            k.accumulate(gradient, out, out, aim) for k, out in ((kernels, ours), (reference, theirs))
+        )
+        assert ours.tobytes() == theirs.tobytes()
+        assert (moments.abs_max, moments.nonzeros, moments.numel) == (expected.abs_max, expected.nonzeros, numel)
+        assert np.isclose(moments.abs_sum, expected.abs_sum, rtol=1e-12)
+        assert_same(taken, wanted)
+    for threshold in (0.0, 1.0, 4.0):
+        assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(gradient, threshold)
+        assert_same(kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold))
+    for count in (1, numel // 100, numel // 2, numel):
+        assert_same(kernels.take_largest(gradient, count), reference.take_largest(gradient, count))
+
+
+def assert_same(one, other):
+    assert (one is None) == (other is None)
+    if one is not None:
+        assert one.indices.tobytes() == other.indices.tobytes()
+        assert one.values.tobytes() == other.values.tobytes()

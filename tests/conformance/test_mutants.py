@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance.codec_checks import check_codec
 from conformance.exchange_checks import check_sums
-from conformance.kernel_checks import check_kernels
+from conformance.fused_checks import check_kernels
 from conformance.memory_checks import check_memory
 from conformance.mutants import MUTANTS, caught
 from conformance.pass_checks import check_passes_on_all

@@ -13,6 +13,7 @@ from worlds import tensors
 from hvd_sparse.core.configuration import Configuration
 from hvd_sparse.core.methods import METHODS, Methods
 from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.engines import NumpyEngine
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.papers import bibtex
 from hvd_sparse.registry import SELECTORS
@@ -105,6 +106,13 @@ def test_options_of_the_wrong_kind_are_refused_by_name_and_value(option, value):
 def test_an_unknown_engine_is_refused_when_it_is_named_not_when_it_is_used():
     with pytest.raises(UnknownName, match=r"no engine is called 'nump' .*'numpy'"):
         create(engine="nump")
+
+
+def test_an_engine_is_given_as_an_id_a_mapping_or_an_object():
+    assert create(engine="numpy") == create(engine={"id": "numpy"}) == create(engine=NumpyEngine())
+    assert create(engine={"id": "numba", "threads": 2}).describe()["engine"] == {"id": "numba", "threads": 2}
+    with pytest.raises(InvalidOption, match=r"threads of NumbaEngine is 0"):
+        create(engine={"id": "numba", "threads": 0})
 
 
 @pytest.mark.parametrize(

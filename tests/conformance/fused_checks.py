@@ -1,0 +1,135 @@
+"""The contracts of the pass that adds, looks and takes at once, and of the lists that it leaves.
+
+Worked out entry by entry from the words of ``core.kernels``, as in ``kernel_checks``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from conformance.kernel_checks import (
+    PER_VECTOR,
+    assert_takes,
+    check_infinity_is_reported,
+    check_sum_is_wide,
+    check_threshold_is_rounded,
+    rounded,
+    thresholds,
+    untouched,
+    vectors,
+)
+from conformance.statistics_checks import ON_FINITE_DATA
+
+from hvd_sparse.core.kernels import Aim
+from hvd_sparse.types import Selection
+
+
+def check_accumulate(kernels: Any, x: np.ndarray) -> None:
+    """Without an aim: the sum, its moments, and what is not finite left as it was."""
+    gradient, residual = x, np.nan_to_num(x[::-1]).copy()
+    total = np.array([a + b for a, b in zip(residual, gradient)], x.dtype)
+    expected = np.where(np.isfinite(total), total, residual).tobytes()
+    out = np.full_like(x, 9)
+    with untouched(gradient, residual):
+        moments, taken = kernels.accumulate(gradient, residual, out, None)
+    assert taken is None
+    assert out.tobytes() == expected
+    assert moments.numel == x.size
+    assert moments.is_finite == bool(np.isfinite(total).all())
+    if moments.is_finite:
+        magnitudes = [abs(v) for v in total.tolist()]
+        assert moments.abs_max == max(magnitudes, default=0.0)
+        assert moments.nonzeros == sum(v != 0 for v in magnitudes)
+        assert math.isclose(moments.abs_sum, math.fsum(magnitudes), rel_tol=1e-12)
+    in_place = residual.copy()
+    with untouched(gradient):
+        kernels.accumulate(gradient, in_place, in_place, None)
+    assert in_place.tobytes() == expected, "in place is not the same"
+
+
+def check_accumulate_takes(kernels: Any, x: np.ndarray) -> None:
+    """With an aim: what reaches it is taken out of the sum, all of it or nothing."""
+    gradient, residual = x, np.nan_to_num(0.5 * x[::-1]).copy()
+    total = np.array([a + b for a, b in zip(residual, gradient)], x.dtype)
+    whole = np.where(np.isfinite(total), total, residual)
+    for threshold in thresholds(total):
+        cut = rounded(threshold, x.dtype)
+        if not cut > 0:
+            continue
+        reach = [i for i, v in enumerate(total.tolist()) if math.isfinite(v) and abs(v) >= cut]
+        for capacity in {0, len(reach) - 1, len(reach), x.size} - {-1}:
+            out = residual.copy()
+            _, taken = kernels.accumulate(gradient, out, out, Aim(threshold, capacity))
+            if len(reach) > capacity:
+                assert taken is None
+                assert out.tobytes() == whole.tobytes(), "what was too much to take is not back"
+                continue
+            assert_takes(taken, whole, reach)
+            rest = whole.copy()
+            rest[reach] = 0
+            assert out.tobytes() == rest.tobytes()
+
+
+def check_cut_largest(kernels: Any, x: np.ndarray) -> None:
+    magnitudes = sorted((abs(v) for v in x.tolist() if v == v and v != 0), reverse=True)
+    for count in {0, 1, 2, x.size // 3, x.size - 1, x.size, x.size + 5} - {-1}:
+        with untouched(x):
+            threshold, ties = kernels.cut_largest(x, count)
+        if count == 0:
+            assert (threshold, ties) == (math.inf, 0)
+        elif count > len(magnitudes):
+            assert (threshold, ties) == (0.0, 0)
+        else:
+            assert threshold == magnitudes[count - 1]
+            assert ties == count - sum(v > threshold for v in magnitudes)
+
+
+def check_keep(kernels: Any, x: np.ndarray) -> None:
+    finite = np.flatnonzero(np.isfinite(x) & (x != 0))
+    taken = Selection((3 * finite + 1).astype(np.uint32), x[finite].copy(), 3 * x.size + 1)
+    for threshold in thresholds(taken.values):
+        cut = rounded(threshold, x.dtype)
+        for ties in (0, 1, x.size):
+            above = [i for i, v in enumerate(taken.values.tolist()) if abs(v) > cut]
+            equal = [i for i, v in enumerate(taken.values.tolist()) if abs(v) == cut][:ties]
+            kept = sorted(above + equal)
+            out = np.zeros(taken.numel, x.dtype)
+            with untouched(taken.indices, taken.values):
+                selection, alone = (kernels.keep(taken, threshold, ties, o) for o in (out, None))
+            rest = np.zeros(taken.numel, x.dtype)
+            left = [i for i in range(taken.count) if i not in set(kept)]
+            rest[taken.indices[left]] = taken.values[left]
+            assert out.tobytes() == rest.tobytes(), "not exactly the rest went back"
+            for one in (selection, alone):
+                assert one.numel == taken.numel
+                assert one.indices.dtype == np.uint32
+                assert one.indices.tolist() == taken.indices[kept].tolist()
+                assert one.values.tobytes() == taken.values[kept].tobytes()
+
+
+def check_restore(kernels: Any, x: np.ndarray) -> None:
+    out, indices = np.zeros_like(x), np.arange(0, x.size, 3, dtype=np.uint32)
+    values = x[indices].copy()
+    with untouched(indices, values):
+        kernels.restore(out, Selection(indices, values, x.size))
+    for i, (now, before) in enumerate(zip(out, x)):
+        expected = before if i % 3 == 0 else x.dtype.type(0)
+        assert now.tobytes() == expected.tobytes(), f"entry {i}"
+
+
+FUSED = (check_accumulate, check_accumulate_takes, check_cut_largest, check_keep, check_restore)
+
+
+def check_kernels(kernels: Any) -> None:
+    """All that is asked of an engine: what the tests of engines run piece by piece, and the mutants at once."""
+    check_threshold_is_rounded(kernels)
+    check_sum_is_wide(kernels)
+    for dtype in ("float32", "float64"):
+        check_infinity_is_reported(kernels, dtype)
+        for x in vectors(dtype):
+            for check in PER_VECTOR + FUSED:
+                check(kernels, x)
+            for check in ON_FINITE_DATA if np.isfinite(x).all() else ():
+                check(kernels, x)
