@@ -77,6 +77,22 @@ class Aim:
     capacity: int
 
 
+@dataclass(frozen=True)
+class Taking:
+    """What the fused pass brings back.
+
+    Attributes
+    ----------
+    abs_sum : sum of all magnitudes, to about six digits
+    nonfinite : how many sums are NaN or Inf
+    taken : the entries that reached the aim; None if they were more than its capacity
+    """
+
+    abs_sum: float
+    nonfinite: int
+    taken: Selection | None
+
+
 class Kernels(Protocol):
     """What an engine provides.  All vectors are 1-D, C-contiguous, float32 or float64."""
 
@@ -119,14 +135,16 @@ class Kernels(Protocol):
     def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """out = residual + gradient; ``out`` may be ``residual`` itself."""
 
-    def accumulate(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim | None
-    ) -> tuple[Moments, Selection | None]:
-        """The fused pass: out = residual + gradient, its moments, and the entries that reach the aim, taken out of it.
+    def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
+        """out = residual + gradient, and its moments; where the sum is not finite ``out`` keeps the residual's entry.
 
-        What is taken is +0.0 in ``out``; without an aim, or beyond its capacity, nothing is, and None is returned.
-        Where the sum is not finite the moments say so, ``out`` keeps the residual's entry, and nothing is taken.
         ``out`` may be ``residual`` itself.
+        """
+
+    def accumulate_and_take(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Taking:
+        """The fused pass: ``accumulate``, and what reaches the aim is taken out: it is +0.0 in ``out``.
+
+        Beyond the aim's capacity, and where the sum is not finite, nothing is taken.
         """
 
     def cut_largest(self, x: np.ndarray, count: int) -> tuple[float, int]:

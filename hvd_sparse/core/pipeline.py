@@ -101,21 +101,20 @@ class Pipeline:
 
     def _accumulate(self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None) -> Accumulated:
         configuration, kernels = self.configuration, self.kernels
-        if not configuration.rollback and not configuration.memory.adds_gradient:
-            # Other sums than the last one, which skips what is not finite, would spoil the only buffer there is.
-            _check_finite(kernels.moments(gradient), gradient, state.spec)
+        # Other sums than the last one, which skips what is not finite, would spoil the only buffer there is.
+        looks_first = not configuration.rollback and not configuration.memory.adds_gradient
+        if looks_first and not kernels.moments(gradient).is_finite:
+            raise _not_finite(gradient, state.spec)
         accumulated: Accumulated = state.memory.compensate(gradient, kernels, world_size, aim)
-        try:
-            _check_finite(accumulated.moments, gradient, state.spec)
-        except NonFiniteGradient:
+        if not accumulated.is_finite:
             self._put_back(accumulated)
-            raise
+            raise _not_finite(gradient, state.spec)
         return accumulated
 
     def _put_back(self, accumulated: Accumulated) -> None:
         """What the pass took along returns to the vector: with ``rollback=False`` it is nowhere else."""
-        if accumulated.taken is not None:
-            self.kernels.restore(accumulated.vector, accumulated.taken)
+        if accumulated.taking is not None and accumulated.taking.taken is not None:
+            self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
     def _send_selection(
         self,
@@ -148,10 +147,11 @@ class Pipeline:
         rank: int,
     ) -> Found:
         """The selection: from what the pass took along, or else from the whole vector."""
-        vector, taken = accumulated.vector, accumulated.taken
+        vector, taking = accumulated.vector, accumulated.taking
         context = self._context(state, selector, gradient, accumulated.moments, rank)
-        if aim is None:
+        if aim is None or taking is None:
             return selector.find(vector, context)
+        taken = taking.taken
         if taken is not None:
             cut = selector.cut(taken, aim, context)
             if cut is not None:
@@ -169,7 +169,7 @@ class Pipeline:
         return selector if density is None else selector.at_density(density)
 
     def _context(
-        self, state: TensorState, selector: Selector, gradient: np.ndarray, moments: Moments, rank: int
+        self, state: TensorState, selector: Selector, gradient: np.ndarray, moments: Moments | None, rank: int
     ) -> Context:
         def draw() -> np.random.Generator:
             return generator(
@@ -205,11 +205,10 @@ class Pipeline:
             self.kernels.scatter_add(out, selection.indices, values)
 
 
-def _check_finite(moments: Moments, gradient: np.ndarray, spec: TensorSpec) -> None:
-    if not moments.is_finite:
-        bad = int(np.count_nonzero(~np.isfinite(gradient)))
-        what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
-        raise NonFiniteGradient(
-            f"tensor {spec.key!r}: {what if bad else 'gradient + residual leaves the range of ' + str(gradient.dtype)}; "
-            "look for the step's loss, lower the learning rate, or clip gradients before they are compressed"
-        )
+def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
+    bad = int(np.count_nonzero(~np.isfinite(gradient)))
+    what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
+    return NonFiniteGradient(
+        f"tensor {spec.key!r}: {what if bad else 'gradient + residual leaves the range of ' + str(gradient.dtype)}; "
+        "look for the step's loss, lower the learning rate, or clip gradients before they are compressed"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Selection
-from .kernels import Aim, Moments, Tail
+from .kernels import Aim, Moments, Tail, Taking
 
 
 def moments(x: np.ndarray) -> Moments:
@@ -117,23 +117,25 @@ def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> N
     np.add(residual, gradient, out=out)
 
 
-def accumulate(
-    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim | None
-) -> tuple[Moments, Selection | None]:
+def accumulate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
     with np.errstate(invalid="ignore", over="ignore"):  # the moments say so
         accumulated = residual + gradient
     found = moments(accumulated)
     np.copyto(out, accumulated if found.is_finite else np.where(np.isfinite(accumulated), accumulated, residual))
-    if aim is None:
-        return found, None
-    taken = take_at_least(out, aim.threshold)
-    if not found.is_finite:  # what kept the residual's entry is not this step's to take
-        finite = np.isfinite(accumulated[taken.indices])
-        taken = Selection(taken.indices[finite], taken.values[finite], taken.numel)
-    if taken.count > aim.capacity:
-        return found, None
-    clear(out, taken.indices)
-    return found, taken
+    return found
+
+
+def accumulate_and_take(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Taking:
+    with np.errstate(invalid="ignore", over="ignore"):  # counted
+        accumulated = residual + gradient
+    magnitudes = np.abs(accumulated)
+    finite = magnitudes < np.inf
+    taken = _take(accumulated, (magnitudes >= out.dtype.type(aim.threshold)) & finite)
+    np.copyto(out, np.where(finite, accumulated, residual))
+    if taken.count <= aim.capacity:
+        clear(out, taken.indices)
+    nonfinite = out.size - int(np.count_nonzero(finite))
+    return Taking(float(magnitudes.sum(dtype=np.float64)), nonfinite, taken if taken.count <= aim.capacity else None)
 
 
 def push_momentum(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool) -> None:

@@ -26,16 +26,20 @@ from hvd_sparse.core.kernels import Aim
 from hvd_sparse.types import Selection
 
 
+def sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A residual for a gradient, their sum, and the sum as it is kept: the residual where it is not finite."""
+    residual = np.nan_to_num(0.5 * x[::-1]).copy()
+    total = np.array([a + b for a, b in zip(residual, x)], x.dtype)
+    return residual, total, np.where(np.isfinite(total), total, residual)
+
+
 def check_accumulate(kernels: Any, x: np.ndarray) -> None:
-    """Without an aim: the sum, its moments, and what is not finite left as it was."""
-    gradient, residual = x, np.nan_to_num(x[::-1]).copy()
-    total = np.array([a + b for a, b in zip(residual, gradient)], x.dtype)
-    expected = np.where(np.isfinite(total), total, residual).tobytes()
+    """The sum, its moments, and what is not finite left as it was."""
+    residual, total, kept = sums(x)
     out = np.full_like(x, 9)
-    with untouched(gradient, residual):
-        moments, taken = kernels.accumulate(gradient, residual, out, None)
-    assert taken is None
-    assert out.tobytes() == expected
+    with untouched(x, residual):
+        moments = kernels.accumulate(x, residual, out)
+    assert out.tobytes() == kept.tobytes()
     assert moments.numel == x.size
     assert moments.is_finite == bool(np.isfinite(total).all())
     if moments.is_finite:
@@ -44,16 +48,14 @@ def check_accumulate(kernels: Any, x: np.ndarray) -> None:
         assert moments.nonzeros == sum(v != 0 for v in magnitudes)
         assert math.isclose(moments.abs_sum, math.fsum(magnitudes), rel_tol=1e-12)
     in_place = residual.copy()
-    with untouched(gradient):
-        kernels.accumulate(gradient, in_place, in_place, None)
-    assert in_place.tobytes() == expected, "in place is not the same"
+    with untouched(x):
+        kernels.accumulate(x, in_place, in_place)
+    assert in_place.tobytes() == kept.tobytes(), "in place is not the same"
 
 
-def check_accumulate_takes(kernels: Any, x: np.ndarray) -> None:
-    """With an aim: what reaches it is taken out of the sum, all of it or nothing."""
-    gradient, residual = x, np.nan_to_num(0.5 * x[::-1]).copy()
-    total = np.array([a + b for a, b in zip(residual, gradient)], x.dtype)
-    whole = np.where(np.isfinite(total), total, residual)
+def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
+    """What reaches the aim is taken out of the sum, all of it or nothing."""
+    residual, total, kept = sums(x)
     for threshold in thresholds(total):
         cut = rounded(threshold, x.dtype)
         if not cut > 0:
@@ -61,13 +63,17 @@ def check_accumulate_takes(kernels: Any, x: np.ndarray) -> None:
         reach = [i for i, v in enumerate(total.tolist()) if math.isfinite(v) and abs(v) >= cut]
         for capacity in {0, len(reach) - 1, len(reach), x.size} - {-1}:
             out = residual.copy()
-            _, taken = kernels.accumulate(gradient, out, out, Aim(threshold, capacity))
+            with untouched(x):
+                taking = kernels.accumulate_and_take(x, out, out, Aim(threshold, capacity))
+            assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
+            if not taking.nonfinite:
+                assert math.isclose(taking.abs_sum, math.fsum(abs(v) for v in total.tolist()), rel_tol=1e-6)
             if len(reach) > capacity:
-                assert taken is None
-                assert out.tobytes() == whole.tobytes(), "what was too much to take is not back"
+                assert taking.taken is None
+                assert out.tobytes() == kept.tobytes(), "what was too much to take is not back"
                 continue
-            assert_takes(taken, whole, reach)
-            rest = whole.copy()
+            assert_takes(taking.taken, kept, reach)
+            rest = kept.copy()
             rest[reach] = 0
             assert out.tobytes() == rest.tobytes()
 
@@ -119,7 +125,7 @@ def check_restore(kernels: Any, x: np.ndarray) -> None:
         assert now.tobytes() == expected.tobytes(), f"entry {i}"
 
 
-FUSED = (check_accumulate, check_accumulate_takes, check_cut_largest, check_keep, check_restore)
+FUSED = (check_accumulate, check_accumulate_and_take, check_cut_largest, check_keep, check_restore)
 
 
 def check_kernels(kernels: Any) -> None:

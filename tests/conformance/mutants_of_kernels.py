@@ -63,34 +63,39 @@ def bins_with_zeros(x, gradient, length):
     return maxima, picked(x, np.flatnonzero(reaches))
 
 
-def accumulating(change):
-    """The fused pass with something else done to its result, before or after."""
+def taking(change):
+    """The fused pass with something done to its output afterwards."""
 
     def broken(gradient, residual, out, aim):
-        kept = residual.copy()
-        result = reference.accumulate(gradient, residual, out, aim)
-        return change(kept, gradient, out, aim, result) or result
+        result = reference.accumulate_and_take(gradient, residual, out, aim)
+        change(gradient, out, aim, result)
+        return result
 
     return broken
 
 
-def gives_up_silently(kept, gradient, out, aim, result):
-    if aim is not None and result[1] is None:
+def gives_up_silently(gradient, out, aim, result):
+    if result.taken is None:
         reference.clear(out, reference.take_at_least(out, aim.threshold).indices)
 
 
-def spreads_nan(kept, gradient, out, aim, result):
-    if not result[0].is_finite:
-        np.copyto(out, np.where(np.isfinite(gradient), out, gradient))
+def spreads_nan(gradient, out, aim, result):
+    np.copyto(out, np.where(np.isfinite(gradient), out, gradient))
 
 
-def leaves_what_it_takes(kept, gradient, out, aim, result):
-    if result[1] is not None:
-        reference.restore(out, result[1])
+def leaves_what_it_takes(gradient, out, aim, result):
+    if result.taken is not None:
+        reference.restore(out, result.taken)
 
 
 def takes_beyond_its_capacity(gradient, residual, out, aim):
-    return reference.accumulate(gradient, residual, out, aim and Aim(aim.threshold, aim.capacity + 1))
+    return reference.accumulate_and_take(gradient, residual, out, Aim(aim.threshold, aim.capacity + 1))
+
+
+def spoils_the_residual(gradient, residual, out):
+    moments = reference.accumulate(gradient, residual, out)
+    np.copyto(out, np.where(np.isfinite(gradient), out, gradient))
+    return moments
 
 
 def cuts_one_too_many(x, count):
@@ -99,10 +104,11 @@ def cuts_one_too_many(x, count):
 
 
 BROKEN_KERNELS = {
-    "fused: entries lost beyond the capacity": engine(accumulate=accumulating(gives_up_silently)),
-    "fused: NaN reaches the residual": engine(accumulate=accumulating(spreads_nan)),
-    "fused: what is taken also stays": engine(accumulate=accumulating(leaves_what_it_takes)),
-    "fused: one more than its capacity": engine(accumulate=takes_beyond_its_capacity),
+    "fused: entries lost beyond the capacity": engine(accumulate_and_take=taking(gives_up_silently)),
+    "fused: NaN reaches the residual": engine(accumulate_and_take=taking(spreads_nan)),
+    "fused: what is taken also stays": engine(accumulate_and_take=taking(leaves_what_it_takes)),
+    "fused: one more than its capacity": engine(accumulate_and_take=takes_beyond_its_capacity),
+    "sum: NaN reaches the residual": engine(accumulate=spoils_the_residual),
     "cut: ties miscounted": engine(cut_largest=cuts_one_too_many),
     "keep: surplus lost": engine(keep=lambda taken, t, ties, out: reference.keep(taken, t, ties, None)),
     "keep: ties dropped": engine(keep=lambda taken, t, ties, out: reference.keep(taken, t, 0, out)),

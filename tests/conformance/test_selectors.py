@@ -16,7 +16,7 @@ from hvd_sparse.registry import ENGINES, SELECTORS
 with_density = pytest.mark.parametrize(
     "case", [case for case in cases.SELECTORS if hasattr(case.create(SELECTORS, density=0.1), "density")], ids=str
 )
-engines = pytest.mark.parametrize("engine", cases.ENGINES, ids=str)
+engines = pytest.mark.parametrize("engine", [case for case in cases.ENGINES if not case.options], ids=str)
 selectors = pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 densities = pytest.mark.parametrize("density", DENSITIES)
 

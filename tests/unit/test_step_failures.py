@@ -33,13 +33,13 @@ def spoil_last_gradient(session, given):
 def break_kernel(session, given):
     """A fault of this machine's own, once, in the middle of a later tensor's step."""
 
-    def accumulate(gradient, residual, out, aim):
+    def accumulate_and_take(gradient, residual, out, aim):
         if gradient.size == SPECS[1].numel:
             session.step.pipeline.kernels = reference
             raise MemoryError("out of memory")
-        return reference.accumulate(gradient, residual, out, aim)
+        return reference.accumulate_and_take(gradient, residual, out, aim)
 
-    session.step.pipeline.kernels = SimpleNamespace(**{**vars(reference), "accumulate": accumulate})
+    session.step.pipeline.kernels = SimpleNamespace(**{**vars(reference), "accumulate_and_take": accumulate_and_take})
 
 
 NOT_FINITE = r"NonFiniteGradient: tensor 't2': 2 of 9 entries of its gradient are NaN or Inf; .* clip"

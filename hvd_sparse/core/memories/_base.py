@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from ...types import Selection, TensorSpec
-from ..kernels import Aim, Kernels, Moments
+from ..kernels import Aim, Kernels, Moments, Taking
 
 
 class Accumulated(NamedTuple):
@@ -16,14 +16,28 @@ class Accumulated(NamedTuple):
 
     Attributes
     ----------
-    vector : what was kept back, with this gradient; +0.0 where ``taken`` has an entry
-    moments : of all of it
-    taken : the entries that reached the aim; None where there was none, or it was not kept to
+    vector : what was kept back, with this gradient; +0.0 where an entry was taken
+    moments : of all of it; None where the pass had an aim
+    taking : what that pass brought back; None where it had none
     """
 
     vector: np.ndarray
-    moments: Moments
-    taken: Selection | None
+    moments: Moments | None
+    taking: Taking | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of it is a number."""
+        return not self.taking.nonfinite if self.taking is not None else self.moments is None or self.moments.is_finite
+
+
+def accumulate(
+    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim | None, kernels: Kernels | ModuleType
+) -> Accumulated:
+    """residual + gradient into ``out``, by the pass that does as much along with it as is asked for."""
+    if aim is None:
+        return Accumulated(out, kernels.accumulate(gradient, residual, out))
+    return Accumulated(out, None, kernels.accumulate_and_take(gradient, residual, out, aim))
 
 
 class MemoryState(Protocol):

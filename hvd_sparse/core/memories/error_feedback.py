@@ -12,7 +12,7 @@ from ...registry import MEMORIES
 from ...types import Selection, TensorSpec
 from ..kernels import Aim, Kernels
 from ..staged import StagedArray, put_back
-from ._base import Accumulated
+from ._base import Accumulated, accumulate
 
 
 @MEMORIES.register("error_feedback")
@@ -54,8 +54,7 @@ class ErrorFeedbackState:
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        moments, taken = kernels.accumulate(gradient, self.residual.old, self.residual.new, aim)
-        return Accumulated(self.residual.new, moments, taken)
+        return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
 
     def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
         if is_exact and not is_taken:

@@ -14,7 +14,7 @@ from ...types import Selection, TensorSpec
 from ..counts import is_number
 from ..kernels import Aim, Kernels
 from ..staged import StagedArray
-from ._base import Accumulated
+from ._base import Accumulated, accumulate
 
 
 @MEMORIES.register("low_pass")
@@ -71,8 +71,7 @@ class LowPassState:
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        moments, _ = kernels.accumulate(gradient, self.residual.old, self.residual.new, None)
-        return Accumulated(self.residual.new, moments, None)
+        return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)
 
     def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
         new, old, beta = self.residual.new, self.residual.old, self._beta

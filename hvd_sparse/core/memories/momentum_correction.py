@@ -15,7 +15,7 @@ from ...types import Selection, TensorSpec
 from ..counts import check_number, check_truth, is_number
 from ..kernels import Aim, Kernels
 from ..staged import StagedArray
-from ._base import Accumulated
+from ._base import Accumulated, accumulate
 
 
 @MEMORIES.register("momentum_correction")
@@ -97,10 +97,8 @@ class MomentumCorrectionState:
         kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
         if options.nesterov:
             kernels.compensate(u.new, v.old, v.new)
-            moments, taken = kernels.accumulate(gradient, v.new, v.new, aim)
-        else:
-            moments, taken = kernels.accumulate(u.new, v.old, v.new, aim)
-        return Accumulated(v.new, moments, taken)
+            return accumulate(gradient, v.new, v.new, aim, kernels)
+        return accumulate(u.new, v.old, v.new, aim, kernels)
 
     def _clip(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         if self._options.clip_norm is None:

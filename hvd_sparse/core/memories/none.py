@@ -43,7 +43,7 @@ class NoMemoryState:
         self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._gradient = gradient
-        return Accumulated(gradient, kernels.moments(gradient), None)
+        return Accumulated(gradient, kernels.moments(gradient))
 
     def update(self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False) -> None:
         pass

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...core import reference
-from ...core.kernels import Aim, Moments
+from ...core.kernels import Aim, Moments, Taking
 from ...types import Selection
 from . import lists, sweeps
 
@@ -38,41 +38,51 @@ class CompiledKernels:
     push_momentum = staticmethod(reference.push_momentum)
 
     def moments(self, x: np.ndarray) -> Moments:
-        return self._look(x, np.nan, 0)[0]
+        return self._totals(x.size, lambda start, stop, totals: sweeps.look(x, start, stop, totals))
+
+    def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
+        def add(start: int, stop: int, totals: np.ndarray) -> None:
+            sweeps.add_and_look(gradient, residual, out, start, stop, totals)
+
+        return self._totals(out.size, add)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = _rounded(threshold, x)
         return sum(self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut)))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        smallest = np.finfo(x.dtype).smallest_subnormal  # zeros are never taken
-        return self._look(x, max(_rounded(threshold, x), smallest), x.size)[1]
+        cut = max(_rounded(threshold, x), np.finfo(x.dtype).smallest_subnormal)  # zeros are never taken
+
+        def take(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+            indices, values = _room(stop - start, x)  # untouched, it costs no memory
+            count = sweeps.take(x, start, stop, cut, indices, values)
+            return indices[:count].copy(), values[:count].copy()
+
+        indices, values = zip(*self._spread(x.size, take))
+        return Selection(_joined(indices), _joined(values), x.size)
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         threshold, ties = self.cut_largest(x, count)
         return self.keep(self.take_at_least(x, threshold), threshold, ties, None)
 
-    def accumulate(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim | None
-    ) -> tuple[Moments, Selection | None]:
-        cut = _rounded(aim.threshold if aim is not None else np.inf, out)
-        capacity = aim.capacity if aim is not None else 0
+    def accumulate_and_take(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Taking:
+        cut = _rounded(aim.threshold, out)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
-            indices, values = _room(capacity + sweeps.SEGMENT, out)
-            totals = np.zeros(3)
-            count = sweeps.add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals)
+            indices, values = _room(min(aim.capacity, stop - start) + sweeps.SEGMENT, out)
+            totals = np.zeros(2)
+            count = sweeps.add_and_take(
+                gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
+            )
             return totals, count, indices[: max(0, count)], values[: max(0, count)]
 
         totals, counts, indices, values = zip(*self._spread(out.size, add))
-        moments = _moments(totals, out.size)
-        if aim is None:
-            return moments, None
         taken = Selection(_joined(indices), _joined(values), out.size)
-        if min(counts) < 0 or taken.count > capacity:
+        is_too_much = min(counts) < 0 or taken.count > aim.capacity
+        if is_too_much:
             self.restore(out, taken)
-            return moments, None
-        return moments, taken
+        abs_sum, nonfinite = (float(sum(part[i] for part in totals)) for i in (0, 1))
+        return Taking(abs_sum, int(nonfinite), None if is_too_much else taken)
 
     def cut_largest(self, x: np.ndarray, count: int) -> tuple[float, int]:
         if count <= 0:
@@ -98,17 +108,17 @@ class CompiledKernels:
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(out, np.require(indices, requirements="A"), np.require(values, requirements="A"))
 
-    def _look(self, x: np.ndarray, threshold: Any, capacity: int) -> tuple[Moments, Selection]:
-        cut = x.dtype.type(threshold)
-
-        def look(start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            indices, values = _room(min(capacity, stop - start), x)  # untouched, it costs no memory
+    def _totals(self, numel: int, work: Callable[[int, int, np.ndarray], None]) -> Moments:
+        def part(start: int, stop: int) -> np.ndarray:
             totals = np.zeros(3)
-            count = sweeps.look_and_take(x, start, stop, cut, indices, values, totals)
-            return totals, indices[:count].copy(), values[:count].copy()
+            work(start, stop, totals)
+            return totals
 
-        totals, indices, values = zip(*self._spread(x.size, look))
-        return _moments(totals, x.size), Selection(_joined(indices), _joined(values), x.size)
+        totals = self._spread(numel, part)
+        abs_sum = float(sum(part[0] for part in totals))
+        # The compiled maximum overlooks NaN, which the sum does not.
+        abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
+        return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
     def _spread(self, numel: int, work: Callable[[int, int], Any]) -> list[Any]:
         """Results of the parts of a vector, in order."""
@@ -131,10 +141,3 @@ def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _joined(parts: tuple[np.ndarray, ...]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _moments(totals: tuple[np.ndarray, ...], numel: int) -> Moments:
-    """The parts' totals together; the compiled maximum overlooks NaN, which the sum does not."""
-    abs_sum = float(sum(part[0] for part in totals))
-    abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
-    return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)

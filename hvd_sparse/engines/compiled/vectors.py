@@ -14,7 +14,7 @@ from numba.core import cgutils
 
 VECTOR_BYTES = 64
 
-INDEX, MASK_BIT, DOUBLE, WORD = ir.IntType(32), ir.IntType(1), ir.DoubleType(), ir.IntType(64)
+INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
 class Vectors:
@@ -26,7 +26,6 @@ class Vectors:
         self.lanes = lanes = VECTOR_BYTES // self.bytes
         self.floats = ir.VectorType(scalar, lanes)
         self.indices = ir.VectorType(INDEX, lanes)
-        self.mask = ir.VectorType(MASK_BIT, lanes)
         self.half = ir.VectorType(DOUBLE, lanes // 2)
         self.suffix = f"v{lanes}f{32 if scalar == ir.FloatType() else 64}"
 
@@ -35,7 +34,9 @@ class Vectors:
         function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
         return self.builder.call(function, arguments)
 
-    def splat(self, value: Any, vector: ir.VectorType) -> Any:
+    def splat(self, value: Any, vector: ir.VectorType | None = None) -> Any:
+        """The value in all lanes: of floats, unless told otherwise."""
+        vector = vector or self.floats
         undefined = ir.Constant(vector, ir.Undefined)
         first = self.builder.insert_element(undefined, value, ir.Constant(INDEX, 0))
         lanes = ir.Constant(ir.VectorType(INDEX, vector.count), [0] * vector.count)
@@ -43,6 +44,14 @@ class Vectors:
 
     def constant(self, value: float) -> ir.Constant:
         return ir.Constant(self.floats, [value] * self.lanes)
+
+    def positions(self, index: Any) -> Any:
+        """index, index + 1, ... as 32-bit integers."""
+        lanes = ir.Constant(self.indices, list(range(self.lanes)))
+        return self.builder.add(self.splat(self.builder.trunc(index, INDEX), self.indices), lanes)
+
+    def magnitude(self, vector: Any) -> Any:
+        return self.call(f"llvm.fabs.{self.suffix}", self.floats, vector)
 
     def at(self, pointer: Any, index: Any, vector: ir.Type | None = None) -> Any:
         address = self.builder.gep(pointer, [index])
@@ -56,12 +65,31 @@ class Vectors:
     def store(self, vector: Any, pointer: Any, index: Any) -> None:
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
-    def doubles(self, vector: Any, first: int) -> Any:
-        """Half of the lanes, widened."""
+    def no_doubles(self) -> list[ir.Constant]:
+        """Two zero sums, for the halves that ``doubles`` gives."""
+        return [ir.Constant(self.half, [0.0] * (self.lanes // 2))] * 2
+
+    def doubles(self, vector: Any, half: int) -> Any:
+        """The first or the second half of the lanes, widened."""
+        first = half * self.lanes // 2
         lanes = [ir.Constant(INDEX, first + i) for i in range(self.lanes // 2)]
         chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)
         part = self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), chosen)
         return part if self.scalar == DOUBLE else self.builder.fpext(part, self.half)
+
+    def sum(self, vector: Any) -> Any:
+        """Of all lanes, as a double."""
+        halves = self.builder.fadd(self.doubles(vector, 0), self.doubles(vector, 1))
+        return self.sum_of_doubles(halves)
+
+    def sum_of_doubles(self, vector: Any) -> Any:
+        zero = ir.Constant(DOUBLE, 0.0)
+        return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
+
+    def largest(self, vector: Any) -> Any:
+        """Of all lanes, none of which is NaN, as a double."""
+        top = self.call(f"llvm.vector.reduce.fmax.{self.suffix}", self.scalar, vector)
+        return top if self.scalar == DOUBLE else self.builder.fpext(top, DOUBLE)
 
     def ones(self, mask: Any) -> Any:
         """How many lanes of a mask are set."""
@@ -72,7 +100,26 @@ class Vectors:
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
-    def compress_store(self, vector: Any, mask: Any, pointer: Any, index: Any) -> None:
+    @contextmanager
+    def seldom(self, mask: Any, count: Any) -> Iterator[list[Any]]:
+        """What is done only if a lane of the mask is set: it puts the new count into the list, and finds it there."""
+        before = self.builder.block
+        changed: list[Any] = []
+        with self.builder.if_then(self.is_any(mask), likely=False):
+            yield changed
+            inside = self.builder.block
+        merged = self.builder.phi(WORD)
+        merged.add_incoming(count, before)
+        merged.add_incoming(changed[0], inside)
+        changed[0] = merged
+
+    def append(self, entry: Any, mask: Any, index: Any, indices: Any, values: Any, count: Any) -> Any:
+        """The masked entries and their indices go to the end of a list; its new length."""
+        self._compress_store(entry, mask, values, count)
+        self._compress_store(self.positions(index), mask, indices, count)
+        return self.builder.add(count, self.ones(mask))
+
+    def _compress_store(self, vector: Any, mask: Any, pointer: Any, index: Any) -> None:
         suffix = f"v{self.lanes}i32" if vector.type == self.indices else self.suffix
         self.call(f"llvm.masked.compressstore.{suffix}", ir.VoidType(), vector, self.at(pointer, index), mask)
 
