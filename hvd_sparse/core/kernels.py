@@ -147,14 +147,12 @@ class Kernels(Protocol):
         Beyond the aim's capacity, and where the sum is not finite, nothing is taken.
         """
 
-    def cut_largest(self, x: np.ndarray, count: int) -> tuple[float, int]:
-        """The cut of the ``count`` largest magnitudes: they are those above it, and the first so many of those equal to it.
+    def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
+        """The ``count`` largest of the taken entries, and the smallest magnitude among them; the rest go back to ``out``.
 
-        (0.0, 0) where fewer are not zero, (inf, 0) for a count of 0.
+        taken : non-zero numbers, at least ``count`` of them, which is at least 1
+        out : where they were taken from; None if they were only copied
         """
-
-    def keep(self, taken: Selection, threshold: float, ties: int, out: np.ndarray | None) -> Selection:
-        """The taken entries above a threshold and the first ``ties`` of those equal to it; the rest go back to ``out``."""
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         """out[indices] = values."""

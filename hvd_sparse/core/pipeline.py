@@ -155,10 +155,10 @@ class Pipeline:
         if taken is not None:
             cut = selector.cut(taken, aim, context)
             if cut is not None:
-                selection = taken
-                if cut.threshold > aim.threshold or cut.ties < taken.count:
-                    selection = self.kernels.keep(taken, cut.threshold, cut.ties, vector)
-                return Found(selection, cut.threshold, 0, cut.is_fallback, cut.memo, is_one_pass=True)
+                selection, threshold = taken, aim.threshold
+                if cut.count < taken.count:
+                    selection, threshold = self.kernels.trim(taken, cut.count, vector)
+                return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
             self.kernels.restore(vector, taken)
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, dataclasses.replace(context, miss=miss))

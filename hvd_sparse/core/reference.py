@@ -71,29 +71,28 @@ def take_at_least(x: np.ndarray, threshold: float) -> Selection:
 
 
 def take_largest(x: np.ndarray, count: int) -> Selection:
-    return _take(x, _reaches(x, *cut_largest(x, count)))
+    if count <= 0 or x.size == 0:
+        return Selection.empty(x.size, x.dtype)
+    return _take(x, _largest(x, min(count, x.size)))
 
 
-def cut_largest(x: np.ndarray, count: int) -> tuple[float, int]:
-    if count <= 0 or count > x.size:
-        return (np.inf, 0) if count <= 0 else (0.0, 0)
+def _largest(x: np.ndarray, count: int) -> np.ndarray:
+    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among them."""
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
-    cut = np.partition(magnitudes, x.size - count)[x.size - count]
-    return float(cut), count - int(np.count_nonzero(magnitudes > cut)) if cut else 0
-
-
-def _reaches(x: np.ndarray, threshold: float, ties: int) -> np.ndarray:
-    magnitudes, rounded = np.abs(x), x.dtype.type(threshold)
-    kept: np.ndarray = magnitudes > rounded
-    kept[np.flatnonzero(magnitudes == rounded)[:ties]] = True
+    smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
+    kept: np.ndarray = magnitudes > smallest_kept
+    if smallest_kept > 0:
+        ties = np.flatnonzero(magnitudes == smallest_kept)
+        kept[ties[: count - np.count_nonzero(kept)]] = True
     return kept
 
 
-def keep(taken: Selection, threshold: float, ties: int, out: np.ndarray | None) -> Selection:
-    kept = _reaches(taken.values, threshold, ties)
+def trim(taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
+    kept = _largest(taken.values, count)
     if out is not None:
         out[taken.indices[~kept]] = taken.values[~kept]
-    return Selection(taken.indices[kept], taken.values[kept], taken.numel)
+    values = taken.values[kept]
+    return Selection(taken.indices[kept], values, taken.numel), float(np.abs(values).min())
 
 
 def restore(out: np.ndarray, selection: Selection) -> None:

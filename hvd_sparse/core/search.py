@@ -121,12 +121,10 @@ class _Counter:
     is among them.  They are taken once, and the search goes on in a list of a few times k.
     """
 
-    def __init__(
-        self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType, candidates: Selection | None = None
-    ) -> None:
+    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType) -> None:
         self._x, self._kernels = x, kernels
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
-        self._candidates = candidates
+        self._candidates: Selection | None = None
         self.passes = 0
 
     def count(self, threshold: float, most: int) -> int:
@@ -162,38 +160,19 @@ def search_threshold(
     Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of x's precision lies
     strictly inside the bracket (ties, spikes).
     """
+    round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
     if known is not None and known[0] < bracket.high:
         bracket.narrow(*known, band.wanted)
-    counter = _Counter(x, band.wanted, kernels)
-    threshold, converged = _search(counter, bracket, first, band, x.dtype, search, max_passes)
-    return SearchResult(threshold, converged, counter.passes, counter.take(threshold))
-
-
-def search_among(
-    candidates: Selection, threshold: float, band: Band, kernels: Kernels | ModuleType, search: str, max_counts: int
-) -> tuple[float, bool]:
-    """The search where all entries that reach a threshold, too low a one, have been taken: a cut, and whether it is good."""
-    values = candidates.values
-    bracket = Bracket(threshold, kernels.moments(values).abs_max, candidates.count, 0)
-    first = STEPS[search](bracket, band.wanted)
-    counter = _Counter(values, band.wanted, kernels, candidates)
-    return _search(counter, bracket, first, band, values.dtype, search, max_counts)
-
-
-def _search(
-    counter: _Counter, bracket: Bracket, first: float, band: Band, dtype: np.dtype, search: str, max_counts: int
-) -> tuple[float, bool]:
-    """A threshold in the bracket whose count lies in the band; else the bracket's low end, and False."""
-    round_to = dtype.type
     threshold = float(round_to(min(first, bracket.high)))
     if not threshold > bracket.low:
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
+    counter = _Counter(x, band.wanted, kernels)
     widths = [bracket.width]
-    while len(widths) <= max_counts and bracket.low < threshold <= bracket.high:
+    while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
         count = counter.count(threshold, band.most)
         if count in band:
-            return threshold, True
+            return SearchResult(threshold, True, counter.passes, counter.take(threshold))
         bracket.narrow(threshold, count, band.wanted)
         widths.append(bracket.width)
         # Interpolation can creep along one end of a curve that bends the other way: two passes must halve the bracket.
@@ -201,4 +180,4 @@ def _search(
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many
             break
-    return bracket.low, False
+    return SearchResult(bracket.low, False, counter.passes, counter.take(bracket.low))

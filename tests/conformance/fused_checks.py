@@ -78,41 +78,26 @@ def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
             assert out.tobytes() == rest.tobytes()
 
 
-def check_cut_largest(kernels: Any, x: np.ndarray) -> None:
-    magnitudes = sorted((abs(v) for v in x.tolist() if v == v and v != 0), reverse=True)
-    for count in {0, 1, 2, x.size // 3, x.size - 1, x.size, x.size + 5} - {-1}:
-        with untouched(x):
-            threshold, ties = kernels.cut_largest(x, count)
-        if count == 0:
-            assert (threshold, ties) == (math.inf, 0)
-        elif count > len(magnitudes):
-            assert (threshold, ties) == (0.0, 0)
-        else:
-            assert threshold == magnitudes[count - 1]
-            assert ties == count - sum(v > threshold for v in magnitudes)
-
-
-def check_keep(kernels: Any, x: np.ndarray) -> None:
+def check_trim(kernels: Any, x: np.ndarray) -> None:
     finite = np.flatnonzero(np.isfinite(x) & (x != 0))
     taken = Selection((3 * finite + 1).astype(np.uint32), x[finite].copy(), 3 * x.size + 1)
-    for threshold in thresholds(taken.values):
-        cut = rounded(threshold, x.dtype)
-        for ties in (0, 1, x.size):
-            above = [i for i, v in enumerate(taken.values.tolist()) if abs(v) > cut]
-            equal = [i for i, v in enumerate(taken.values.tolist()) if abs(v) == cut][:ties]
-            kept = sorted(above + equal)
-            out = np.zeros(taken.numel, x.dtype)
-            with untouched(taken.indices, taken.values):
-                selection, alone = (kernels.keep(taken, threshold, ties, o) for o in (out, None))
-            rest = np.zeros(taken.numel, x.dtype)
-            left = [i for i in range(taken.count) if i not in set(kept)]
-            rest[taken.indices[left]] = taken.values[left]
-            assert out.tobytes() == rest.tobytes(), "not exactly the rest went back"
-            for one in (selection, alone):
-                assert one.numel == taken.numel
-                assert one.indices.dtype == np.uint32
-                assert one.indices.tolist() == taken.indices[kept].tolist()
-                assert one.values.tobytes() == taken.values[kept].tobytes()
+    by_size = sorted(range(taken.count), key=lambda i: (-abs(float(taken.values[i])), i))
+    for count in {1, 2, taken.count // 3, taken.count - 1, taken.count}:
+        if not 1 <= count <= taken.count:
+            continue
+        kept, left = sorted(by_size[:count]), sorted(by_size[count:])
+        out = np.zeros(taken.numel, x.dtype)
+        with untouched(taken.indices, taken.values):
+            (selection, threshold), (alone, _) = (kernels.trim(taken, count, o) for o in (out, None))
+        rest = np.zeros(taken.numel, x.dtype)
+        rest[taken.indices[left]] = taken.values[left]
+        assert out.tobytes() == rest.tobytes(), "not exactly the rest went back"
+        assert threshold == min(abs(taken.values[i]) for i in kept)
+        for one in (selection, alone):
+            assert one.numel == taken.numel
+            assert one.indices.dtype == np.uint32
+            assert one.indices.tolist() == taken.indices[kept].tolist()
+            assert one.values.tobytes() == taken.values[kept].tobytes()
 
 
 def check_restore(kernels: Any, x: np.ndarray) -> None:
@@ -125,7 +110,7 @@ def check_restore(kernels: Any, x: np.ndarray) -> None:
         assert now.tobytes() == expected.tobytes(), f"entry {i}"
 
 
-FUSED = (check_accumulate, check_accumulate_and_take, check_cut_largest, check_keep, check_restore)
+FUSED = (check_accumulate, check_accumulate_and_take, check_trim, check_restore)
 
 
 def check_kernels(kernels: Any) -> None:

@@ -98,9 +98,11 @@ def spoils_the_residual(gradient, residual, out):
     return moments
 
 
-def cuts_one_too_many(x, count):
-    threshold, ties = reference.cut_largest(x, count)
-    return threshold, max(0, ties - 1)
+def trims_to_the_last_ties(taken, count, out):
+    mirrored = Selection(taken.indices, taken.values[::-1], taken.numel)
+    kept, _ = reference.trim(mirrored, count, None)
+    positions = taken.count - 1 - np.searchsorted(taken.indices, kept.indices)[::-1]
+    return reference.trim(Selection(taken.indices[positions], taken.values[positions], taken.numel), count, out)
 
 
 BROKEN_KERNELS = {
@@ -109,9 +111,11 @@ BROKEN_KERNELS = {
     "fused: what is taken also stays": engine(accumulate_and_take=taking(leaves_what_it_takes)),
     "fused: one more than its capacity": engine(accumulate_and_take=takes_beyond_its_capacity),
     "sum: NaN reaches the residual": engine(accumulate=spoils_the_residual),
-    "cut: ties miscounted": engine(cut_largest=cuts_one_too_many),
-    "keep: surplus lost": engine(keep=lambda taken, t, ties, out: reference.keep(taken, t, ties, None)),
-    "keep: ties dropped": engine(keep=lambda taken, t, ties, out: reference.keep(taken, t, 0, out)),
+    "trim: surplus lost": engine(trim=lambda taken, count, out: reference.trim(taken, count, None)),
+    "trim: ties to the higher index": engine(trim=trims_to_the_last_ties),
+    "trim: largest value for the smallest": engine(
+        trim=lambda taken, count, out: (reference.trim(taken, count, out)[0], float(np.abs(taken.values).max()))
+    ),
     "restore: adds": engine(restore=lambda out, s: reference.scatter_add(out, s.indices, 1 + s.values)),
     "take > for >=": engine(take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) > x.dtype.type(t)))),
     "count > for >=": engine(count_at_least=lambda x, t: int((np.abs(x) > x.dtype.type(t)).sum())),

@@ -64,10 +64,16 @@ def test_dense_steps_count_their_bytes_and_no_entries():
 def test_passes_and_fallbacks_of_the_search_are_counted():
     """Whole numbers have ties: no threshold reaches 10 of 100, and exact top-k ends the search."""
     one_pass = configure("ldte_bs", 0.1).describe()
-    one_pass["selector"]["max_passes"] = 1
+    one_pass["selector"] |= {"max_passes": 1, "warm_start": False}
     report = worlds.run(1, lambda c: train(c, Configuration.create(**one_pass), 3, integers))[0]
     assert report["passes"] == sum(counts["passes"] for counts in report["tensors"].values()) > 0
     assert 0 < report["fallbacks"] <= report["passes"]
+    assert report["one_pass"] == 0
+
+
+def test_steps_that_needed_no_pass_of_their_own_are_counted():
+    report = worlds.run(1, lambda c: train(c, configure("ldte_bs", 0.1), 3))[0]
+    assert report["one_pass"] == sum(counts["one_pass"] for counts in report["tensors"].values()) > 0
 
 
 def test_a_failed_step_counts_its_bytes_and_nothing_else():

@@ -16,11 +16,11 @@ from ..kernels import Aim
 START = 0.03
 """Margin below the last threshold before anything was learnt."""
 
-LEAST, MOST = 0.002, 0.3
+LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin."""
 
-WANTED = 1.4
-"""Candidates over k below which the next step aims lower: counts change by a third from step to step."""
+SLACK = 1.25
+"""Candidates over those needed, below which the next step aims lower: it was nearly a miss."""
 
 CAPACITY = 6
 """Candidates over k beyond which the list is not short, and the threshold was not a good one."""
@@ -31,11 +31,9 @@ FEW = 4096
 
 @dataclass(frozen=True)
 class Cut:
-    """Which of the candidates are selected: those above the threshold, and the first ``ties`` of those equal to it."""
+    """How many of the candidates, the largest, are selected, and what the next step is told."""
 
-    threshold: float
-    ties: int
-    is_fallback: bool = False
+    count: int
     memo: Any = None
 
 
@@ -70,16 +68,20 @@ def aim_below(warm: float | None, margin: Any, count: int, numel: int) -> Aim | 
     return Aim((1.0 - _of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)))
 
 
-def steer(margin: Any, found: int | None, count: int) -> float:
-    """The next margin, from how many candidates came; None says too many to take."""
+def steer(margin: Any, found: int | None, needed: int) -> float:
+    """The next margin, from how many candidates came; None says too many to take.
+
+    A miss widens it at once and what comes after narrows it slowly, so that misses are about as rare on noisy gradients,
+    which get a wide margin, as on steady ones, which get hardly any.
+    """
     margin = _of(margin)
     if found is None:
-        factor = 0.5
-    elif found < count:
-        factor = 2.0
+        wanted = 0.5 * margin
+    elif found < needed:
+        wanted = 2.0 * margin + 0.001
     else:
-        factor = 1.2 if found < WANTED * count else 0.97
-    return float(min(MOST, max(LEAST, factor * margin)))
+        wanted = (1.2 if found < SLACK * needed else 0.98) * margin
+    return float(min(MOST, max(LEAST, wanted)))
 
 
 def _of(margin: Any) -> float:

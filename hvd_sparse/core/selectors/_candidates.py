@@ -13,8 +13,7 @@ from ._base import Context, Found
 
 def largest_of(candidates: Selection, count: int, kernels: Kernels | ModuleType) -> Selection:
     """The ``count`` largest entries of a selection: exact top-k on the candidates only."""
-    threshold, ties = kernels.cut_largest(candidates.values, count)
-    return kernels.keep(candidates, threshold, ties, None)
+    return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
 
 
 def take_bounded(

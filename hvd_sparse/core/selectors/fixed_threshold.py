@@ -65,7 +65,7 @@ class FixedThreshold(Selector):
         return None if self.signs_only else Aim(self.threshold, count_from_density(numel, self.max_density))
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        return Cut(self.threshold, taken.count) if taken.count else None
+        return Cut(taken.count) if taken.count else None
 
     @property
     def changes_values(self) -> bool:

@@ -11,7 +11,7 @@ from ...errors import InvalidOption
 from ...registry import SELECTORS
 from ...types import Selection
 from ..kernels import Aim, Moments
-from ..search import band_around, check_search, search_among, search_threshold
+from ..search import band_around, check_search, search_threshold
 from ._aim import Cut, aim_below, steer
 from ._base import Context, DensitySelector, Found
 from .ldte import laplace_threshold
@@ -51,9 +51,9 @@ class LdteBs(DensitySelector):
     So the count is always inside the tolerance, or exactly min(k, non-zeros).
 
     Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what lies a little below
-    the last threshold along, and the search goes on in the list.  Else, as at the first step, one pass a count and one to
-    take the entries; once too many, but at most 16 k, reach a threshold they are taken, and the search goes on among them
-    (docs/results/selecting.md).
+    the last threshold along; where that is more than the tolerance allows the k largest are kept.  Else, as at the first
+    step, one pass a count and one to take the entries; once too many, but at most 16 k, reach a threshold they are taken,
+    and the search goes on among them (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its text; the
     defaults need fewer passes for the same guarantee.
@@ -85,15 +85,8 @@ class LdteBs(DensitySelector):
         band = band_around(count, self.tolerance)
         if taken.count < band.least:
             return None
-        memo = steer(context.memo, taken.count, count)
-        if taken.count in band:
-            return Cut(aim.threshold, taken.count, memo=memo)
-        kernels = context.kernels
-        threshold, converged = search_among(taken, aim.threshold, band, kernels, self.search, self.max_passes)
-        if converged:
-            return Cut(threshold, taken.count, memo=memo)
-        threshold, ties = kernels.cut_largest(taken.values, count)
-        return Cut(threshold, ties, is_fallback=True, memo=memo)
+        memo = steer(context.memo, taken.count, band.least)
+        return Cut(taken.count if taken.count in band else count, memo)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, miss = context.kernels, context.miss
@@ -104,11 +97,10 @@ class LdteBs(DensitySelector):
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
         first, known = (miss.retry, miss.known) if miss else (self._first(context.warm, moments, count), None)
         result = search_threshold(accumulated, first, band, moments, kernels, self.search, self.max_passes, known)
-        memo = steer(context.memo, miss.count, count) if miss else context.memo
+        memo = steer(context.memo, miss.count, band.least) if miss else context.memo
         if result.converged:
             return Found(result.selection, result.threshold, result.passes, memo=memo)
-        threshold, ties = kernels.cut_largest(result.selection.values, count)
-        selection = kernels.keep(result.selection, threshold, ties, None)
+        selection, threshold = kernels.trim(result.selection, count, None)
         return Found(selection, threshold, result.passes, is_fallback=True, memo=memo)
 
     def _first(self, warm: float | None, moments: Moments, count: int) -> float:

@@ -55,8 +55,7 @@ class TopK(DensitySelector):
         count = self.count(taken.numel)
         if taken.count < count:
             return None
-        threshold, ties = context.kernels.cut_largest(taken.values, count)
-        return Cut(threshold, ties, memo=steer(context.memo, taken.count, count))
+        return Cut(count, steer(context.memo, taken.count, count))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, moments = context.kernels, context.moments_of(accumulated)
@@ -67,7 +66,6 @@ class TopK(DensitySelector):
         first, known = (miss.retry, miss.known) if miss else (laplace_threshold(moments, count), None)
         band = Band(count, 2 * count, 3 * count)
         result = search_threshold(accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known)
-        threshold, ties = kernels.cut_largest(result.selection.values, count)
-        selection = kernels.keep(result.selection, threshold, ties, None)
+        selection, threshold = kernels.trim(result.selection, count, None)
         memo = steer(context.memo, miss.count, count) if miss else context.memo
         return Found(selection, threshold, result.passes, memo=memo)

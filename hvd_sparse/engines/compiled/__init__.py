@@ -16,6 +16,9 @@ ENTRIES_PER_THREAD = 1 << 17
 """Fewer are not worth handing to another thread."""
 
 
+LARGEST = float(np.finfo(np.float32).max)
+
+
 class CompiledKernels:
     """One pass each, bound by memory; the global interpreter lock is free while they run.
 
@@ -53,51 +56,48 @@ class CompiledKernels:
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = max(_rounded(threshold, x), np.finfo(x.dtype).smallest_subnormal)  # zeros are never taken
 
-        def take(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        def take(start: int, stop: int) -> Selection:
             indices, values = _room(stop - start, x)  # untouched, it costs no memory
             count = sweeps.take(x, start, stop, cut, indices, values)
-            return indices[:count].copy(), values[:count].copy()
+            return Selection(indices[:count].copy(), values[:count].copy(), x.size)
 
-        indices, values = zip(*self._spread(x.size, take))
-        return Selection(_joined(indices), _joined(values), x.size)
+        return _joined(self._spread(x.size, take))
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        threshold, ties = self.cut_largest(x, count)
-        return self.keep(self.take_at_least(x, threshold), threshold, ties, None)
+        if count <= 0:
+            return Selection.empty(x.size, x.dtype)
+        indices, values = _room(min(count, x.size) + 1, x)
+        found = lists.take_largest(x, count, indices, values)
+        return Selection(indices[:found], values[:found], x.size)
 
     def accumulate_and_take(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Taking:
         cut = _rounded(aim.threshold, out)
 
-        def add(start: int, stop: int) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
+        def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
             indices, values = _room(min(aim.capacity, stop - start) + sweeps.SEGMENT, out)
             totals = np.zeros(2)
             count = sweeps.add_and_take(
                 gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
             )
-            return totals, count, indices[: max(0, count)], values[: max(0, count)]
+            listed = max(0, count)
+            return totals, count, Selection(indices[:listed], values[:listed], out.size)
 
-        totals, counts, indices, values = zip(*self._spread(out.size, add))
-        taken = Selection(_joined(indices), _joined(values), out.size)
-        is_too_much = min(counts) < 0 or taken.count > aim.capacity
+        if not self._parts(out.size):
+            totals, count, taken = add(0, out.size)
+            return Taking(float(totals[0]), int(totals[1]), taken if count >= 0 else None)
+        parts = self._spread(out.size, add)
+        taken = _joined([part for _, _, part in parts])
+        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
         if is_too_much:
             self.restore(out, taken)
-        abs_sum, nonfinite = (float(sum(part[i] for part in totals)) for i in (0, 1))
-        return Taking(abs_sum, int(nonfinite), None if is_too_much else taken)
+        abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
+        return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
-    def cut_largest(self, x: np.ndarray, count: int) -> tuple[float, int]:
-        if count <= 0:
-            return np.inf, 0
-        magnitudes = np.fmax(np.abs(x), x.dtype.type(0))  # fmax turns NaN into 0: it is never taken
-        key, ties = lists.cut_keys(magnitudes.view(f"i{x.itemsize}"), count)
-        return float(np.array([key], f"i{x.itemsize}").view(x.dtype)[0]), ties
-
-    def keep(self, taken: Selection, threshold: float, ties: int, out: np.ndarray | None) -> Selection:
-        cut = _rounded(threshold, taken.values)
-        indices, values = _room(taken.count + 1, taken.values)
-        count = lists.keep(taken.indices, taken.values, cut, ties, indices, values)
-        if out is not None:
-            lists.give_back(taken.indices, taken.values, cut, ties, out, np.empty(taken.count + 1, np.uint32))
-        return Selection(indices[:count], values[:count], taken.numel)
+    def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
+        indices, values = _room(count + 1, taken.values)
+        where = values if out is None else out
+        threshold = lists.trim(taken.indices, taken.values, count, indices, values, where, out is not None)
+        return Selection(indices[:count], values[:count], taken.numel), threshold
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         lists.restore(out, selection.indices, selection.values)
@@ -120,10 +120,15 @@ class CompiledKernels:
         abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
+    def _parts(self, numel: int) -> int:
+        """How many threads share a vector; 0 if none is needed beside this one."""
+        parts = min(self.threads, numel // ENTRIES_PER_THREAD)
+        return parts if parts > 1 else 0
+
     def _spread(self, numel: int, work: Callable[[int, int], Any]) -> list[Any]:
         """Results of the parts of a vector, in order."""
-        parts = max(1, min(self.threads, numel // ENTRIES_PER_THREAD))
-        if self._pool is None or parts == 1:
+        parts = self._parts(numel)
+        if self._pool is None or not parts:
             return [work(0, numel)]
         bounds = [numel * i // parts for i in range(parts + 1)]
         others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
@@ -131,6 +136,9 @@ class CompiledKernels:
 
 
 def _rounded(threshold: float, x: np.ndarray) -> Any:
+    """The threshold in the data's type; infinite where it is too large for it."""
+    if x.dtype == np.float64 or threshold < LARGEST:
+        return x.dtype.type(threshold)
     with np.errstate(over="ignore"):
         return x.dtype.type(threshold)
 
@@ -139,5 +147,8 @@ def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.empty(count, np.uint32), np.empty(count, like.dtype)
 
 
-def _joined(parts: tuple[np.ndarray, ...]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _joined(parts: list[Selection]) -> Selection:
+    if len(parts) == 1:
+        return parts[0]
+    indices, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", "values"))
+    return Selection(indices, values, parts[0].numel)

@@ -5,95 +5,135 @@ Loops are free of branches on the data where a list can be long: half of the can
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, types
+from numba.extending import overload
 
 from .signatures import signatures
 
-BIN_BITS = 11
-"""Of a histogram: 2,048 counters fit the first cache."""
+MOST_BIN_BITS = 11
+"""Of a histogram: its 2,048 counters fit the first cache.  Short lists get fewer, which need not be cleared."""
 
 
-@njit(nogil=True)
-def _range(keys):  # type: ignore[no-untyped-def]
-    """Smallest non-zero and largest key, and how many are not zero."""
-    top = keys.dtype.type(0)
-    for i in range(keys.size):
-        top = max(top, keys[i])
-    low, count = top, 0
-    for i in range(keys.size):
-        count += keys[i] != 0
-        low = min(low, keys[i] if keys[i] != 0 else top)
-    return np.int64(low), np.int64(top), count
+def _bits(x: Any) -> Any:
+    """A vector's bit patterns as integers, the mask of a magnitude and the pattern of infinity."""
 
 
-@njit(
-    [types.UniTuple(types.int64, 2)(types.Array(t, 1, "C"), types.intp) for t in (types.int32, types.int64)],
-    nogil=True,
-    cache=True,
-)
-def cut_keys(keys, count):  # type: ignore[no-untyped-def]
-    """The count-th largest of the non-zero keys, and how many equal to it are among the count; (0, 0) if there are fewer.
+@overload(_bits)
+def _bits_by_type(x):  # type: ignore[no-untyped-def]
+    if x.dtype == types.float32:
+        return lambda x: (x.view(np.int32), np.int32(0x7FFFFFFF), np.int32(0x7F800000))
+    return lambda x: (x.view(np.int64), np.int64(0x7FFFFFFFFFFFFFFF), np.int64(0x7FF0000000000000))
 
-    Bins between the smallest and the largest key are counted; what falls into the bin of the count-th is binned again.
-    Keys are the bit patterns of magnitudes, as integers in their order, so bins are finer where values are smaller.
+
+@njit
+def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
+    """The bit pattern of a magnitude, as an integer in its order; 0 for NaN, which is never taken."""
+    key = bits & magnitude_bits
+    return key if key <= infinity else bits ^ bits
+
+
+@njit
+def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
+    """Smallest and largest magnitude that are not zero, and how many there are."""
+    low, top, nonzeros = everything, everything ^ everything, 0
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        nonzeros += key != 0
+        top = max(top, key)
+        low = min(low, key if key != 0 else everything)
+    return np.int64(low), np.int64(top), nonzeros
+
+
+@njit
+def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-untyped-def]
+    """The magnitudes between two, count of them."""
+    inside, found = np.empty(count + 1, bits.dtype), 0
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        inside[found] = key
+        found += (key >= first) & (key <= last)
+    return inside[:found]
+
+
+@njit
+def _cut(x, count):  # type: ignore[no-untyped-def]
+    """The bits of the count-th largest magnitude, and how many equal to it are among the count; (0, 0): there are fewer.
+
+    Bins between the smallest and the largest magnitude are counted; what falls into the bin of the count-th is binned
+    again.  Bins are of equal width in bits, so finer where values are smaller.
     """
-    low, top, nonzeros = _range(keys)
+    bits, everything, infinity = _bits(x)
+    first, last, nonzeros = _range(bits, everything, infinity)
+    missing = np.int64(count)
     if nonzeros < count:
         return np.int64(0), np.int64(0)
-    missing = np.int64(count)
-    counts = np.zeros(1 << BIN_BITS, np.int64)
+    bin_bits = 3
+    while bin_bits < MOST_BIN_BITS and bits.size >> (bin_bits + 1):
+        bin_bits += 1
+    counts = np.zeros(1 << bin_bits, np.int64)
     while True:
         width = 0
-        while ((top - low) >> width) >> BIN_BITS:
+        while ((last - first) >> width) >> bin_bits:
             width += 1
         counts[:] = 0
-        for i in range(keys.size):
-            if keys[i] >= low:
-                counts[(np.int64(keys[i]) - low) >> width] += 1
+        for i in range(bits.size):
+            key = np.int64(_key(bits[i], everything, infinity))
+            if key >= first:
+                counts[(key - first) >> width] += 1
         chosen = counts.size - 1
         while counts[chosen] < missing:
             missing -= counts[chosen]
             chosen -= 1
-        low += chosen << width
+        first += chosen << width
         if width == 0:
-            return low, missing
-        top = min(top, low + (1 << width) - 1)
-        inside = np.empty(counts[chosen], keys.dtype)
-        found = 0
-        for i in range(keys.size):
-            if low <= keys[i] <= top:
-                inside[found] = keys[i]
-                found += 1
-        keys = inside
+            return first, missing
+        last = min(last, first + (1 << width) - 1)
+        bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
-@njit(signatures("jxvpJO"), nogil=True, cache=True)
-def keep(indices, values, threshold, ties, kept_indices, kept_values):  # type: ignore[no-untyped-def]
-    """Entries above the threshold and the first ``ties`` of those equal to it; how many.  Room for one more than all."""
-    count, left = 0, ties
-    for i in range(values.size):
-        magnitude = abs(values[i])
-        is_tie = (magnitude == threshold) & (left > 0)
-        left -= is_tie
-        kept_indices[count], kept_values[count] = indices[i], values[i]
-        count += (magnitude > threshold) | is_tie
-    return count
+@njit(signatures("xpJO"), nogil=True, cache=True)
+def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
+    """The count largest magnitudes, or all non-zeros if there are fewer; how many.  Room for one more."""
+    bits, everything, infinity = _bits(x)
+    smallest, ties = _cut(x, count)
+    found = 0
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        is_tie = (key == smallest) & (ties > 0)
+        ties -= is_tie
+        indices[found], values[found] = i, x[i]
+        found += (key > smallest) | is_tie
+    return found
 
 
-@njit(signatures("jxvpOJ"), nogil=True, cache=True)
-def give_back(indices, values, threshold, ties, out, surplus):  # type: ignore[no-untyped-def]
-    """out[i] = value of all entries that ``keep`` does not keep; how many.  ``surplus``: room for one more than all."""
-    count, left = 0, ties
-    for i in range(values.size):
-        magnitude = abs(values[i])
-        is_tie = (magnitude == threshold) & (left > 0)
-        left -= is_tie
-        surplus[count] = i
-        count += (magnitude <= threshold) & (not is_tie)
-    for i in range(count):
+@njit(signatures("jxpJOOp", types.float64), nogil=True, cache=True)
+def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
+    """The count largest entries; the others go back to ``out`` if told so; the smallest magnitude kept.
+
+    kept_indices, kept_values : room for one more than count
+    """
+    bits, everything, infinity = _bits(values)
+    smallest, ties = _cut(values, count)
+    threshold, found, left = values.dtype.type(np.inf), 0, 0
+    surplus = np.empty(values.size - count + 1 if gives_back else 1, np.uint32)
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        is_tie = (key == smallest) & (ties > 0)
+        ties -= is_tie
+        is_kept = (key > smallest) | is_tie
+        kept_indices[found], kept_values[found] = indices[i], values[i]
+        found += is_kept
+        if gives_back:
+            surplus[left] = i
+            left += not is_kept
+    for i in range(left):
         out[indices[surplus[i]]] = values[surplus[i]]
-    return count
+    for i in range(count):
+        threshold = min(threshold, abs(kept_values[i]))
+    return threshold
 
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
