@@ -22,6 +22,9 @@ LEAST, MOST = 0.0005, 0.3
 SLACK = 1.25
 """Candidates over those needed, below which the next step aims lower: it was nearly a miss."""
 
+PLENTY = 4.0
+"""Candidates over those needed, above which the margin narrows faster."""
+
 CAPACITY = 6
 """Candidates over k beyond which the list is not short, and the threshold was not a good one."""
 
@@ -79,8 +82,10 @@ def steer(margin: Any, found: int | None, needed: int) -> float:
         wanted = 0.5 * margin
     elif found < needed:
         wanted = 2.0 * margin + 0.001
+    elif found < SLACK * needed:
+        wanted = 1.2 * margin
     else:
-        wanted = (1.2 if found < SLACK * needed else 0.98) * margin
+        wanted = (0.98 if found < PLENTY * needed else 0.93) * margin
     return float(min(MOST, max(LEAST, wanted)))
 
 
