@@ -87,8 +87,13 @@ class Driver:
         self._begin(ticket.run)
         return wire, ticket
 
-    def decompress(self, reduced: np.ndarray, ticket: Ticket, parameter: np.ndarray = NOTHING) -> np.ndarray:
-        """The reduced gradient, flat; on any error the whole step is taken back before it is raised."""
+    def decompress(
+        self, reduced: np.ndarray, ticket: Ticket, parameter: np.ndarray = NOTHING, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The reduced gradient, flat, in ``out`` if that is given and the step sparse.
+
+        On any error the whole step is taken back before it is raised.
+        """
         if ticket.run.failure is not None:
             raise ticket.run.failure
         if ticket.run.errors:
@@ -96,7 +101,7 @@ class Driver:
         try:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)  # refuses before anything is waited for
             self._drive(ticket.run)
-            return self.step.result(ticket, reduced, parameter)
+            return self.step.result(ticket, reduced, parameter, out)
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
             raise

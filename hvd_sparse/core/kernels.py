@@ -12,6 +12,7 @@ every test.  The rules that make engines comparable:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -164,6 +165,9 @@ class Kernels(Protocol):
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         """residual[indices] = +0.0."""
+
+    def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
+        """out = the sum of the selections, each entry added up in their order; 0 where none has one."""
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """out[indices] += values, for indices that are unique."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CorruptPayload, NonFiniteGradient
-from ..types import TensorSpec
+from ..types import Selection, TensorSpec
 from .configuration import Configuration
 from .kernels import Aim, Kernels, Moments
 from .memories._base import Accumulated
@@ -190,10 +190,11 @@ class Pipeline:
         )
 
     def receive(self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray) -> None:
-        """The other half: out += factor * (sum of all ranks' selections), in the order given, which is rank order.
+        """The other half: out = factor * (sum of all ranks' selections), in the order given, which is rank order.
 
-        out : flat, of the accumulator's dtype, zeros at first
+        out : flat, of the accumulator's dtype; untouched if a frame is not good
         """
+        parts = []
         for frame in frames:
             selection = self.configuration.codec.decode(frame)
             if selection.numel != spec.numel or selection.values.dtype != out.dtype:
@@ -202,7 +203,8 @@ class Pipeline:
                     f"{selection.numel} of {selection.values.dtype}"
                 )
             values = selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
-            self.kernels.scatter_add(out, selection.indices, values)
+            parts.append(Selection(selection.indices, values, spec.numel))
+        self.kernels.assemble(out, parts)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

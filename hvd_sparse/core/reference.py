@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..types import Selection
@@ -149,6 +151,12 @@ def push_momentum(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, m
 
 def clear(residual: np.ndarray, indices: np.ndarray) -> None:
     residual[indices] = 0
+
+
+def assemble(out: np.ndarray, parts: Sequence[Selection]) -> None:
+    out[:] = 0
+    for part in parts:
+        scatter_add(out, part.indices, part.values)
 
 
 def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:

@@ -162,11 +162,14 @@ class Step:
     def _keys(self, members: Sequence[int]) -> list[str]:
         return [self.specs[i].key if i < len(self.specs) else f"number {i}" for i in members]
 
-    def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+    def result(
+        self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """The reduced gradient of a tensor: flat, of the accumulator's dtype.
 
         reduced : what Horovod made of the array that ``compress`` gave it
         parameter : the tensor's value, flat, for memories that finish with it
+        out : where the result may go; a sparse step's is written there, and nothing is where the step fails
         """
         report = ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
         if ticket.error is not None:
@@ -185,7 +188,7 @@ class Step:
         if ticket.outgoing.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
         else:
-            result = np.zeros(spec.numel, spec.accumulator)
+            result = np.empty(spec.numel, spec.accumulator) if out is None else out
             messages = ticket.bucket.messages or []
             frames = [m.frames[m.members.index(ticket.position)] for m in messages]
             self.pipeline.receive(spec, frames, report.factor, result)

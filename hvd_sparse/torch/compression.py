@@ -23,7 +23,7 @@ from ..errors import InvalidOption, SparseError, UnsupportedReduction
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
-from .views import check_device, flatten, like, spec_of, unflatten
+from .views import check_device, flatten, like, memory_of, spec_of, unflatten
 
 
 @dataclass(eq=False)
@@ -80,7 +80,8 @@ class TorchCompressor(Compressor):
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         if isinstance(ctx, DenseTicket):
             return self._finish_dense(tensor, ctx)
-        return unflatten(self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx)), ctx.extra)
+        out = memory_of(ctx.extra, self.step.specs[ctx.position]) if ctx.position is not None else None
+        return unflatten(self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra)
 
     def close(self) -> None:
         super().close()

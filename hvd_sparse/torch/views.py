@@ -34,6 +34,14 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     return flat
 
 
+def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
+    """The gradient's own memory, where it lies as the result will: it has been accumulated and is free."""
+    flat = flatten(gradient, spec)
+    return (
+        flat if flat.ctypes.data == gradient.data_ptr() and gradient.dtype in (torch.float32, torch.float64) else None
+    )
+
+
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
     """A flat array as a tensor of the gradient's shape, dtype and memory layout."""
     dense = torch.from_numpy(flat).view(gradient.shape)

@@ -153,7 +153,21 @@ def check_scatter_add(kernels: Any, x: np.ndarray) -> None:
     assert out.tobytes() == expected.tobytes()
 
 
+def check_assemble(kernels: Any, x: np.ndarray) -> None:
+    """Sums of 0 to 3 lists that overlap, in their order, whatever was there before."""
+    lists = [np.arange(start, x.size, step, dtype=np.uint32) for start, step in ((0, 2), (1, 3), (0, 1))]
+    parts = [Selection(indices, x[::-1][: indices.size].copy(), x.size) for indices in lists]
+    for count in range(4):
+        out, expected = np.full_like(x, 7), np.zeros_like(x)
+        for part in parts[:count]:
+            for i, value in zip(part.indices.tolist(), part.values):
+                expected[i] = expected[i] + value
+        kernels.assemble(out, parts[:count])
+        assert out.tobytes() == expected.tobytes()
+
+
 PER_VECTOR = (
+    check_assemble,
     check_moments,
     check_count_at_least,
     check_take_at_least,

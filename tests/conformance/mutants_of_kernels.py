@@ -144,6 +144,10 @@ BROKEN_KERNELS = {
     "residual not cleared": engine(clear=lambda r, i: None),
     "cleared to -0.0": engine(clear=lambda r, i: r.__setitem__(i, -0.0)),
     "scatter overwrites": engine(scatter_add=lambda out, i, v: out.__setitem__(i, v)),
+    "assemble adds to what was there": engine(
+        assemble=lambda out, parts: [reference.scatter_add(out, p.indices, p.values) for p in parts]
+    ),
+    "assemble in another order": engine(assemble=lambda out, parts: reference.assemble(out, parts[::-1])),
     "tail > for >=": engine(tail=lambda x, t: reference.tail(x, float(np.nextafter(x.dtype.type(t), np.inf)))),
     "bins take zeros": engine(take_bins=bins_with_zeros),
     "bytes of the signed entries": engine(digit_counts=lambda x, s, p: reference.digit_counts(np.maximum(x, 0), s, p)),

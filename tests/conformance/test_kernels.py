@@ -97,6 +97,11 @@ def test_36_long_vectors_give_the_references_bits(kernels, numel, dtype):
     for threshold in (0.0, 1.0, 4.0):
         assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(gradient, threshold)
         assert_same(kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold))
+    parts = [reference.take_at_least(np.roll(gradient, shift), 1.0) for shift in (0, 1, 7)]
+    sums = np.empty_like(gradient), np.ones_like(gradient)
+    for k, out in zip((kernels, reference), sums):
+        k.assemble(out, parts)
+    assert sums[0].tobytes() == sums[1].tobytes()
     for count in (1, numel // 100, numel // 2, numel):
         assert_same(kernels.take_largest(gradient, count), reference.take_largest(gradient, count))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
@@ -104,6 +105,12 @@ class CompiledKernels:
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         lists.clear(residual, indices)
+
+    def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
+        ends = np.cumsum([0, *(part.count for part in parts)])
+        joined = _joined(list(parts)) if parts else Selection.empty(out.size, out.dtype)
+        indices, values = (np.require(array, requirements="A") for array in (joined.indices, joined.values))
+        lists.assemble(out, indices, values, ends[:-1].copy(), ends[1:].copy())
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(out, np.require(indices, requirements="A"), np.require(values, requirements="A"))

@@ -11,7 +11,7 @@ def signatures(arguments: str, result: Any = types.intp) -> list[Any]:
     """One signature a float type.
 
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices written,
-        p a position or count, S float64 totals written; vectors are 1-D and C-contiguous
+        p a position or count, I positions written, S float64 totals written; vectors are 1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):
@@ -22,6 +22,7 @@ def signatures(arguments: str, result: Any = types.intp) -> list[Any]:
             "j": types.Array(types.uint32, 1, "C", readonly=True),
             "J": types.Array(types.uint32, 1, "C"),
             "p": types.intp,
+            "I": types.Array(types.intp, 1, "C"),
             "S": types.Array(types.float64, 1, "C"),
         }
         made.append(result(*(kinds[letter] for letter in arguments)))
