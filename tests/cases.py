@@ -57,6 +57,8 @@ SELECTORS = (
 )
 MEMORIES = (
     Case("error_feedback"),
+    Case("error_feedback", {"residual": "bfloat16"}),
+    Case("error_feedback", {"residual": "float16"}),
     Case("momentum_correction"),
     Case("momentum_correction", {"nesterov": True, "masking": False, "weight_decay": 0.01, "clip_norm": 1.0}),
     Case("momentum_correction", {"momentum": 0.0}),

@@ -105,6 +105,7 @@ class Pipeline:
         looks_first = not configuration.rollback and not configuration.memory.adds_gradient
         if looks_first and not kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
+        state.memory.step = state.steps
         accumulated: Accumulated = state.memory.compensate(gradient, kernels, world_size, aim)
         if not accumulated.is_finite:
             self._put_back(accumulated)

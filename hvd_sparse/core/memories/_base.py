@@ -41,7 +41,12 @@ def accumulate(
 
 
 class MemoryState(Protocol):
-    """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it."""
+    """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it.
+
+    step : completed steps of the tensor, set before each; for what is drawn at random
+    """
+
+    step: int
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None

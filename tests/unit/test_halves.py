@@ -1,0 +1,143 @@
+"""16-bit numbers: what is representable stays, what is not goes to a neighbour with the right odds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import worlds
+from distributions import SMOOTH, draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.halves import LARGEST, STORED, narrow, widen
+from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+kinds = pytest.mark.parametrize("kind", STORED)
+MANTISSA_BITS = {"bfloat16": 7, "float16": 10}
+TINIEST = {"bfloat16": 2.0**-133, "float16": 2.0**-24}
+
+
+def rounded(x, kind, seed=0):
+    out = np.empty(x.size, STORED[kind])
+    narrow(x, out, seed)
+    return widen(out)
+
+
+def spacing(x, kind):
+    """Between the neighbours of every number, from its exponent."""
+    exponent = np.frexp(np.abs(x.astype(np.float64)))[1] - 1
+    return np.maximum(2.0 ** (exponent - MANTISSA_BITS[kind]), TINIEST[kind])
+
+
+@kinds
+def test_every_number_that_has_16_bits_is_kept_as_it_is(kind):
+    patterns = np.arange(1 << 16, dtype=np.uint16).view(STORED[kind])
+    numbers = widen(patterns)
+    numbers = numbers[np.isfinite(numbers)]
+    assert rounded(numbers, kind, seed=3).tobytes() == numbers.tobytes()
+
+
+@kinds
+@pytest.mark.parametrize("name", SMOOTH)
+def test_others_go_to_one_of_their_two_neighbours(kind, name):
+    x = draw(name, 20_000) * np.float32(10.0) ** np.linspace(-9, 2, 20_000, dtype=np.float32)
+    kept = rounded(x, kind, seed=5)
+    off = np.abs(kept.astype(np.float64) - x)
+    assert (off < spacing(x, kind)).all()
+    assert rounded(kept, kind, seed=6).tobytes() == kept.tobytes(), "it is no number of 16 bits"
+
+
+@kinds
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_the_odds_are_where_the_number_lies(kind, scale):
+    """Means over many draws; 5 standard deviations of a mean of Bernoulli draws."""
+    x = (draw("normal", 50) * np.float32(scale)).repeat(4_000)
+    kept = np.stack([rounded(x, kind, seed) for seed in range(3)]).astype(np.float64)
+    means = kept.reshape(3, 50, 4_000).mean(axis=(0, 2))
+    limit = 5 * 0.5 * spacing(x[::4_000], kind) / np.sqrt(12_000)
+    assert (np.abs(means - x[::4_000]) < limit).all()
+
+
+@kinds
+def test_a_seed_gives_the_same_bits_again_and_another_gives_others(kind):
+    x = draw("laplace", 5_000)
+    assert rounded(x, kind, 7).tobytes() == rounded(x, kind, 7).tobytes()
+    assert rounded(x, kind, 7).tobytes() != rounded(x, kind, 8).tobytes()
+
+
+@kinds
+def test_rounding_up_ends_at_the_largest_number(kind):
+    x = np.full(1_000, LARGEST[kind], np.float32)
+    for sign in (1, -1):
+        assert np.array_equal(rounded(sign * x, kind), sign * rounded(x, kind))
+        assert np.isfinite(rounded(sign * x, kind)).all()
+
+
+def start(kind, rollback=True):
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.01}, memory={"id": "error_feedback", "residual": kind}, rollback=rollback
+    )
+    (spec,) = worlds.tensors((50, 20))
+    return Pipeline(configuration, reference), TensorState(spec, configuration)
+
+
+@kinds
+@pytest.mark.parametrize("rollback", [True, False])
+def test_gradients_and_rounding_are_what_was_sent_and_what_is_kept(kind, rollback):
+    pipeline, state = start(kind, rollback)
+    given, sent = 0.0, 0.0
+    for step in range(30):
+        gradient = draw("laplace", 1_000, seed=step)
+        given += gradient.sum(dtype=np.float64)
+        outgoing = pipeline.send(state, gradient, 0, 1, dense=step % 10 == 9)
+        values = outgoing.dense if outgoing.dense is not None else outgoing.found.selection.values
+        if step % 7 == 3:
+            state.roll_back()
+            given -= gradient.sum(dtype=np.float64) if rollback else 0.0
+            continue
+        state.commit()
+        sent += values.sum(dtype=np.float64)
+    kept = state.memory.arrays()["residual"].sum(dtype=np.float64)
+    assert state.memory.rounding != 0
+    assert given + state.memory.rounding == pytest.approx(sent + kept, rel=1e-6, abs=1e-2)
+
+
+@kinds
+def test_small_gradients_are_not_swallowed_by_a_large_residual(kind):
+    """A residual of 1 and gradients of 2**-13, 4096 of them: 0.5 more, where rounding to the nearest would stay at 1."""
+    state = MEMORIES.create("error_feedback", residual=kind).create(TensorSpec("t", (400,), "float32"), rollback=False)
+    nothing = reference.take_at_least(np.zeros(400, np.float32), 1.0)
+    state.load({"residual": np.ones(400, np.float32)})
+    for state.step in range(4096):
+        state.compensate(np.full(400, 2.0**-13, np.float32), reference)
+        state.update(nothing, True, reference)
+        state.commit()
+    residual = state.arrays()["residual"]
+    assert residual.mean() == pytest.approx(1.5, abs=0.02)
+
+
+def test_what_float16_cannot_hold_is_refused_by_name_and_leaves_no_trace():
+    pipeline, state = start("float16")
+    pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
+    state.commit()
+    before = state.memory.arrays()["residual"].tobytes()
+    with pytest.raises(NonFiniteGradient, match=r"'t0': its residual has an entry of magnitude .*bfloat16"):
+        pipeline.send(state, 1e5 * draw("laplace", 1_000), 0, 1, dense=False)
+    state.roll_back()
+    assert state.memory.arrays()["residual"].tobytes() == before
+
+
+def test_a_residual_of_16_bits_takes_half_the_memory():
+    for kind in STORED:
+        state = MEMORIES.create("error_feedback", residual=kind).create(
+            TensorSpec("t", (1000,), "float32"), rollback=False
+        )
+        assert state._kept.nbytes == 2_000
+
+
+def test_float64_gradients_are_not_kept_in_16_bits():
+    with pytest.raises(InvalidOption, match=r"'t' has float64 gradients.*residual='float32'"):
+        MEMORIES.create("error_feedback", residual="float16").create(TensorSpec("t", (9,), "float64"), rollback=True)
