@@ -1,0 +1,82 @@
+"""Which engine runs, what it says when it is the slow one, and that the fast one is compiled beforehand, for any processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_sparse.core import reference
+from hvd_sparse.engines import resolve_engine
+from hvd_sparse.engines.compiled import CompiledKernels, lists, sweeps
+
+TESTS = Path(__file__).parents[1]
+COMPILED = {
+    name: value
+    for module in (sweeps, lists)
+    for name, value in vars(module).items()
+    if hasattr(value, "py_func") and not name.startswith("_")
+}
+WITHOUT_NUMBA = "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
+
+
+def run(script, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **environment},
+    )
+
+
+def test_the_fast_engine_is_used_unless_told_otherwise():
+    assert isinstance(resolve_engine(None), CompiledKernels)
+    assert resolve_engine("numpy") is reference
+    assert resolve_engine({"id": "numba", "threads": 2}).threads == 2
+
+
+def test_without_numba_it_is_numpy_which_says_so_once():
+    script = "from hvd_sparse.core import reference\nfrom hvd_sparse.engines import resolve_engine\n"
+    done = run(WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
+
+
+def test_numpy_that_was_asked_for_says_nothing():
+    done = run(WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numpy')")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
+    done = run(WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numba')")
+    assert done.returncode == 1
+    assert "InvalidOption" in done.stderr
+    assert "pip install 'hvd-sparse[fast]'" in done.stderr
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name):
+    function = COMPILED[name]
+    assert not function._can_compile, "a call with other types would compile"
+    assert function.targetoptions["nogil"]
+    assert len(function.signatures) == 2
+
+
+@pytest.mark.parametrize("features", ["", "+avx,+avx2,+fma"], ids=["without-avx", "avx2"])
+def test_other_processors_get_the_same_bits(features, tmp_path):
+    """Compiled for a processor without AVX-512, every contract holds."""
+    script = (
+        "from conformance.fused_checks import check_kernels\n"
+        "from hvd_sparse.engines import resolve_engine\n"
+        "from hvd_sparse.engines.compiled.sweeps import add_and_take\n"
+        "code = add_and_take.inspect_asm(add_and_take.signatures[0])\n"
+        "assert '%zmm' not in code\n"
+        "check_kernels(resolve_engine('numba'))\n"
+    )
+    machine = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = run(script, **machine)
+    assert done.returncode == 0, done.stderr
