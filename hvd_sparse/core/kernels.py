@@ -121,6 +121,12 @@ class Kernels(Protocol):
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         """The entries whose magnitudes are at least the threshold; zeros never, whatever the threshold."""
 
+    def count_and_take(self, x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
+        """``count_at_least``, and ``take_at_least`` in the same pass; None instead of more than ``capacity`` entries.
+
+        threshold : above 0
+        """
+
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         """The ``count`` largest magnitudes, or all non-zeros where there are fewer."""
 

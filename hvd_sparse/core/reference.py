@@ -72,6 +72,11 @@ def take_at_least(x: np.ndarray, threshold: float) -> Selection:
     return _take(x, magnitudes >= rounded if rounded > 0 else magnitudes > 0)
 
 
+def count_and_take(x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
+    taken = take_at_least(x, threshold)
+    return taken.count, taken if taken.count <= capacity else None
+
+
 def take_largest(x: np.ndarray, count: int) -> Selection:
     if count <= 0 or x.size == 0:
         return Selection.empty(x.size, x.dtype)

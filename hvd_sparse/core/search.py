@@ -125,20 +125,23 @@ class _Counter:
         self._x, self._kernels = x, kernels
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
+        self._last: tuple[float, Selection | None] = (-1.0, None)
         self.passes = 0
 
     def count(self, threshold: float, most: int) -> int:
         if self._candidates is not None:
             return self._kernels.count_at_least(self._candidates.values, threshold)
-        count = self._kernels.count_at_least(self._x, threshold)
+        count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
         self.passes += 1
-        if most < count <= self._few:
-            self._candidates = self._kernels.take_at_least(self._x, threshold)
+        self._last = threshold, taken
+        if count > most:
+            self._candidates = taken
         return count
 
     def take(self, threshold: float) -> Selection:
         if self._candidates is None:
-            return self._kernels.take_at_least(self._x, threshold)
+            at, taken = self._last
+            return taken if at == threshold and taken is not None else self._kernels.take_at_least(self._x, threshold)
         kept = self._kernels.take_at_least(self._candidates.values, threshold)
         return Selection(self._candidates.indices[kept.indices], kept.values, self._x.size)
 

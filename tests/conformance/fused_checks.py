@@ -78,6 +78,22 @@ def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
             assert out.tobytes() == rest.tobytes()
 
 
+def check_count_and_take(kernels: Any, x: np.ndarray) -> None:
+    for threshold in thresholds(x):
+        cut = rounded(threshold, x.dtype)
+        if not cut > 0:
+            continue
+        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut]
+        for capacity in {0, len(reach) - 1, len(reach), x.size} - {-1}:
+            with untouched(x):
+                count, taken = kernels.count_and_take(x, threshold, capacity)
+            assert count == len(reach)
+            if count > capacity:
+                assert taken is None
+            else:
+                assert_takes(taken, x, reach)
+
+
 def check_trim(kernels: Any, x: np.ndarray) -> None:
     finite = np.flatnonzero(np.isfinite(x) & (x != 0))
     taken = Selection((3 * finite + 1).astype(np.uint32), x[finite].copy(), 3 * x.size + 1)
@@ -110,7 +126,7 @@ def check_restore(kernels: Any, x: np.ndarray) -> None:
         assert now.tobytes() == expected.tobytes(), f"entry {i}"
 
 
-FUSED = (check_accumulate, check_accumulate_and_take, check_trim, check_restore)
+FUSED = (check_accumulate, check_accumulate_and_take, check_count_and_take, check_trim, check_restore)
 
 
 def check_kernels(kernels: Any) -> None:

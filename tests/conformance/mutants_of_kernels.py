@@ -144,6 +144,14 @@ BROKEN_KERNELS = {
     "residual not cleared": engine(clear=lambda r, i: None),
     "cleared to -0.0": engine(clear=lambda r, i: r.__setitem__(i, -0.0)),
     "scatter overwrites": engine(scatter_add=lambda out, i, v: out.__setitem__(i, v)),
+    "counts no more than it may take": engine(
+        count_and_take=lambda x, t, capacity: (min(capacity + 1, reference.count_at_least(x, t)), None)
+        if reference.count_at_least(x, t) > capacity
+        else reference.count_and_take(x, t, capacity)
+    ),
+    "takes more than it may": engine(
+        count_and_take=lambda x, t, capacity: reference.count_and_take(x, t, capacity + 1)
+    ),
     "assemble adds to what was there": engine(
         assemble=lambda out, parts: [reference.scatter_add(out, p.indices, p.values) for p in parts]
     ),

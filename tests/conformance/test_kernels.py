@@ -46,6 +46,7 @@ def test_kernels_accept_read_only_vectors(kernels, dtype):
     kernels.moments(x)
     kernels.count_at_least(x, 0.5)
     kernels.take_at_least(x, 0.5)
+    kernels.count_and_take(x, 0.5, 100)
     kernels.take_largest(x, 7)
     kernels.compensate(x, x, np.empty_like(x))
     kernels.accumulate(x, x, np.empty_like(x))
@@ -97,6 +98,11 @@ def test_36_long_vectors_give_the_references_bits(kernels, numel, dtype):
     for threshold in (0.0, 1.0, 4.0):
         assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(gradient, threshold)
         assert_same(kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold))
+        for capacity in (numel, numel // 100):
+            ours = kernels.count_and_take(gradient, threshold or 1e-300, capacity)
+            theirs = reference.count_and_take(gradient, threshold or 1e-300, capacity)
+            assert ours[0] == theirs[0]
+            assert_same(ours[1], theirs[1])
     parts = [reference.take_at_least(np.roll(gradient, shift), 1.0) for shift in (0, 1, 7)]
     sums = np.empty_like(gradient), np.ones_like(gradient)
     for k, out in zip((kernels, reference), sums):

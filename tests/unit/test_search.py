@@ -29,6 +29,10 @@ class Counter:
             self.asked.append(threshold)
         return sum(v >= threshold for v in np.abs(x).tolist())
 
+    def count_and_take(self, x, threshold, capacity):
+        count = self.count_at_least(x, threshold)
+        return count, reference.take_at_least(x, threshold) if count <= capacity else None
+
     def take_at_least(self, x, threshold):
         return reference.take_at_least(x, threshold)
 

@@ -56,13 +56,21 @@ class CompiledKernels:
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = max(_rounded(threshold, x), np.finfo(x.dtype).smallest_subnormal)  # zeros are never taken
+        return _joined([taken for _, taken in self._take(x, cut, x.size)])
 
-        def take(start: int, stop: int) -> Selection:
-            indices, values = _room(stop - start, x)  # untouched, it costs no memory
-            count = sweeps.take(x, start, stop, cut, indices, values)
-            return Selection(indices[:count].copy(), values[:count].copy(), x.size)
+    def count_and_take(self, x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
+        parts = self._take(x, _rounded(threshold, x), capacity)
+        count = sum(count for count, _ in parts)
+        return count, _joined([taken for _, taken in parts]) if count <= capacity else None
 
-        return _joined(self._spread(x.size, take))
+    def _take(self, x: np.ndarray, cut: Any, capacity: int) -> list[tuple[int, Selection]]:
+        def take(start: int, stop: int) -> tuple[int, Selection]:
+            indices, values = _room(min(capacity, stop - start) + sweeps.SEGMENT, x)  # untouched, it costs no memory
+            count = sweeps.take(x, start, stop, cut, indices, values, capacity)
+            kept = count if count <= capacity else 0
+            return count, Selection(indices[:kept].copy(), values[:kept].copy(), x.size)
+
+        return self._spread(x.size, take)
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         if count <= 0:

@@ -65,14 +65,14 @@ def _add_and_take(typing, x, residual, out, start, stop, threshold, indices, val
 
 
 @intrinsic
-def _take(typing, x, start, stop, threshold, indices, values):  # type: ignore[no-untyped-def]
-    """Entries in whole vectors of [start, stop) that reach the threshold: how many."""
+def _take(typing, x, start, stop, threshold, indices, values, count):  # type: ignore[no-untyped-def]
+    """Entries in whole vectors of [start, stop) that reach the threshold go to the end of the list; its new length."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         entries, at, found = (_data(context, builder, signature, arguments, i) for i in (0, 4, 5))
         vectors = Vectors(builder, arguments[3].type)
         thresholds = vectors.splat(arguments[3])
-        states = [ir.Constant(WORD, 0)]
+        states = [arguments[6]]
         with counting(builder, arguments[1], arguments[2], vectors.lanes, states) as (index, (taken,), leaving):
             entry = vectors.load(entries, index)
             reaches = builder.fcmp_ordered(">=", vectors.magnitude(entry), thresholds)
@@ -81,7 +81,7 @@ def _take(typing, x, start, stop, threshold, indices, values):  # type: ignore[n
             leaving += changed
         return states[0]
 
-    return types.intp(x, types.intp, types.intp, threshold, indices, values), codegen
+    return types.intp(x, types.intp, types.intp, threshold, indices, values, types.intp), codegen
 
 
 @intrinsic
@@ -222,18 +222,6 @@ def add_and_take(gradient, residual, out, start, stop, threshold, indices, value
     return -1 if is_full else count
 
 
-@njit(signatures("xppvJO"), nogil=True, cache=True)
-def take(x, start, stop, threshold, indices, values):  # type: ignore[no-untyped-def]
-    """The entries of [start, stop) that reach the threshold; how many.  ``indices``, ``values``: room for as many."""
-    whole = _whole(x, start, stop)
-    count = _take(x, start, whole, threshold, indices, values)
-    for i in range(whole, stop):
-        if abs(x[i]) >= threshold:
-            indices[count], values[count] = i, x[i]
-            count += 1
-    return count
-
-
 @njit(signatures("xppv"), nogil=True, cache=True)
 def count_at_least(x, start, stop, threshold):  # type: ignore[no-untyped-def]
     """How many magnitudes in [start, stop) reach the threshold."""
@@ -241,4 +229,22 @@ def count_at_least(x, start, stop, threshold):  # type: ignore[no-untyped-def]
     count = _count(x, start, whole, threshold)
     for i in range(whole, stop):
         count += abs(x[i]) >= threshold
+    return count
+
+
+@njit(signatures("xppvJOp"), nogil=True, cache=True)
+def take(x, start, stop, threshold, indices, values, capacity):  # type: ignore[no-untyped-def]
+    """The entries of [start, stop) that reach the threshold; how many, also if more than the capacity, beyond which they
+    are only counted.  ``indices``, ``values``: room for ``capacity + SEGMENT``."""
+    whole = _whole(x, start, stop)
+    count = 0
+    for first in range(start, whole, SEGMENT):
+        last = min(first + SEGMENT, whole)
+        count = _take(x, first, last, threshold, indices, values, count)
+        if count > capacity:
+            return count + count_at_least(x, last, stop, threshold)
+    for i in range(whole, stop):
+        if abs(x[i]) >= threshold:
+            indices[count], values[count] = i, x[i]
+            count += 1
     return count
