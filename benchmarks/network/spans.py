@@ -1,0 +1,47 @@
+"""Where a step's time goes, by the clock of one rank."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PHASES = ("backward", "select", "encode", "send", "decode")
+"""backward: the compute, or the wait that stands for it; send: what of the exchange the step has to wait for."""
+
+
+class Spans:
+    """Seconds by phase.  A phase inside another is taken out of it."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    def wrap(self, owner: Any, attribute: str, name: str) -> None:
+        """Count the time in ``owner.attribute`` as a phase."""
+        original = getattr(owner, attribute)
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            with self.phase(name):
+                return original(*arguments, **options)
+
+        setattr(owner, attribute, timed)
