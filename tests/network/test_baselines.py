@@ -51,7 +51,7 @@ def test_top_k_takes_the_largest_and_keeps_the_rest_exactly():
 def test_dgc_never_sends_more_than_asked_and_at_least_the_largest(numel):
     random.seed(3)
     method = Dgc(named((numel, 1)), DENSITY, Spans(), "d")
-    values, indices = after(method, 0, laplace(numel, 4))
+    _, indices = after(method, 0, laplace(numel, 4))
     assert 1 <= indices.numel() <= math.ceil(numel * DENSITY)
     if numel > 2 / DENSITY:
         assert indices.numel() >= 0.5 * numel * DENSITY
@@ -86,5 +86,7 @@ def test_a_phase_inside_another_is_taken_out_of_it():
 
 
 def test_ratios_are_taken_within_a_round():
-    rows = [{"method": m, "round": r, "total": t} for r, pair in enumerate([(2, 1), (40, 10)]) for m, t in zip("ab", pair)]
+    rows = [
+        {"method": m, "round": r, "total": t} for r, pair in enumerate([(2, 1), (40, 10)]) for m, t in zip("ab", pair)
+    ]
     assert ratio(rows, "a", "b") == {"median": 3.0, "low": 2.0, "high": 4.0}
