@@ -67,10 +67,22 @@ engine_down() { # only what engine_up started
         for _ in $(seq 60); do [ -e "/proc/$pid" ] || break; sleep 0.5; done
         [ -e "/proc/$pid" ] && kill -KILL "$pid"
     fi
-    iptables-restore <"$ENGINE_RUN/firewall" 2>/dev/null || true
+    restore_firewall
     echo "$FORWARD_BEFORE" >/proc/sys/net/ipv4/ip_forward
+    umount "$ENGINE_RUN"/exec/netns/* 2>/dev/null || true
     rm -rf "$ENGINE_RUN"
     ENGINE_RUN=""
+}
+
+restore_firewall() { # as it was before the engine; a table that was not there is emptied
+    local table
+    for table in filter nat; do
+        grep -q "^\*$table" "$ENGINE_RUN/firewall" && continue
+        [ "$table" != filter ] || iptables -P FORWARD ACCEPT 2>/dev/null || true
+        iptables -t "$table" -F 2>/dev/null || true
+        iptables -t "$table" -X 2>/dev/null || true
+    done
+    iptables-restore <"$ENGINE_RUN/firewall" 2>/dev/null || true
 }
 
 base_image() { # base_image NAME: Debian 12 from a registry of images, or else made with debootstrap
