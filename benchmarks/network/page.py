@@ -68,17 +68,18 @@ def describe_wire(wire: dict[str, Any]) -> str:
 
 
 def table(setting: dict[str, Any], options: argparse.Namespace) -> str:
-    """One line a method; times in ms."""
+    """One line a method; times in ms, in brackets the spread, or what of it the processor worked for this thread."""
     header = ["method", "step, ms", "times ours", *PHASES, "other", "received, MB"]
     rows = []
     for method, numbers in summarize(setting).items():
         step, times, phases = numbers["step_ms"], numbers["times_ours"], numbers["phases_ms"]
+        used = {name: f" ({numbers['processor_ms'][name]:,.1f})" for name in ("select", "encode", "decode")}
         rows.append(
             [
                 method,
                 f"{step['median']:,.1f} ({step['low']:,.1f} to {step['high']:,.1f})",
                 f"{times['median']:.2f} ({times['low']:.2f} to {times['high']:.2f})",
-                *(f"{phases[name]:,.1f}" for name in (*PHASES, "other")),
+                *(f"{phases[name]:,.1f}{used.get(name, '')}" for name in (*PHASES, "other")),
                 f"{numbers['received_bytes'] / 1e6:,.2f}",
             ]
         )

@@ -1,4 +1,4 @@
-"""Where a step's time goes, by the clock of one rank."""
+"""Where a step's time goes: by the clock, and by the processor's time of the thread that trains."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ PHASES = ("backward", "select", "encode", "send", "decode")
 
 
 class Spans:
-    """Seconds by phase.  A phase inside another is taken out of it."""
+    """Seconds by phase.  A phase inside another is taken out of it.
+
+    On a machine that others use too, the processor's time says what the clock's cannot.
+    """
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
+        self.processor: Counter[str] = Counter()
         self._open: list[str] = []
-        self._since = 0.0
+        self._since = self._used = 0.0
+
+    def clear(self) -> None:
+        self.seconds.clear()
+        self.processor.clear()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -31,10 +39,11 @@ class Spans:
             self._open.pop()
 
     def _charge(self) -> None:
-        now = time.perf_counter()
+        now, used = time.perf_counter(), time.thread_time()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
-        self._since = now
+            self.processor[self._open[-1]] += used - self._used
+        self._since, self._used = now, used
 
     def wrap(self, owner: Any, attribute: str, name: str) -> None:
         """Count the time in ``owner.attribute`` as a phase."""

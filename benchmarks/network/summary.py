@@ -34,6 +34,12 @@ def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
     return {**times, "other": max(0.0, total - sum(times.values()))}
 
 
+def processor(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
+    """Mean milliseconds of the processor that a rank's training thread uses, by phase."""
+    steps = [row for row in rows if row["method"] == method]
+    return {name: 1e3 * float(np.mean([row[f"{name}_processor"] for row in steps])) for name in PHASES}
+
+
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
     """JSON-able: of every method of a setting, its times, phases, bytes and ratio to the last one, which is ours."""
     rows = setting["rows"]
@@ -44,6 +50,7 @@ def summarize(setting: dict[str, Any]) -> dict[str, Any]:
             "step_ms": spread(1e3 * by_round(rows, method)),
             "times_ours": ratio(rows, method, ours),
             "phases_ms": phases(rows, method),
+            "processor_ms": processor(rows, method),
             "received_bytes": float(np.mean([row["received"] for row in rows if row["method"] == method])),
             "steps": sum(row["method"] == method for row in rows),
         }

@@ -64,7 +64,7 @@ class Rank:
         self.steps += 1
         views = self._prepare()
         hvd.barrier()
-        self.spans.seconds.clear()
+        self.spans.clear()
         received, sent = interface_bytes()
         start = time.perf_counter()
         if self.model is not None:
@@ -76,6 +76,7 @@ class Rank:
         hvd.barrier()
         after = interface_bytes()
         phases = {name: self.spans.seconds[name] for name in PHASES}
+        phases |= {f"{name}_processor": self.spans.processor[name] for name in PHASES}
         return {"total": total, **phases, "received": after[0] - received, "sent": after[1] - sent}
 
     def _prepare(self) -> list[torch.Tensor]:
