@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -15,6 +17,7 @@ import matplotlib.pyplot as plt
 
 import hvd_sparse
 from benchmarks._streams import json_by_line, markdown_table
+from benchmarks.network import goals
 from benchmarks.network.spans import PHASES
 from benchmarks.network.summary import summarize
 
@@ -34,9 +37,24 @@ COMPUTE = {
 }
 
 
+INTRODUCTION = """\
+# Over a real wire
+
+Training steps of several methods, side by side: gradients in, averaged gradients out, and where said a backward pass
+before it, replayed from recorded timings. The hosts are network namespaces of one machine with a token-bucket shaper at
+both ends of every link; they share the machine's cores, which real hosts do not. Every method runs in every round, each
+round in another order; a figure is the median over rounds, with the least and the most in brackets. "times ours" is a
+ratio taken within each round. The phases are means over steps and ranks, by the clock; in brackets, what the processor
+worked for the training thread, which other programs on the machine do not change. "send" is what a rank waits for the
+exchange, other ranks included. Dense and fp16 are Horovod's own; topk and dgc send int64/float32 pairs, one allgather for
+values and one for indices, of every tensor.
+"""
+
+
 def environment(options: argparse.Namespace) -> dict[str, Any]:
     packages = ("numpy", "torch", "horovod", "numba")
     return {
+        "command": "scripts/bench-network " + shlex.join(sys.argv[1:]),
         "cores": os.cpu_count(),
         "processor": platform.machine(),
         "kernel": platform.release().split("-")[0],
@@ -87,8 +105,14 @@ def table(setting: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def render(document: dict[str, Any], options: argparse.Namespace) -> str:
-    made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items())
-    parts = [f"Made with: {made}.\n"]
+    made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items() if name != "command")
+    command = document["made_with"]["command"]
+    parts = [INTRODUCTION, f"Made by `{command}`: {made}.\n", "## Goals\n", goals.table(document["settings"]) + "\n"]
+    parts += [
+        "What the cores alone cost:\n",
+        goals.why(document["settings"], options.hosts, os.cpu_count() or 1) + "\n",
+    ]
+    parts += ["## Measured\n", "![where the time goes](network.png)\n"]
     for setting in document["settings"]:
         parts.append(f"### {setting['rate']}, {setting['model']}, {COMPUTE[setting['compute']]}\n")
         parts.append(f"Probe: {describe_wire(setting['wire'])}. Load of the machine: {setting['load']:.1f}.\n")

@@ -28,6 +28,7 @@ install_engine() {
     command -v dockerd >/dev/null 2>&1 || missing+=" docker.io"
     command -v debootstrap >/dev/null 2>&1 || missing+=" debootstrap"
     command -v iptables >/dev/null 2>&1 || missing+=" iptables"
+    command -v docker-compose >/dev/null 2>&1 || missing+=" docker-compose"
     [ -n "$missing" ] || return 0
     mkdir -p "$CACHE/logs"
     # shellcheck disable=SC2086
