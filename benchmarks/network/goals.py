@@ -63,8 +63,8 @@ def why(settings: list[dict[str, Any]], hosts: int, cores: int) -> str:
         work = sum(numbers["processor_ms"].values())
         floor = work * max(1.0, hosts / cores)
         lines.append(
-            f"- {setting['rate']}, {setting['model']}, {setting['compute']}: a rank of {ours} works {work:.0f} ms a step; {hosts} "
-            f"hosts on {cores} cores take at least {floor:.0f} ms for it, of {numbers['step_ms']['median']:.0f} ms measured; "
+            f"- {setting['rate']}, {setting['model']}, {setting['compute']}: a rank of {ours} works {work:.0f} ms a step; "
+            f"{hosts} hosts on {cores} cores take at least {floor:.0f} ms for it, of {numbers['step_ms']['median']:.0f} ms measured; "
             f"{numbers['phases_ms']['send']:.0f} ms are waited for the wire and for the other ranks."
         )
     return "\n".join(lines)
