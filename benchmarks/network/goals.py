@@ -62,9 +62,10 @@ def why(settings: list[dict[str, Any]], hosts: int, cores: int) -> str:
         numbers = summary[ours]
         work = sum(numbers["processor_ms"].values())
         floor = work * max(1.0, hosts / cores)
+        where = f"{setting['rate']}, {setting['model']}, {setting['compute']}"
+        step, waited = numbers["step_ms"]["median"], numbers["phases_ms"]["send"]
         lines.append(
-            f"- {setting['rate']}, {setting['model']}, {setting['compute']}: a rank of {ours} works {work:.0f} ms a step; "
-            f"{hosts} hosts on {cores} cores take at least {floor:.0f} ms for it, of {numbers['step_ms']['median']:.0f} ms measured; "
-            f"{numbers['phases_ms']['send']:.0f} ms are waited for the wire and for the other ranks."
+            f"- {where}: a rank of {ours} works {work:.0f} ms a step, so {hosts} hosts on {cores} cores take at least "
+            f"{floor:.0f} ms, of {step:.0f} ms measured; {waited:.0f} ms are waited for the wire and for other ranks."
         )
     return "\n".join(lines)
