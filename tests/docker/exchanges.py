@@ -122,6 +122,7 @@ def main() -> None:
         if hvd.rank() == 0:
             print(said, flush=True)
     hvd.allgather_object(0, name="end")
+    print(f"rank {hvd.rank()} is done", flush=True)
 
 
 if __name__ == "__main__":
