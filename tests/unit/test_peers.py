@@ -116,7 +116,7 @@ def test_the_steady_residual_is_near_the_one_that_many_steps_leave():
     gradients = Gradients.draw(numel, seed=1)
     configuration = Configuration.create(selector={"id": "topk", "density": density}, rollback=False)
     pipeline, thresholds = Pipeline(configuration, reference), {}
-    for start, steps in (("steady", 40), ("zeros", 40), ("zeros", 1_000)):
+    for start, steps in (("steady", 40), ("zeros", 20), ("zeros", 1_000)):
         state = TensorState(TensorSpec("x", (numel,), "float32"), configuration)
         if start == "steady":
             state.memory.load({"residual": gradients.steady_residual(density, seed=2)})
@@ -128,7 +128,7 @@ def test_the_steady_residual_is_near_the_one_that_many_steps_leave():
         thresholds[start, steps] = np.mean(smallest[-20:])
     settled = thresholds["zeros", 1_000]
     assert thresholds["steady", 40] == pytest.approx(settled, rel=0.05)
-    assert thresholds["zeros", 40] < 0.8 * settled
+    assert thresholds["zeros", 20] < 0.8 * settled
 
 
 def test_gradients_differ_from_step_to_step_and_are_aligned():
