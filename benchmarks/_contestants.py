@@ -69,7 +69,6 @@ class Ours:
         self.pipeline = Pipeline(self.configuration, resolve_engine(engine))
         specs = [TensorSpec(f"tensor.{i}", shape, "float32") for i, shape in enumerate(shapes)]
         self.states = [TensorState(spec, self.configuration) for spec in specs]
-        self.passes: list[int] = []
         self.frames: list[np.ndarray] = []
         for state, residual in zip(self.states, residuals or []):
             state.memory.load({"residual": residual})
@@ -80,7 +79,6 @@ class Ours:
             outgoing = self.pipeline.send(state, gradient, 0, 2, dense=False)
             state.commit()
             self.frames.append(outgoing.frame)
-            self.passes.append(outgoing.found.passes)
 
     def forget(self) -> None:
         """As before the first step, in memory that has been used: residuals of zeros, no threshold."""

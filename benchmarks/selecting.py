@@ -158,7 +158,7 @@ class Select:
 
     def training(self, model: str, stream: Stream, density: float) -> Iterator[dict[str, Any]]:
         settled = min(SETTLED, stream.steps // 2)
-        passes: dict[str, list[int]] = {id: [] for id in SELECTORS}
+        is_one_pass: dict[str, list[bool]] = {id: [] for id in SELECTORS}
         listeners = [
             (id, tensor, Listener({"id": id, "density": density}, spec, self.engine))
             for id in SELECTORS
@@ -168,9 +168,9 @@ class Select:
             for id, tensor, listener in listeners:
                 found = listener.step(seen.gradients[tensor]).found
                 if seen.step > settled:
-                    passes[id].append(found.passes)
-        for id, counted in passes.items():
-            share = float(np.mean(np.array(counted) <= 1))
+                    is_one_pass[id].append(found.is_one_pass)
+        for id, counted in is_one_pass.items():
+            share = float(np.mean(counted))
             yield {"model": model, "density": density, "selector": id, "selections": len(counted), "one_pass": share}
 
 

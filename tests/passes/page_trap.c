@@ -82,6 +82,13 @@ int trap_watch(uintptr_t start, size_t bytes)
     return count++;
 }
 
+/* Watch nothing any more. */
+void trap_forget(void)
+{
+    while (count > 0)
+        free(arrays[--count].state);
+}
+
 /* Count from now on, from 0. */
 int trap_arm(void)
 {

@@ -26,7 +26,7 @@ def compile_trap(folder: Path) -> Path:
 
 
 class PageTrap:
-    """Watches arrays; one a process.
+    """Watches arrays; the last one made is the one that works.
 
     ``passes(work)`` gives, for every array, how often all of its pages were read and how often they were written.
     """
@@ -36,6 +36,7 @@ class PageTrap:
         self._library = ctypes.CDLL(str(library))
         self._library.trap_watch.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
         self._library.trap_reads.restype = self._library.trap_writes.restype = ctypes.c_double
+        self._library.trap_forget()
         self._numbers = {name: self._library.trap_watch(x.ctypes.data, x.nbytes) for name, x in arrays.items()}
         assert -1 not in self._numbers.values()
 
