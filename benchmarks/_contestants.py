@@ -50,7 +50,7 @@ class Ours:
     ----------
     shapes : of the tensors
     selector, rollback : of the configuration
-    engine : id, or None for the best that is installed
+    engine : id, mapping with options, or None for the best that is installed
     residuals : what to start from; None for zeros
     """
 
@@ -60,7 +60,7 @@ class Ours:
         selector: dict[str, Any],
         *,
         rollback: bool = False,
-        engine: str | None = None,
+        engine: Any = None,
         residuals: list[np.ndarray] | None = None,
     ) -> None:
         self.configuration = Configuration.create(
@@ -101,7 +101,7 @@ def _on_tensor(peer: Peer) -> Any:
     return lambda gradients: peer.step(gradients.tensors[0])
 
 
-def floor(residuals: list[np.ndarray]) -> Contestant:
+def floor(residuals: list[np.ndarray], threads: int = 1) -> Contestant:
     """One pass: read the gradient, read and write the residual; in torch, tensor by tensor."""
     tensors = [torch.from_numpy(residual.copy()) for residual in residuals]
 
@@ -109,10 +109,11 @@ def floor(residuals: list[np.ndarray]) -> Contestant:
         for tensor, gradient in zip(tensors, gradients.tensors):
             tensor.add_(gradient)
 
-    return Contestant(FLOOR, run)
+    name = FLOOR if threads == 1 else f"{FLOOR}, two threads"
+    return Contestant(name, run, before=lambda: torch.set_num_threads(threads))
 
 
-def frames_of_ranks(gradients: Gradients, density: float, ranks: int, engine: str | None) -> tuple[Pipeline, list[Any]]:
+def frames_of_ranks(gradients: Gradients, density: float, ranks: int, engine: Any) -> tuple[Pipeline, list[Any]]:
     """A pipeline and what so many ranks send it in one step, exact top-k of gradients of their own."""
     frames = []
     for rank in range(ranks):

@@ -20,7 +20,7 @@ from benchmarks._select_lines import Line
 from benchmarks._streams import json_by_line, markdown_table
 
 Trained = list[dict[str, Any]]
-HEADER = ("", "ms (quartiles)", "times the floor", "times ours", "goal", "")
+HEADER = ("", "ms (quartiles)", "times the floor", "times ours, or one thread", "goal", "")
 PICTURE_DENSITY = 0.001
 
 # Okabe and Ito's palette; markers and dashes say it again.
@@ -131,7 +131,8 @@ threshold and under error feedback, unless a section says otherwise. The floor i
 Made by `hvd-sparse bench select --output docs/results` with {environment}.{quick}
 
 In every round of a section everybody does one step on the same gradient, in another order; the slow ones in every fourth round
-only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}.
+only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with two
+threads, that column says how many times faster they are than one.
 Figures are medians, with the quartiles in brackets. Gradients are Laplace distributed, with a scale that differs
 between 64 stretches of the vector; residuals start as what error feedback leaves after many steps, and then {warm}
 rounds go by before anything is timed. Arrays are {cache}.

@@ -31,7 +31,7 @@ MIN_NUMEL = 1024
 class Listener:
     """One selector on one tensor's gradients, with a residual of its own, by the reference kernels or another engine's."""
 
-    def __init__(self, selector: Any, spec: TensorSpec, engine: str | None = "numpy") -> None:
+    def __init__(self, selector: Any, spec: TensorSpec, engine: Any = "numpy") -> None:
         configuration = Configuration.create(selector=selector, min_numel=1, allow_dense=False)
         self.pipeline = Pipeline(configuration, resolve_engine(engine))
         self.state = TensorState(spec, configuration)

@@ -6,7 +6,12 @@ Every section is a race (``_race``): ours, the peers and the floor, on the same 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
+import re
 from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -33,6 +38,7 @@ from benchmarks._race import Contestant, Times, race
 from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
+from hvd_sparse.engines import FAST, is_fast_installed
 
 PAYLOADS = (1, 2, 4, 8, 16)
 DENSITY = 0.001
@@ -51,12 +57,21 @@ def run(options: argparse.Namespace) -> int:
     bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bars, console=Console(stderr=True), transient=True) as progress:
         select = Select(scale, options.engine, progress)
-        measured = [*select.vectors(), *select.network(), *select.receiving()]
+        measured = [*select.vectors(), *select.network(), *select.receiving(), *select.threads()]
         trained = list(select.trainings())
     console.print(table_of(measured, trained, is_quick=options.quick))
-    write(measured, trained, environment(), options.output, is_quick=options.quick)
+    write(measured, trained, {**machine(), **environment()}, options.output, is_quick=options.quick)
     console.print(f"selecting.json, selecting.png and selecting.md are in {options.output}")
     return 0
+
+
+def machine() -> dict[str, str]:
+    """The processor by name, and what compiles."""
+    info = Path("/proc/cpuinfo")
+    models = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    name = models[0] if models else platform.processor()
+    compiler = {"numba": metadata.version("numba")} if is_fast_installed() else {}
+    return {"machine": f"{os.cpu_count()} cores of {name}", **compiler}
 
 
 class Select:
@@ -149,6 +164,29 @@ class Select:
             goal = lines.RECEIVING if contestant.name != write_once else None
             yield _line(times, contestant.name, section, entries, DENSITY, goal, write_once)
 
+    def threads(self) -> Iterator[Line]:
+        """One thread and two, beside what two gain on the floor: more than memory allows cannot be had."""
+        if self.engine not in (None, FAST) or not is_fast_installed():
+            return
+        entries, shapes = self.scale.large, [(self.scale.large,)]
+        section = f"two threads, {entries:,} entries, density {DENSITY:g}"
+        gradients = Gradients.draw(entries, seed=entries)
+        residual = gradients.steady_residual(DENSITY, seed=1)
+        pairs = [(floor([residual]), floor([residual], threads=2))]
+        for id in SELECTORS:
+            each = []
+            for threads, words in ((1, "one thread"), (2, "two threads")):
+                engine = {"id": FAST, "threads": threads}
+                ours = Ours(shapes, {"id": id, "density": DENSITY}, engine=engine, residuals=[residual])
+                each.append(Contestant(f"{id}, {words}", ours.step))
+            pairs.append((each[0], each[1]))
+        for alone, together in pairs:  # each pair by itself: the threads of torch go on spinning for a while
+            times = self.race(section, (alone, together), lambda step: Round.cut(gradients.at(step), shapes), entries)
+            goal = lines.TWO_THREADS if alone.name != FLOOR else None
+            yield _line(times, alone.name, section, entries, DENSITY, None, floor_name=None)
+            yield _line(times, together.name, section, entries, DENSITY, goal, floor_name=None, gain_over=alone.name)
+        torch.set_num_threads(1)
+
     def trainings(self, densities: Sequence[float] = (0.001, 0.01)) -> Iterator[dict[str, Any]]:
         """Real trainings: in how many selections, after the first steps, one pass was enough."""
         for density in densities:
@@ -181,17 +219,21 @@ def _line(
     entries: int,
     density: float,
     goal: Goal | None,
-    floor_name: str = FLOOR,
+    floor_name: str | None = FLOOR,
     versus: Sequence[str] = (),
+    gain_over: str | None = None,
 ) -> Line:
+    compared = times.ratio(name, *versus) if versus else None
+    if gain_over is not None:
+        compared = times.ratio(gain_over, name)
     return Line(
         section,
         name,
         entries,
         density,
         times.milliseconds(name),
-        times.ratio(name, floor_name) if name != floor_name else None,
-        times.ratio(name, *versus) if versus else None,
+        times.ratio(name, floor_name) if floor_name not in (None, name) else None,
+        compared,
         goal,
         times.rounds(name),
     )

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-Kernels = Any
 
+class Mutant:
+    """Kernels, one of which does something more before it does its work."""
 
-def _around(name: str, extra: Callable[..., Any]) -> Callable[[Kernels], Kernels]:
-    """The kernels, one of which does something more before it does its work."""
+    def __init__(self, kernels: Any, name: str, extra: Callable[..., Any]) -> None:
+        self._kernels = kernels
+        self._name = name
+        self._extra = extra
 
-    def mutate(kernels: Kernels) -> Kernels:
-        original = getattr(kernels, name)
+    def __getattr__(self, name: str) -> Any:
+        original = getattr(self._kernels, name)
+        if name != self._name:
+            return original
 
         def with_extra(*arguments: Any) -> Any:
-            extra(*arguments)
+            self._extra(*arguments)
             return original(*arguments)
 
-        return SimpleNamespace(**ChainMap({name: with_extra}, vars(kernels)))
-
-    return mutate
+        return with_extra
 
 
-MUTANTS: dict[str, Callable[[Kernels], Kernels]] = {
+def _around(name: str, extra: Callable[..., Any]) -> Callable[[Any], Mutant]:
+    return lambda kernels: Mutant(kernels, name, extra)
+
+
+MUTANTS: dict[str, Callable[[Any], Mutant]] = {
     "looks at the gradient first": _around("accumulate", lambda gradient, *_: gradient.max()),
     "looks at the residual first": _around("accumulate", lambda gradient, residual, *_: residual.max()),
     "adds zeros to the residual first": _around("accumulate", lambda gradient, residual, *_: residual.__iadd__(0)),
