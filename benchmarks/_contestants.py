@@ -124,7 +124,7 @@ def frames_of_ranks(gradients: Gradients, density: float, ranks: int, engine: An
 
 
 def receivers(pipeline: Pipeline, numel: int, frames: list[Any], counts: Sequence[int]) -> list[Contestant]:
-    """Zeros, then the payloads of so many ranks added; the floor writes the dense gradient once."""
+    """The dense sum of the payloads of so many ranks; the floor writes the dense gradient once."""
     spec = TensorSpec("tensor", (numel,), "float32")
     written = torch.ones(numel)
     contestants = [Contestant("gradient.zero_()", lambda _: written.zero_())]
@@ -136,8 +136,4 @@ def receivers(pipeline: Pipeline, numel: int, frames: list[Any], counts: Sequenc
 def _receiver(pipeline: Pipeline, spec: TensorSpec, frames: list[Any]) -> Any:
     out = np.ones(spec.numel, np.float32)
 
-    def run(_: Any) -> None:
-        out.fill(0)
-        pipeline.receive(spec, frames, 1.0 / len(frames), out)
-
-    return run
+    return lambda _: pipeline.receive(spec, frames, 1.0 / len(frames), out)

@@ -14,7 +14,6 @@ DENSITY = 1e-5
 STEPS = 12
 MEASURED = 4
 """The last so many steps, when thresholds have settled."""
-OPTIONS: dict[str, Any] = {"density": DENSITY, "allow_dense": False}
 
 
 def resident_bytes() -> int:
@@ -53,3 +52,19 @@ def measure(settle: Callable[[], Any], step: Callable[[], Any], base: int) -> di
         "needed": max(peaks[last]) / GRADIENT_BYTES,
         "needed_at_first": max(peaks[1:]) / GRADIENT_BYTES,
     }
+
+
+HALF: dict[str, Any] = {"memory": {"id": "error_feedback", "residual": "bfloat16"}, "rollback": False}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "topk_without_rollback": ("topk", {"rollback": False}),
+    "topk_with_rollback": ("topk", {"rollback": True}),
+    "ldte_bs_without_rollback": ("ldte_bs", {"rollback": False}),
+    "topk_with_half_a_residual": ("topk", HALF),
+}
+"""Selector and options."""
+
+
+def build(compression: Any, params: Any, selector: str, options: dict[str, Any], name: str) -> Any:
+    """The compressor of a case."""
+    selection = {"id": selector, "density": DENSITY}
+    return compression.build(params, selector=selection, allow_dense=False, name=name, **options)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from _common import Cases, run_cases
-from _memory import OPTIONS, SHAPE, measure, resident_bytes
+from _common import run_cases
+from _memory import CASES, SHAPE, build, measure, resident_bytes
 from _tensorflow_cases import Compression, begin, end, hvd, meet
 
-cases = Cases()
 
-
-def train(name: str, method: str, rollback: bool, shape: tuple[int, int] = SHAPE) -> dict[str, float]:
+def train(name: str, selector: str, options: dict[str, Any], shape: tuple[int, int] = SHAPE) -> dict[str, float]:
+    gc.collect()
     variable, gradient = tf.Variable(tf.ones(shape)), tf.Variable(tf.ones(shape))
 
     @tf.custom_gradient
@@ -21,7 +22,7 @@ def train(name: str, method: str, rollback: bool, shape: tuple[int, int] = SHAPE
         return tf.zeros([]), lambda upstream: gradient.value()
 
     base = resident_bytes()
-    compressor = getattr(Compression, method)([variable], rollback=rollback, name=name, **OPTIONS)
+    compressor = build(Compression, [variable], selector, options, name)
 
     @tf.function
     def step() -> tf.Tensor:
@@ -36,29 +37,12 @@ def train(name: str, method: str, rollback: bool, shape: tuple[int, int] = SHAPE
     return measured
 
 
-@cases
-def warm_up(name: str) -> dict[str, float]:
-    """What Horovod and the framework take at first is nobody's fault."""
-    return train(name, "topk", rollback=False, shape=(64, 128))
-
-
-@cases
-def topk_without_rollback(name: str) -> dict[str, float]:
-    return train(name, "topk", rollback=False)
-
-
-@cases
-def topk_with_rollback(name: str) -> dict[str, float]:
-    return train(name, "topk", rollback=True)
-
-
-@cases
-def ldte_bs_without_rollback(name: str) -> dict[str, float]:
-    return train(name, "ldte_bs", rollback=False)
-
-
 def main() -> None:
     begin(2)
+    # What Horovod and the framework take at first is nobody's fault: the first case is not looked at.
+    cases: dict[str, Any] = {"warm_up": partial(train, selector="topk", options={}, shape=(64, 128))}
+    for case, (selector, options) in CASES.items():
+        cases[case] = partial(train, selector=selector, options=options)
     run_cases(cases, hvd.rank(), meet)
     end()
 

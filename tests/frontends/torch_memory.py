@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import Cases
-from _memory import OPTIONS, SHAPE, measure, resident_bytes
+from _memory import CASES, SHAPE, build, measure, resident_bytes
 from _torch_cases import run_torch_cases
 from _torch_laws import optimizer_without_motion
 
 from hvd_sparse.torch import Compression
-
-cases = Cases()
 
 
 class Give(torch.autograd.Function):
@@ -29,11 +28,15 @@ class Give(torch.autograd.Function):
         return ctx.gradient, None
 
 
-def train(name: str, method: str, rollback: bool, shape: tuple[int, int] = SHAPE) -> dict[str, float]:
-    parameter, gradient = torch.nn.Parameter(torch.ones(shape)), torch.ones(shape)
-    parameter.grad = torch.ones(shape)
+def train(
+    name: str, selector: str, options: dict[str, Any], shape: tuple[int, int] = SHAPE, is_contiguous: bool = True
+) -> dict[str, float]:
+    gc.collect()
+    matrix = torch.ones(shape) if is_contiguous else torch.ones(shape[::-1]).t()
+    parameter, gradient = torch.nn.Parameter(matrix), torch.ones_like(matrix)
+    parameter.grad = torch.ones_like(matrix)
     base = resident_bytes()
-    compressor = getattr(Compression, method)([("p", parameter)], rollback=rollback, name=name, **OPTIONS)
+    compressor = build(Compression, [("p", parameter)], selector, options, name)
     optimizer = optimizer_without_motion({"p": parameter}, compressor)
 
     def settle() -> None:
@@ -50,29 +53,13 @@ def train(name: str, method: str, rollback: bool, shape: tuple[int, int] = SHAPE
     return measured
 
 
-@cases
-def warm_up(name: str) -> dict[str, float]:
-    """What Horovod and the framework take at first is nobody's fault."""
-    return train(name, "topk", rollback=False, shape=(64, 128))
-
-
-@cases
-def topk_without_rollback(name: str) -> dict[str, float]:
-    return train(name, "topk", rollback=False)
-
-
-@cases
-def topk_with_rollback(name: str) -> dict[str, float]:
-    return train(name, "topk", rollback=True)
-
-
-@cases
-def ldte_bs_without_rollback(name: str) -> dict[str, float]:
-    return train(name, "ldte_bs", rollback=False)
-
-
 def main() -> None:
     hvd.init()
+    # What Horovod and the framework take at first is nobody's fault: the first case is not looked at.
+    cases: dict[str, Any] = {"warm_up": partial(train, selector="topk", options={}, shape=(64, 128))}
+    for case, (selector, options) in CASES.items():
+        cases[case] = partial(train, selector=selector, options=options)
+    cases["not_contiguous"] = partial(train, selector="topk", options={"rollback": False}, is_contiguous=False)
     run_torch_cases(cases)
 
 

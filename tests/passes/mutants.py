@@ -31,8 +31,13 @@ def _around(name: str, extra: Callable[..., Any]) -> Callable[[Any], Mutant]:
 
 
 MUTANTS: dict[str, Callable[[Any], Mutant]] = {
-    "looks at the gradient first": _around("accumulate", lambda gradient, *_: gradient.max()),
-    "looks at the residual first": _around("accumulate", lambda gradient, residual, *_: residual.max()),
-    "adds zeros to the residual first": _around("accumulate", lambda gradient, residual, *_: residual.__iadd__(0)),
-    "copies the gradient": _around("accumulate", lambda gradient, *_: gradient.copy()),
+    "looks at the gradient first": _around("accumulate_and_take", lambda gradient, *_: gradient.max()),
+    "looks at the residual first": _around("accumulate_and_take", lambda gradient, residual, *_: residual.max()),
+    "adds zeros to the residual first": _around(
+        "accumulate_and_take", lambda gradient, residual, *_: residual.__iadd__(0)
+    ),
+    "looks at the new residual afterwards": _around(
+        "trim", lambda taken, count, out: None if out is None else out.max()
+    ),
+    "copies the gradient": _around("accumulate_and_take", lambda gradient, *_: gradient.copy()),
 }

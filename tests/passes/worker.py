@@ -1,6 +1,6 @@
 """Worker: how often a step of one tensor goes over gradient and residual, and how much fresh memory it takes.
 
-    python worker.py LIBRARY ENGINE
+    python worker.py LIBRARY '"numba"'      or an engine with options, as JSON
 
 Prints a JSON object: for every case of ``CASES`` and every mutant of the engine, what was measured, step by step.
 """
@@ -24,7 +24,7 @@ from hvd_sparse.types import TensorSpec
 
 NUMEL, DENSITY = 2_000_000, 2e-5
 """So few entries that the pages which they are in do not add up to a pass."""
-WARM, MEASURED = 60, 8
+WARM, MEASURED = 40, 4
 """Steps: until the aim has settled, and looked at, of which every other one with the trap."""
 CASES = {
     f"{selector}, rollback={rollback}": (selector, rollback)
@@ -78,7 +78,7 @@ class Measurement:
         }
 
 
-def main(library: Path, engine: str) -> dict[str, Any]:
+def main(library: Path, engine: Any) -> dict[str, Any]:
     kernels = resolve_engine(engine)
     measured = {case: Measurement(library, kernels, *options).run() for case, options in CASES.items()}
     for mutant, mutate in MUTANTS.items():
@@ -87,4 +87,4 @@ def main(library: Path, engine: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(main(Path(sys.argv[1]), json.loads(sys.argv[2]))))
