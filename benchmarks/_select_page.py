@@ -149,7 +149,9 @@ they should choose.
 ## How often one pass was enough
 
 Three small models trained with exact top-k and error feedback; the selectors listen to the same gradients, each with its own
-residual. The share of selections after step 20 that read the vector once; the goal is {one_pass:.0%}.
+residual. "As recorded for the tests" are the trainings of which `tests/fixtures/gradients` holds some steps. The share of
+selections after step 20 that read the vector once; the goal is {one_pass:.0%}. That a step said to be of one pass is one is
+checked by page faults (`tests/passes`).
 
 {trainings}
 """

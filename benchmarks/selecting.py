@@ -33,7 +33,7 @@ from benchmarks._contestants import (
     receivers,
 )
 from benchmarks._gradients import Gradients, resnet50_shapes
-from benchmarks._models import large_tasks
+from benchmarks._models import large_tasks, small_tasks
 from benchmarks._race import Contestant, Times, race
 from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
@@ -188,11 +188,12 @@ class Select:
         torch.set_num_threads(1)
 
     def trainings(self, densities: Sequence[float] = (0.001, 0.01)) -> Iterator[dict[str, Any]]:
-        """Real trainings: in how many selections, after the first steps, one pass was enough."""
+        """Real trainings, of the tests' recorded gradients too: in how many selections one pass was enough."""
         for density in densities:
-            for model in self.scale.models:
-                stream = Stream(large_tasks()[model], density, self.scale.training_steps)
-                yield from self.training(model, stream, density)
+            for kind, tasks in (("", large_tasks()), (" as recorded for the tests", small_tasks())):
+                for model in self.scale.models:
+                    stream = Stream(tasks[model], density, self.scale.training_steps)
+                    yield from self.training(f"{model}{kind}", stream, density)
 
     def training(self, model: str, stream: Stream, density: float) -> Iterator[dict[str, Any]]:
         settled = min(SETTLED, stream.steps // 2)
