@@ -21,7 +21,7 @@ class Contestant:
     name : unique in its race
     run : what is timed; gets what the race's ``feed`` makes for the round, the same for all
     before : not timed, before every run
-    every : takes part in every so manieth round only; for the slow
+    every : takes part in every so manieth round only, and twice before it counts; for the slow
     """
 
     name: str
@@ -79,7 +79,7 @@ def race(
             argument = feed(number + warm)
             for position in rng.permutation(len(contestants)):
                 contestant = contestants[position]
-                if number % contestant.every:
+                if number % contestant.every or (contestant.every > 1 and number < -2 * contestant.every):
                     continue
                 seconds = _time(contestant, argument)
                 if number >= 0:
