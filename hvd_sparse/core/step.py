@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import PeerFailure, RankMismatch
 from ..types import TensorSpec
+from .aligned import aligned_empty
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
 from .checksum import crc32
 from .configuration import Configuration
@@ -188,7 +189,7 @@ class Step:
         if ticket.outgoing.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
         else:
-            result = np.empty(spec.numel, spec.accumulator) if out is None else out
+            result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
             messages = ticket.bucket.messages or []
             frames = [m.frames[m.members.index(ticket.position)] for m in messages]
             self.pipeline.receive(spec, frames, report.factor, result)
