@@ -55,6 +55,10 @@ The median of the ratios within a round.
 
 {ratios}
 
+The same where `isal` is not installed and CRC-32 is zlib's, which costs by the byte:
+
+{with_zlib}
+
 ## Recorded gradients
 
 All {tensors} vectors of `tests/fixtures/gradients`: gradient + residual of real training, exact top-k of each. Totals of
@@ -97,13 +101,20 @@ def draw(costs: list[Any], path: Path) -> None:
     plt.close(figure)
 
 
-def render(costs: list[Any], totals: dict[str, dict[str, float]], numel: int, made_with: dict[str, str]) -> str:
+def render(
+    costs: list[Any],
+    plain: list[Any],
+    totals: dict[str, dict[str, float]],
+    numel: int,
+    made_with: dict[str, str],
+) -> str:
     densities = sorted({cost.density for cost in costs})
     names = list(dict.fromkeys(cost.codec for cost in costs))
     at = {(cost.codec, cost.density): cost for cost in costs}
+    at_zlib = {(cost.codec, cost.density): cost for cost in plain}
     header = ["codec", *(f"{density:g}" for density in densities)]
 
-    def table(form: Any, which: list[str], *more: list[str]) -> str:
+    def table(form: Any, which: list[str], *more: list[str], at: Any = at) -> str:
         rows = [[f"`{name}`", *(form(at[name, density]) for density in densities)] for name in which]
         return markdown_table(header, [*rows, *more])
 
@@ -130,6 +141,9 @@ def render(costs: list[Any], totals: dict[str, dict[str, float]], numel: int, ma
         ),
         times=table(lambda cost: f"{cost.encode_ns:.1f} + {cost.decode_ns:.1f}", names),
         ratios=table(lambda cost: f"{cost.ratio:.2f}", names),
+        with_zlib=table(
+            lambda cost: f"{cost.ratio:.2f}", list(dict.fromkeys(cost.codec for cost in plain)), at=at_zlib
+        ),
         tensors=int(next(iter(totals.values()))["frames"]),
         recorded=_recorded_table(totals, names),
     )
