@@ -11,6 +11,9 @@ from ._base import Codec
 from ._frame import Frame, need, open_frame, selection_from, write_frame
 from ._gaps import unpack
 
+INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
+"""Its bits, by the width of a float."""
+
 
 @dataclass(frozen=True)
 class SignCodec(Codec):
@@ -45,7 +48,8 @@ class SignCodec(Codec):
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"{frame.body.size} bytes are too few for a magnitude")
         scale = frame.body[:width].view(frame.value_type)[0]
-        is_ours = np.isfinite(scale) and scale > 0 if frame.count else scale == 0 and not np.signbit(scale)
+        bits = int.from_bytes(frame.body[:width].tobytes(), "little")  # comparisons may take subnormal numbers for 0
+        is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
         need(is_ours, f"{frame.count} signs with the magnitude {scale}")
         indices, is_negative = self.decode_signs(frame.body[width:], frame)
         return selection_from(frame, indices, _signed(is_negative, scale))
