@@ -14,6 +14,9 @@ BLOCK = 16384
 """Entries worked on at a time: all temporaries stay in the second-level cache."""
 
 _U4, _U2 = np.uint32, np.uint16
+BRAIN_EXPONENT = _U2(0x7F80)
+"""The bits of a bfloat16's exponent; all of them set is Inf or NaN."""
+
 _MAGNITUDE, _SIGN = _U4(0x7FFFFFFF), _U2(0x8000)
 _LARGEST_HALF = _U4(0x477FE000)  # 65504 as float32
 _SMALLEST_HALF = 0x38800000  # 2^-14, below which float16 is subnormal
@@ -72,16 +75,21 @@ def half_values(codes: np.ndarray) -> np.ndarray:
 
 
 def brain_codes(values: np.ndarray) -> np.ndarray:
-    """uint16 [count]: float32 or float64 values as bfloat16, ties away from zero; never rounded up to infinity."""
+    """uint16 [count]: float32 or float64 values as bfloat16, ties away from zero; never rounded up to infinity.
+
+    Below 2^-126 they become zero: some threads take subnormal numbers for that, and others do not.
+    """
     bits = _as_float32(values).view(_U4)
     codes = np.empty(bits.size, _U2)
     for block in _blocks(bits.size):
         rounded = bits[block] + _U4(0x8000)
         rounded >>= _U4(16)
         codes[block] = rounded
-    is_infinite = (codes & _U2(0x7FFF)) == _U2(0x7F80)
-    if is_infinite.any():
-        codes[is_infinite] -= _U2(1)
+    exponents = codes & BRAIN_EXPONENT
+    if exponents.max(initial=0) == BRAIN_EXPONENT:
+        codes[exponents == BRAIN_EXPONENT] -= _U2(1)
+    if exponents.min(initial=1) == 0:
+        codes[exponents == 0] &= _SIGN
     return codes
 
 

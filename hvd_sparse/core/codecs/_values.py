@@ -2,7 +2,7 @@
 
     float32    the values themselves, float64 for float64 gradients: exact
     float16    5 bits of exponent, 10 of mantissa; beyond 65504 the largest of that sign, below 2^-25 zero
-    bfloat16   8 bits of exponent, 7 of mantissa: float32's range
+    bfloat16   8 bits of exponent, 7 of mantissa: float32's range; below 2^-126 zero
     int8       multiples, -127 to 127, of a step that is sent along: the largest magnitude / 127
 
 What is rounded, cut or lost stays in the residual, as memories subtract what the others decode.
@@ -97,6 +97,8 @@ def decode_values(prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame
     codes = codes.astype(np.uint16, copy=False)
     exponents = codes & np.uint16(_EXPONENTS[name])
     need(exponents.max(initial=0) < _EXPONENTS[name], "a payload has values that are NaN or Inf")
+    if name == "bfloat16" and exponents.min(initial=1) == 0:
+        need(not (codes[exponents == 0] & np.uint16(0x7FFF)).any(), "a payload has values below 2^-126")
     values = half_values(codes) if name == "float16" else brain_values(codes)
     return values.astype(frame.value_type, copy=False)
 
