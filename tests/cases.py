@@ -66,7 +66,33 @@ MEMORIES = (
     Case("low_pass", {"beta": 1.0}),
     Case("none"),
 )
-CODECS = (Case("index_value"),)
+CODECS = (
+    Case("index_value"),
+    Case("block16"),
+    Case("block16", {"values": "float32"}),
+    Case("block16", {"values": "float16"}),
+    Case("block16", {"values": "int8"}),
+    Case("golomb"),
+    Case("golomb", {"values": "float32"}),
+    Case("golomb", {"values": "float16"}),
+    Case("golomb", {"values": "int8"}),
+    Case("run16"),
+    Case("bitmap"),
+    Case("bitmap", {"values": "bfloat16"}),
+    Case("dense"),
+    Case("dense", {"values": "float16"}),
+    Case("dense", {"values": "int8"}),
+    Case("ternary"),
+    Case("sign_index"),
+    Case("sign_mean"),
+    Case("one_bit"),
+    Case("two_bit"),
+    Case("bloom"),
+    Case("bloom", {"values": "bfloat16", "false_positives": 0.4}),
+    Case("auto"),
+    Case("auto", {"values": "float32", "density": 0.5}),
+    Case("auto", {"values": "float32", "density": 1.0}),
+)
 EXCHANGES = (Case("allgather"),)
 SCHEDULES = (
     Case("constant", {"value": 0.25}),

@@ -112,7 +112,7 @@ class Configuration:
         density = self.density(step)
         if density is None or not self.allow_dense:
             return False
-        return is_dense_cheaper(density, world_size, self.codec.entry_bytes)
+        return is_dense_cheaper(density, world_size, self.codec.entry_bytes(spec.numel, density))
 
     def density(self, step: int) -> float | None:
         """The density asked for at a tensor's step; None where the method decides by itself."""

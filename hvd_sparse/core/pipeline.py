@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import CorruptPayload, NonFiniteGradient
 from ..types import Selection, TensorSpec
+from .codecs._base import Codec
 from .configuration import Configuration
 from .kernels import Aim, Kernels, Moments
 from .memories._base import Accumulated
@@ -126,17 +127,20 @@ class Pipeline:
         gradient: np.ndarray,
         rank: int,
     ) -> Outgoing:
-        codec = self.configuration.codec
+        codec = self._codec(state.steps)
         found = self._find(state, selector, aim, accumulated, gradient, rank)
-        frame = codec.encode(found.selection)
+        sent = codec.complete(found.selection, accumulated.vector)
+        frame = codec.encode(sent)
         is_exact = codec.is_exact and not selector.changes_values
-        if found.is_one_pass and not is_exact:
+        is_taken = found.is_one_pass and is_exact and sent is found.selection
+        if found.is_one_pass and not is_taken:
             self.kernels.restore(accumulated.vector, found.selection)
-        sent = found.selection if codec.is_exact else codec.decode(frame)
-        state.memory.update(sent, is_exact, self.kernels, is_taken=found.is_one_pass and is_exact)
+        if not codec.is_exact:
+            sent = codec.decode(frame)
+        state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         state.note(found.threshold, found.memo)
         norm = float(np.linalg.norm(accumulated.vector)) if self.configuration.telemetry else 0.0
-        return Outgoing(frame, None, found.selection.count, norm, found)
+        return Outgoing(frame, None, sent.count, norm, found)
 
     def _find(
         self,
@@ -169,6 +173,11 @@ class Pipeline:
         density = self.configuration.density(state.steps)
         return selector if density is None else selector.at_density(density)
 
+    def _codec(self, steps: int) -> Codec:
+        codec: Codec = self.configuration.codec
+        density = self.configuration.density(steps)
+        return codec if density is None else codec.at_density(density)
+
     def _context(
         self, state: TensorState, selector: Selector, gradient: np.ndarray, moments: Moments | None, rank: int
     ) -> Context:
@@ -190,14 +199,17 @@ class Pipeline:
             spec=state.spec,
         )
 
-    def receive(self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray) -> None:
+    def receive(
+        self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray, steps: int
+    ) -> None:
         """The other half: out = factor * (sum of all ranks' selections), in the order given, which is rank order.
 
         out : flat, of the accumulator's dtype; untouched if a frame is not good
+        steps : completed steps of the tensor, as when they were sent
         """
-        parts = []
+        codec, parts = self._codec(steps), []
         for frame in frames:
-            selection = self.configuration.codec.decode(frame)
+            selection = codec.decode(frame)
             if selection.numel != spec.numel or selection.values.dtype != out.dtype:
                 raise CorruptPayload(
                     f"tensor {spec.key!r} has {spec.numel} entries of {out.dtype}; a payload for it is for "

@@ -192,7 +192,8 @@ class Step:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
             messages = ticket.bucket.messages or []
             frames = [m.frames[m.members.index(ticket.position)] for m in messages]
-            self.pipeline.receive(spec, frames, report.factor, result)
+            steps = self.staging.steps_of(ticket.position)
+            self.pipeline.receive(spec, frames, report.factor, result, steps)
         with self.staging.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back meanwhile
                 raise ticket.run.failure

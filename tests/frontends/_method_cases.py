@@ -32,6 +32,22 @@ BUILT: dict[str, dict[str, Any]] = {
     "no_memory": {"selector": _TOPK, "memory": "none"},
     "warm_up": {"selector": _TOPK, "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}},
     "piecewise": {"selector": _TOPK, "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}},
+    **{
+        f"codec_{number}": {"selector": _TOPK, "codec": codec}
+        for number, codec in enumerate(
+            [
+                "block16",
+                {"id": "block16", "values": "float16"},
+                "golomb",
+                {"id": "golomb", "values": "int8"},
+                "run16",
+                "bitmap",
+                "dense",
+                "bloom",
+                {"id": "auto", "values": "float32"},
+            ]
+        )
+    },
 }
 """Options of ``Compression.build`` for the parts that no named method uses."""
 
