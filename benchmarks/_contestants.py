@@ -136,4 +136,4 @@ def receivers(pipeline: Pipeline, numel: int, frames: list[Any], counts: Sequenc
 def _receiver(pipeline: Pipeline, spec: TensorSpec, frames: list[Any]) -> Any:
     out = np.ones(spec.numel, np.float32)
 
-    return lambda _: pipeline.receive(spec, frames, 1.0 / len(frames), out)
+    return lambda _: pipeline.receive(spec, frames, 1.0 / len(frames), out, 0)

@@ -55,7 +55,11 @@ class CompiledKernels:
         return sum(self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut)))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        cut = max(_rounded(threshold, x), np.finfo(x.dtype).smallest_subnormal)  # zeros are never taken
+        cut = _rounded(threshold, x)
+        if not cut >= np.finfo(x.dtype).smallest_normal:
+            return reference.take_at_least(
+                x, threshold
+            )  # some threads take smaller numbers for zero, which is never taken
         return _joined([taken for _, taken in self._take(x, cut, x.size)])
 
     def count_and_take(self, x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
