@@ -24,9 +24,9 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     parameters = {f"t{i}": nn.Parameter(torch.zeros(shape)) for i, shape in enumerate(SHAPES)}
     compressor = compressor_of(Compression, name, parameters.items(), name=name, **SPARSE_ONLY)
     optimizer = optimizer_without_motion(parameters, compressor)
-    step = compressor.step
+    core = compressor.step
     session = Session(
-        compressor.configuration, step.specs, MpiCollective(), buckets=step.buckets, kernels=step.pipeline.kernels
+        compressor.configuration, core.specs, MpiCollective(), buckets=core.buckets, kernels=core.pipeline.kernels
     )
     differences, applied = 0, []
     for step in range(STEPS):
