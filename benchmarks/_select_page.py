@@ -131,14 +131,14 @@ A step of one worker: from the gradient to the encoded payload and the updated, 
 threshold and under error feedback, unless a section says otherwise. The floor is one pass over memory,
 `residual.add_(gradient)` in torch on the same data: 12 bytes an entry.
 
-Made by `hvd-sparse bench select --output docs/results` with {environment}.{quick}
+Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --output docs/results` with {environment}.{quick}
 
 In every round of a section everybody does one step on the same gradient, in another order; the slow ones in some rounds
-only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with two
-threads, that column says how many times faster they are than one.
-Figures are medians, with the quartiles in brackets. Gradients are Laplace distributed, with a scale that differs
+only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with
+two threads, that column says how many times faster they are than one. Figures are medians, with the quartiles in brackets. Gradients are Laplace distributed, with a scale that differs
 between 64 stretches of the vector; residuals start as what error feedback leaves after many steps, and then {warm}
-rounds go by before anything is timed. Arrays are {cache}.
+rounds go by before anything is timed. Arrays are used in turn by everybody, so that hardly anything is left in the caches
+from one step to the next.
 
 The peers are written in torch operations from the published descriptions (`benchmarks/_peers.py`), and tests hold them to what
 they should choose.
@@ -166,7 +166,8 @@ def render(measured: list[Line], trained: Trained, made_with: dict[str, str], sc
         quick=" **A quick run: no figure here means anything.**" if is_quick else "",
         ours=" and ".join(f"`{id}`" for id in SELECTORS),
         warm=scale.warm,
-        cache="used in turn by everybody, so that hardly anything is left in the caches from one step to the next",
+        rounds=scale.rounds,
+        steps=scale.training_steps,
         verdict=_verdict(measured),
         sections="\n\n".join(_section(name, list(members)) for name, members in groupby(measured, lambda m: m.section)),
         one_pass=lines.ONE_PASS,
