@@ -135,10 +135,10 @@ Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --ou
 
 In every round of a section everybody does one step on the same gradient, in another order; the slow ones in some rounds
 only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with
-two threads, that column says how many times faster they are than one. Figures are medians, with the quartiles in brackets. Gradients are Laplace distributed, with a scale that differs
-between 64 stretches of the vector; residuals start as what error feedback leaves after many steps, and then {warm}
-rounds go by before anything is timed. Arrays are used in turn by everybody, so that hardly anything is left in the caches
-from one step to the next.
+two threads, that column says how many times faster they are than one. Figures are medians, with the quartiles in
+brackets. Gradients are Laplace distributed, with a scale that differs between 64 stretches of the vector; residuals start as
+what error feedback leaves after many steps, and then {warm} rounds go by before anything is timed. Arrays are used in
+turn by everybody, so that hardly anything is left in the caches from one step to the next.
 
 The peers are written in torch operations from the published descriptions (`benchmarks/_peers.py`), and tests hold them to what
 they should choose.
