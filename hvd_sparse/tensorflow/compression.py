@@ -9,14 +9,13 @@ import tensorflow as tf
 
 from ..collectives.horovod_tensorflow import GRAPH_PHASES, HorovodTensorflowCollective, hvd
 from ..core.buckets import one_per_tensor
-from ..core.compressor import Compressor, check_process_set
+from ..core.compressor import check_process_set
 from ..core.configuration import Configuration
-from ..core.driver import Conversation
-from ..core.handshake import describe_rank, handshake
 from ..core.methods import Methods
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import RankMismatch, UnknownGradient, UnsupportedReduction
+from ..runtime.durable import DurableCompressor
 from ..types import TensorSpec
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
 from .optimizer import refuse_momentum, take_momentum
@@ -45,7 +44,7 @@ class DenseContext:
     parameter: tf.Tensor
 
 
-class TensorflowCompressor(Compressor):
+class TensorflowCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``.
 
     ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is numpy, outside the
@@ -72,7 +71,8 @@ class TensorflowCompressor(Compressor):
         self.step = Step(self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels)
         self._variables = variables
         self._index = VariableIndex(variables)
-        self._traffic = Traffic(self.step, self._collective, self._index.tokens())
+        self._watch(self.process_set.rank() if self.process_set.included() else -1)
+        self._traffic = Traffic(self.step, self._collective, self._index.tokens(), self.watchdog.ledger)
 
     def stats(self) -> dict[str, Any]:
         self.resolve()
@@ -207,9 +207,7 @@ class TensorflowCompressor(Compressor):
             refuse_momentum()
         self.resolve()
         if self.process_set.included():  # TensorFlow traces on ranks outside the set too, but never runs there
-            document = describe_rank(self.configuration, self.step.specs, self.name)
-            shake = handshake(document, self._collective.world_size)
-            Conversation(shake, self._collective, self.handshake_name).finish(self.configuration.timeout_s)
+            self._meet(self.step.specs, self._collective)
         self._has_shaken_hands = True
 
 

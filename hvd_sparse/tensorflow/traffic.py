@@ -13,6 +13,7 @@ from ..core.collective import Collective
 from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
 from ..errors import UnknownGradient
+from ..runtime.ledger import Ledger
 from ..types import TensorSpec
 
 LONGEST_WAIT_S = 2.0
@@ -29,12 +30,14 @@ class Traffic:
     ----------
     step, collective : of the compressor
     tokens : positions by what ``identity.runtime_token`` gives for their variables
+    ledger : is told what is sent and received
     """
 
-    def __init__(self, step: Step, collective: Collective, tokens: Mapping[bytes, int]) -> None:
+    def __init__(self, step: Step, collective: Collective, tokens: Mapping[bytes, int], ledger: Ledger) -> None:
         self._step = step
         self._collective = collective
         self._tokens = tokens
+        self._ledger = ledger
         self._numbers = itertools.count()
         self._under_way: dict[int, tuple[Ticket, Any]] = {}
         self._dense_bytes: dict[str, int] = {}
@@ -56,6 +59,7 @@ class Traffic:
         """
         rank, world_size = self._collective.rank, self._collective.world_size
         wire, ticket = self._compress(gradient, _as_bytes(token), rank, world_size)
+        self._ledger.begin(ticket.key)
         bucket = ticket.bucket or BucketRun(-1, ())
         message = self._step.message(bucket, ticket.run, rank)
         conversation = self._step.configuration.exchange.run(message, rank, world_size)
@@ -91,12 +95,15 @@ class Traffic:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
             messages = _finish(conversation, received)
             self._step.receive(ticket.bucket or BucketRun(-1, ()), messages)
-            return self._step.result(ticket, reduced, parameter)
+            result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
+            self._ledger.clear()
             run.failure = run.failure or error
             self._wait_for_sends(run)
             self._step.fail(run, error)
             raise
+        self._ledger.end(ticket.key)
+        return result
 
     def finish_dense(self, token: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""

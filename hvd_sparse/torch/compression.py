@@ -11,15 +11,15 @@ import torch
 
 from ..collectives.horovod_torch import HorovodTorchCollective, hvd
 from ..core.buckets import merge_small
-from ..core.compressor import Compressor, check_keys, check_process_set
+from ..core.compressor import check_keys, check_process_set
 from ..core.configuration import Configuration
-from ..core.driver import NOTHING, Conversation, Driver
-from ..core.handshake import describe_rank, handshake
+from ..core.driver import NOTHING, Driver
 from ..core.methods import Methods
 from ..core.runs import Ticket
 from ..core.step import Step
 from ..engines import resolve_engine
-from ..errors import InvalidOption, SparseError, UnsupportedReduction
+from ..errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedReduction
+from ..runtime.durable import DurableCompressor
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
@@ -31,10 +31,11 @@ class DenseTicket:
     """A tensor that Horovod's allreduce takes as it is."""
 
     gradient: torch.Tensor
+    key: str
     ticket: Ticket | None = None
 
 
-class TorchCompressor(Compressor):
+class TorchCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
 
     def __init__(
@@ -51,6 +52,7 @@ class TorchCompressor(Compressor):
         self._driver = Driver(self.step, HorovodTorchCollective(self.process_set), self.name)
         self._index = ParameterIndex(named)
         self._has_shaken_hands = False
+        self._watch(self.process_set.rank())
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
@@ -67,9 +69,10 @@ class TorchCompressor(Compressor):
             check_device(spec.key, tensor)
         except SparseError as error:
             return self._poison(error, tensor)
+        self.watchdog.ledger.begin(spec.key)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             entered = self.step.enter_dense(position) if self.configuration.memory.finishes else None
-            return self._leave_dense(tensor, entered)
+            return self._leave_dense(tensor, spec.key, entered)
         wire, ticket = self._driver.compress(position, flatten(tensor, spec))
         ticket.extra = tensor
         return torch.from_numpy(wire), ticket
@@ -78,6 +81,19 @@ class TorchCompressor(Compressor):
         """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was given."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
+        ledger = self.watchdog.ledger
+        try:
+            with ledger.waiting():
+                result = self._finish(tensor, ctx)
+        except ExchangeTimeout as error:
+            self._explain(error)
+        except Exception:
+            ledger.clear()
+            raise
+        ledger.end(ctx.key)
+        return result
+
+    def _finish(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         if isinstance(ctx, DenseTicket):
             return self._finish_dense(tensor, ctx)
         out = memory_of(ctx.extra, self.step.specs[ctx.position]) if ctx.position is not None else None
@@ -89,11 +105,7 @@ class TorchCompressor(Compressor):
 
     def _shake_hands(self) -> None:
         check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
-        collective = self._driver.collective
-        document = describe_rank(self.configuration, self.step.specs, self.name)
-        Conversation(handshake(document, collective.world_size), collective, self.handshake_name).finish(
-            self.configuration.timeout_s
-        )
+        self._meet(self.step.specs, self._driver.collective)
         self._has_shaken_hands = True
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
@@ -111,18 +123,20 @@ class TorchCompressor(Compressor):
         flat = flatten(reduced, self.step.specs[ctx.ticket.position])
         return unflatten(self.step.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket)), ctx.gradient)
 
-    def _leave_dense(self, gradient: torch.Tensor, ticket: Ticket | None = None) -> tuple[torch.Tensor, DenseTicket]:
+    def _leave_dense(
+        self, gradient: torch.Tensor, key: str, ticket: Ticket | None = None
+    ) -> tuple[torch.Tensor, DenseTicket]:
         """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
         self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
-        return dense, DenseTicket(gradient, ticket)
+        return dense, DenseTicket(gradient, key, ticket)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""
         wire, ticket = self._driver.poison(error, f"of shape {list(gradient.shape)}", np.float64)
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            return self._leave_dense(gradient, ticket)
+            return self._leave_dense(gradient, ticket.key, ticket)
         return torch.from_numpy(wire), ticket
 
 
