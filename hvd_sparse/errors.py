@@ -63,3 +63,7 @@ class PeerFailure(SparseError, RuntimeError):
 
 class ExchangeTimeout(SparseError, TimeoutError):
     """A collective did not finish in ``timeout_s`` seconds."""
+
+
+class CorruptCheckpoint(SparseError, ValueError):
+    """A file or a saved state that is not whole, or not of hvd_sparse."""

@@ -54,6 +54,7 @@ class Step:
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
+        self.reduction = "average"
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
         self.staging = Staging(configuration, self.specs)
 
@@ -180,6 +181,9 @@ class Step:
                 f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
             )
         assert ticket.position is not None and ticket.bucket is not None and ticket.outgoing is not None
+        if ticket.layout.world_size > 1:  # one rank's sum is its average
+            is_average = abs(report.factor * ticket.layout.world_size - 1) < 1e-3
+            self.reduction = "average" if is_average else "sum"
         if not self.staging.is_current(ticket.position, ticket.run):
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "

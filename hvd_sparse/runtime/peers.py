@@ -19,7 +19,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -128,10 +127,22 @@ def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpo
 
 def ask_all(endpoints: Sequence[Endpoint], submitted: dict[str, int], patience_s: float = PATIENCE_S) -> list[Answer]:
     """What every rank has of what this one has submitted; bounded by a small multiple of ``patience_s``."""
-    if not endpoints:
-        return []
-    with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(endpoints))) as pool:
-        return list(pool.map(lambda endpoint: ask(endpoint, submitted, patience_s), endpoints))
+    answers: dict[int, Answer] = {}
+    left = list(enumerate(endpoints))
+
+    def work() -> None:
+        while left:
+            with contextlib.suppress(IndexError):
+                place, endpoint = left.pop()
+                answers[place] = ask(endpoint, submitted, patience_s)
+
+    # no pool of the library's: those refuse work once the interpreter begins to end, where hangs happen too
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(left)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [answers[place] for place in sorted(answers)]
 
 
 def ask(endpoint: Endpoint, submitted: dict[str, int], patience_s: float = PATIENCE_S) -> Answer:

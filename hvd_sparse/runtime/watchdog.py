@@ -16,6 +16,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -59,6 +60,7 @@ class Watchdog:
         self._is_over = threading.Event()
         self._probed_at = 0.0
         self._listener = Listener(rank, self._answer)
+        _explain_join_at_exit()
         if timeout_s is not None:
             threading.Thread(target=self._run, name="hvd_sparse watchdog", daemon=True).start()
 
@@ -90,7 +92,7 @@ class Watchdog:
             "behind": self.ledger.behind(submitted),
             "pending": len(self.ledger.pending()),
             "place": place_of_main_thread(),
-            "is_joined": is_in_join(),
+            "is_joined": is_in_join() or _was_ended_by_join(),
         }
 
     def _run(self) -> None:
@@ -213,12 +215,23 @@ def _frames_of_main_thread() -> list[FrameType]:
     return frames
 
 
-@atexit.register
+@lru_cache(maxsize=1)  # once a process; after hvd.init, so that it runs before Horovod's own end, which may hang
+def _explain_join_at_exit() -> None:
+    atexit.register(_explain_join)
+
+
 def _explain_join() -> None:
-    """Horovod's error does not say why join failed; the program ends by it."""
+    """Horovod's error does not say why join failed."""
+    if _was_ended_by_join():
+        sys.stderr.write(f"hvd_sparse: {JOIN_REASON}\n")
+        sys.stderr.flush()
+
+
+def _was_ended_by_join() -> bool:
+    """Whether the error that ends this program came out of Horovod's join."""
     trace: TracebackType | None = getattr(sys, "last_traceback", None)
     while trace is not None:
         if _is_join(trace.tb_frame):
-            sys.stderr.write(f"hvd_sparse: {JOIN_REASON}\n")
-            return
+            return True
         trace = trace.tb_next
+    return False

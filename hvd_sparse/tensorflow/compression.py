@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ class TensorflowCompressor(DurableCompressor):
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
         super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size())
-        self._collective = HorovodTensorflowCollective(self.process_set)
+        self.collective = HorovodTensorflowCollective(self.process_set)
         self._index: VariableIndex | None = None
         self._has_shaken_hands = False
 
@@ -72,7 +73,7 @@ class TensorflowCompressor(DurableCompressor):
         self._variables = variables
         self._index = VariableIndex(variables)
         self._watch(self.process_set.rank() if self.process_set.included() else -1)
-        self._traffic = Traffic(self.step, self._collective, self._index.tokens(), self.watchdog.ledger)
+        self._traffic = Traffic(self.step, self.collective, self._index.tokens(), self.watchdog.ledger)
 
     def stats(self) -> dict[str, Any]:
         self.resolve()
@@ -82,7 +83,7 @@ class TensorflowCompressor(DurableCompressor):
         self.resolve()
         return super().state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.resolve()
         super().load_state_dict(state)
 
@@ -207,7 +208,7 @@ class TensorflowCompressor(DurableCompressor):
             refuse_momentum()
         self.resolve()
         if self.process_set.included():  # TensorFlow traces on ranks outside the set too, but never runs there
-            self._meet(self.step.specs, self._collective)
+            self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
 
 

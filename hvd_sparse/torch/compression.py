@@ -19,6 +19,7 @@ from ..core.runs import Ticket
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedReduction
+from ..runtime.checkpoint import with_arrays
 from ..runtime.durable import DurableCompressor
 from .callsite import check_call_site
 from .identity import ParameterIndex
@@ -49,7 +50,8 @@ class TorchCompressor(DurableCompressor):
         self._take_name(specs)
         kernels = resolve_engine(configuration.engine)
         self.step = Step(configuration, specs, merge_small(specs, configuration), kernels, carrier_dtype=np.float64)
-        self._driver = Driver(self.step, HorovodTorchCollective(self.process_set), self.name)
+        self.collective = HorovodTorchCollective(self.process_set)
+        self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
         self._has_shaken_hands = False
         self._watch(self.process_set.rank())
@@ -99,13 +101,17 @@ class TorchCompressor(DurableCompressor):
         out = memory_of(ctx.extra, self.step.specs[ctx.position]) if ctx.position is not None else None
         return unflatten(self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(..., weights_only=True)``."""
+        return with_arrays(super().state_dict(), torch.from_numpy)
+
     def close(self) -> None:
         super().close()
         self._index.close()
 
     def _shake_hands(self) -> None:
         check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
-        self._meet(self.step.specs, self._driver.collective)
+        self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
