@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,14 @@ class TensorflowCompressor(DurableCompressor):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.resolve()
         super().load_state_dict(state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        self.resolve()
+        super().save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        self.resolve()
+        super().load(path)
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:

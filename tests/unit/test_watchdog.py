@@ -121,6 +121,7 @@ def test_a_process_that_runs_one_that_is_paused_and_one_that_has_ended_are_told_
     process, endpoint = other_process
     assert ask(endpoint, {"a": 1}, 5).behind == ("a",)
     os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # returns when it has stopped
     assert ask(endpoint, {}, 0.5).state == "paused"
     os.kill(process.pid, signal.SIGCONT)
     assert ask(endpoint, {}, 5).state == "answers"
