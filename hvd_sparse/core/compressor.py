@@ -143,6 +143,11 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
 
 def check_process_set(process_set: Any) -> None:
     """It is one of Horovod's, and registered with it."""
+    if os.environ.get("HOROVOD_ELASTIC") == "1" and getattr(process_set, "process_set_id", None):
+        raise InvalidOption(
+            f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts the others while "
+            "process sets are registered; leave process_set out, or run without --min-np"
+        )
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(
             f"process_set is {process_set!r}: give one that Horovod knows, by hvd.init(process_sets=[...]) or "

@@ -106,6 +106,11 @@ class Driver:
             self.step.fail(ticket.run, error)
             raise
 
+    def forget(self) -> None:
+        """Let go of all exchanges under way: Horovod was started anew, and none of them will end."""
+        self._under_way.clear()
+        self._current = None
+
     def refuse(self, ticket: Ticket) -> NoReturn:
         """Raise what went wrong on this rank with a gradient that stands for no tensor.
 

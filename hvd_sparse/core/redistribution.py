@@ -66,9 +66,14 @@ def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_
 
     reduction : "sum" or "average"
     """
-    if name in REPLICATED or not is_sparse or reduction == "average":
+    if is_replicated(name, is_sparse=is_sparse) or reduction == "average":
         return 1.0 / old_size
     return 1.0 / new_size
+
+
+def is_replicated(name: str, *, is_sparse: bool) -> bool:
+    """Whether an array of a memory is the same on every rank."""
+    return name in REPLICATED or not is_sparse
 
 
 def _merge_tensor(key: str, first: Mapping[str, Any], states: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:

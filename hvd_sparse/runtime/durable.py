@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from ..core.collective import Collective
 from ..core.compressor import Compressor
@@ -17,9 +17,15 @@ from ..types import TensorSpec
 from .checkpoint import read
 from .gathering import gather_into_file
 from .peers import introduce
+from .rejoining import share_state
 from .watchdog import Watchdog
 
 HANDSHAKE = "the handshake before the first step"
+
+
+def is_elastic() -> bool:
+    """Whether workers may come and go."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 class DurableCompressor(Compressor):
@@ -27,6 +33,7 @@ class DurableCompressor(Compressor):
 
     watchdog: Watchdog
     collective: Collective
+    _world: tuple[int, int] | None = None
 
     def _watch(self, rank: int) -> None:
         """Start the watchdog; the name is settled."""
@@ -44,10 +51,13 @@ class DurableCompressor(Compressor):
                 Conversation(shake, collective, self.handshake_name).finish(timeout_s)
                 meeting = introduce(self.watchdog.endpoint(collective.rank))
                 self.watchdog.meet(Conversation(meeting, collective, f"{self.handshake_name}.peers").finish(timeout_s))
+                if is_elastic():
+                    self._share_state()
         except ExchangeTimeout as error:
             self._explain(error)
         finally:
             ledger.clear()
+        self._world = collective.rank, collective.world_size
 
     def _explain(self, error: ExchangeTimeout) -> NoReturn:
         """Say with a timeout which ranks are behind it."""
@@ -60,7 +70,8 @@ class DurableCompressor(Compressor):
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _place_in_world(self) -> tuple[int, int]:
-        return self.collective.rank, self.collective.world_size
+        """Of the state: those of the handshake, as in an elastic run the world is another before the state is."""
+        return self._world or (self.collective.rank, self.collective.world_size)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0 writes.
@@ -78,6 +89,36 @@ class DurableCompressor(Compressor):
         """
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
+
+    # -- elastic runs -------------------------------------------------------------------------------------------------
+
+    def rejoin(self) -> None:
+        """Go on in a new world of ranks.  Collective; elastic states call it when they are synchronized.
+
+        Residuals belong to their rank, and are redistributed where workers came or went: ``runtime.rejoining``.
+        """
+        self._forget_world()
+        self._meet(self.step.specs, self.collective)
+
+    def go_back(self, state: Mapping[str, Any]) -> None:
+        """To a commit of the same world: after an error of Horovod's, when nothing that is under way will ever end."""
+        self._forget_world()
+        self.load_state_dict(state)
+
+    @property
+    def is_in_another_world(self) -> bool:
+        """Whether Horovod has been started anew since the handshake, with another rank or size."""
+        return self._world is not None and self._world != (self.collective.rank, self.collective.world_size)
+
+    def _forget_world(self) -> None:
+        """Let go of what was under way."""
+        self.watchdog.ledger.restart()
+
+    def _share_state(self) -> None:
+        name = f"{self.handshake_name}.state"
+        shared = share_state(self.state_dict(), self.collective, name, self._limit_s)
+        self._world = shared["rank"], shared["world_size"]
+        self.load_state_dict(shared)
 
     @property
     def _limit_s(self) -> float | None:

@@ -10,7 +10,7 @@ from ..runtime.checkpoint import from_bytes, to_bytes
 from .compression import TensorflowCompressor
 
 
-class CompressorState(tf.train.experimental.PythonState):
+class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
     """One rank's state, for ``tf.train.Checkpoint``:
 
         checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, compressor=CompressorState(compressor))
@@ -31,7 +31,7 @@ class CompressorState(tf.train.experimental.PythonState):
         self._compressor.load_state_dict(from_bytes(string_value))
 
 
-class SaveCompressor(tf.keras.callbacks.Callback):
+class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Saves a compressor at the end of every epoch; give it to ``fit`` on every rank.
 
     Parameters

@@ -96,6 +96,14 @@ class TensorflowCompressor(DurableCompressor):
         self.resolve()
         super().load(path)
 
+    def rejoin(self) -> None:
+        self.resolve()
+        super().rejoin()
+
+    def _forget_world(self) -> None:
+        super()._forget_world()
+        self._traffic.forget()
+
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
@@ -216,7 +224,8 @@ class TensorflowCompressor(DurableCompressor):
         if self.configuration.memory.finishes:
             refuse_momentum()
         self.resolve()
-        if self.process_set.included():  # TensorFlow traces on ranks outside the set too, but never runs there
+        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state meets before tracing.
+        if self.process_set.included() and self._world is None:
             self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
 

@@ -52,6 +52,10 @@ class Traffic:
         """A tensor that is sent at every step of some graph; known when it is traced."""
         self._traced.add(spec.key)
 
+    def forget(self) -> None:
+        """Let go of all that is under way: Horovod was started anew, and none of it will end."""
+        self._under_way.clear()
+
     def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
         """The array to allreduce, the ticket's number, and the first array that the exchange wants moved.
 

@@ -65,6 +65,8 @@ class TorchCompressor(DurableCompressor):
             )
         if not self._has_shaken_hands:
             self._shake_hands()
+        elif self.is_in_another_world:  # where workers only left, Horovod's elastic states are not synchronized
+            self.rejoin()
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
@@ -111,8 +113,13 @@ class TorchCompressor(DurableCompressor):
 
     def _shake_hands(self) -> None:
         check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
-        self._meet(self.step.specs, self.collective)
+        if self._world is None:  # an elastic state may have been synchronized before
+            self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
+
+    def _forget_world(self) -> None:
+        super()._forget_world()
+        self._driver.forget()
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
         """The value of a ticket's parameter, for memories that finish with it."""

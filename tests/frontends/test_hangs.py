@@ -23,7 +23,7 @@ MORE_HANGS = [
     for controller in ("mpi", "gloo")
 ]
 REASONS = {
-    "stopped": "does not answer: its process is paused",
+    "stopped": "takes connections and does not answer: its process is paused",
     "asleep": r"has not submitted them: it is at \S*_hangs.py",
 }
 
