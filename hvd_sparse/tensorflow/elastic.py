@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from horovod.common.exceptions import HostsUpdatedInterrupt
+import tensorflow as tf
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.tensorflow import elastic
 
 from .compression import TensorflowCompressor
@@ -38,7 +39,7 @@ class _WithCompressor:
 
     def sync(self) -> None:
         """Meet the ranks of the new world.  Collective."""
-        self.compressor.rejoin()
+        self._rejoin()
         self._committed = self.compressor.state_dict()
         super().sync()  # type: ignore[misc]
 
@@ -55,7 +56,14 @@ class _WithCompressor:
         super().reset()  # type: ignore[misc]
         if self._skips_sync:
             self._skips_sync = False
+            self._rejoin()
+
+    def _rejoin(self) -> None:
+        """A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that."""
+        try:
             self.compressor.rejoin()
+        except tf.errors.UnknownError as error:
+            raise HorovodInternalError(error) from error
 
 
 class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]

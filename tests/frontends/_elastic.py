@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def empty_books() -> dict[str, Any]:
     return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "worst": 0.0, "resets": 0, "sizes": []}
 
 
-def residual_of(compressor: Any) -> np.ndarray:
-    tensors = compressor.state_dict()["tensors"]
-    return flat(tensors[key]["arrays"]["residual"] for key in SHAPES) if tensors else np.zeros(NUMEL)
+def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
+    """Of all tensors; zeros before the first step."""
+    return flat(residuals[key] for key in SHAPES) if residuals else np.zeros(NUMEL)
 
 
 def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dict[str, Any]:
@@ -83,7 +84,10 @@ def conclude(books: dict[str, Any]) -> dict[str, Any]:
 
 
 class Killer:
-    """Kills workers of a full world in mid-step, every few steps, each rank in turn; notes it in a folder."""
+    """Kills workers of a full world in mid-step, every few steps, each rank in turn; notes it in a folder.
+
+    ``done`` is to be asked on one rank and told to the others: between two ranks' questions a third may have died.
+    """
 
     def __init__(self, folder: str, kills: int) -> None:
         self._folder = Path(folder)
@@ -93,11 +97,10 @@ class Killer:
     def done(self) -> int:
         return len(list(self._folder.glob("kill.*")))
 
-    def is_over(self, size: int) -> bool:
-        return self.done == self._kills and size == SIZE
+    def is_over(self, done: int, size: int) -> bool:
+        return done == self._kills and size == SIZE
 
-    def visit(self, rank: int, size: int, step: int) -> None:
-        number = self.done
-        if size == SIZE and step % STEPS_A_KILL == STEPS_A_KILL - 1 and number < self._kills and rank == number % SIZE:
-            (self._folder / f"kill.{number}").touch()
+    def visit(self, done: int, rank: int, size: int, step: int) -> None:
+        if size == SIZE and step % STEPS_A_KILL == STEPS_A_KILL - 1 and done < self._kills and rank == done % SIZE:
+            (self._folder / f"kill.{done}").touch()
             os.kill(os.getpid(), signal.SIGKILL)

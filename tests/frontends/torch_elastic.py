@@ -46,16 +46,18 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
 
     def residuals() -> list[Any]:
-        return hvd.allgather_object((WORKER, residual_of(compressor)), name="residuals")
+        tensors = compressor.state_dict()["tensors"]
+        kept = residual_of({key: tensor["arrays"]["residual"] for key, tensor in tensors.items()})
+        return hvd.allgather_object((WORKER, kept), name="residuals")
 
     @hvd.elastic.run
     def train(state: Any) -> None:
         state.books = note_reset(state.books, residuals())
-        while not bool(hvd.broadcast(torch.tensor(int(killer.is_over(hvd.size()))), 0, name="is_over")):
+        while not killer.is_over(done := int(hvd.broadcast(torch.tensor(killer.done), 0, name="done")), hvd.size()):
             gradients = gradients_of(hvd.rank(), state.step)
             optimizer.zero_grad()
             give_gradients({getattr(model, key): torch.from_numpy(array) for key, array in gradients.items()})
-            killer.visit(hvd.rank(), hvd.size(), state.step)
+            killer.visit(done, hvd.rank(), hvd.size(), state.step)
             optimizer.step()
             given = hvd.allreduce(torch.from_numpy(flat(gradients.values())), name="given").numpy()
             applied = flat(getattr(model, key).grad for key in SHAPES)
