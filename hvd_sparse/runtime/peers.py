@@ -186,7 +186,7 @@ def _read_line(connection: socket.socket) -> bytes:
 def _addresses() -> tuple[str, ...]:
     """This machine's IPv4 addresses, as others might reach them."""
     try:
-        import psutil  # Horovod depends on it
+        import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:
         found = [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
     else:

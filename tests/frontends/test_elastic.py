@@ -26,7 +26,7 @@ def check_elastic(framework: str, kills: int, folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("framework", "kills"), [("torch", 2)])
+@pytest.mark.parametrize(("framework", "kills"), [("torch", 2), ("tensorflow", 1)])
 def test_killed_workers_take_nothing_but_their_own_residual_along(framework: str, kills: int, tmp_path: Path) -> None:
     check_elastic(framework, kills, tmp_path)
 
