@@ -11,6 +11,7 @@ allgather and the sum carries what all ranks must agree on:
     words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small words: N * sum(w**2)
                                  equals sum(w)**2 only when all ranks have the same word
     failed             2**-20    how many ranks could not compress
+    non-finite         2**-20    how many ranks have NaN or Inf in the tensor
     density, norm      2**-20    telemetry: part of the entries sent, and |residual| squeezed into [0, 1)
 
 All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of parallel
@@ -37,6 +38,8 @@ CHECKSUM_BITS = 20
 SCALE = 2.0**-20
 SHARED = 4
 """Entries that come first, in full scale."""
+TOLD = 4
+"""Entries that come last."""
 
 
 def drawn_for(rank: int) -> float:
@@ -58,12 +61,14 @@ class CarrierReport:
     ----------
     factor : what Horovod multiplied the sum by: 1 for Sum, 1/N for Average
     failures : how many ranks could not compress
+    non_finite : how many ranks have NaN or Inf in the tensor
     density : mean over the ranks of the part of the tensor's entries that was sent
     norm : mean over the ranks of the squeezed norm of the residual (0 without telemetry)
     """
 
     factor: float
     failures: int
+    non_finite: int
     density: float
     norm: float
 
@@ -87,9 +92,18 @@ class CarrierLayout:
 
     @property
     def size(self) -> int:
-        return SHARED + 2 * self.words + 3
+        return SHARED + 2 * self.words + TOLD
 
-    def write(self, rank: int, checksum: int, *, failed: bool, density: float = 0.0, norm: float = 0.0) -> np.ndarray:
+    def write(
+        self,
+        rank: int,
+        checksum: int,
+        *,
+        failed: bool,
+        is_finite: bool = True,
+        density: float = 0.0,
+        norm: float = 0.0,
+    ) -> np.ndarray:
         """This rank's carrier, [size]."""
         mask = (1 << self.word_bits) - 1
         words = np.array([(checksum >> (i * self.word_bits)) & mask for i in range(self.words)], np.float64)
@@ -97,8 +111,8 @@ class CarrierLayout:
         carrier = np.empty(self.size, np.float64)
         carrier[:SHARED] = 1, rank, rank * rank, drawn_for(rank)
         carrier[SHARED : SHARED + self.words] = words * (SCALE * 2.0**-self.word_bits)
-        carrier[SHARED + self.words : -3] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
-        carrier[-3:] = SCALE * failed, SCALE * density, SCALE * squeezed
+        carrier[SHARED + self.words : -TOLD] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
+        carrier[-TOLD:] = SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed
         return carrier.astype(self.dtype)
 
     def read(self, reduced: np.ndarray, key: str) -> CarrierReport:
@@ -114,13 +128,15 @@ class CarrierLayout:
         factor = float(values[0]) / size
         self._check_reduction(values, factor, key)
         sums = values / factor
-        failures = round(float(sums[-3]) / SCALE)
+        failures, non_finite = round(float(sums[-4]) / SCALE), round(float(sums[-3]) / SCALE)
         if not failures and not self._words_agree(sums):
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on it; "
                 "they must call compress for the same tensors equally often, with the same options"
             )
-        return CarrierReport(factor, failures, float(sums[-2]) / SCALE / size, float(sums[-1]) / SCALE / size)
+        return CarrierReport(
+            factor, failures, non_finite, float(sums[-2]) / SCALE / size, float(sums[-1]) / SCALE / size
+        )
 
     def _check_reduction(self, values: np.ndarray, factor: float, key: str) -> None:
         size = self.world_size
@@ -137,7 +153,7 @@ class CarrierLayout:
 
     def _words_agree(self, sums: np.ndarray) -> bool:
         first = np.round(sums[SHARED : SHARED + self.words] / (SCALE * 2.0**-self.word_bits))
-        second = np.round(sums[SHARED + self.words : -3] / (SCALE * 2.0 ** (-2 * self.word_bits)))
+        second = np.round(sums[SHARED + self.words : -TOLD] / (SCALE * 2.0 ** (-2 * self.word_bits)))
         return bool(np.array_equal(self.world_size * second, first * first))
 
 

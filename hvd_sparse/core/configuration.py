@@ -33,6 +33,8 @@ class Configuration:
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
     rollback : keep the old state until a step is known good, at the price of a second buffer
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
+    on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step
+        leaves no trace; "raise": it is an error on all ranks
     telemetry : send the residual's norm with the carrier (one more pass over it)
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
@@ -48,6 +50,7 @@ class Configuration:
     compress_1d: bool = False
     rollback: bool = True
     allow_dense: bool = True
+    on_nonfinite: str = "propagate"
     telemetry: bool = False
     engine: Any = None
     name: str | None = None
@@ -81,6 +84,8 @@ class Configuration:
         if self.engine is not None:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
+        if self.on_nonfinite not in ("propagate", "raise"):
+            raise InvalidOption(f"on_nonfinite is {self.on_nonfinite!r}: 'propagate' or 'raise'")
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
             if not isinstance(getattr(self, option), bool):

@@ -73,9 +73,9 @@ class Driver:
         self._under_way: dict[BucketRun, Conversation] = {}
         self._current: StepRun | None = None
 
-    def compress(self, position: int, gradient: np.ndarray) -> tuple[np.ndarray, Ticket]:
+    def compress(self, position: int, gradient: np.ndarray, scale: float = 1.0) -> tuple[np.ndarray, Ticket]:
         """``Step.compress``, and the start of the bucket's exchange when it is full."""
-        wire, ticket = self.step.compress(position, gradient, self.collective.rank, self.collective.world_size)
+        wire, ticket = self.step.compress(position, gradient, self.collective.rank, self.collective.world_size, scale)
         self._begin(ticket.run)
         if ticket.bucket is not None and ticket.bucket.is_full:
             self._start(ticket.bucket, ticket.run)

@@ -21,6 +21,7 @@ from ..runtime.durable import DurableCompressor
 from ..types import TensorSpec
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
 from .optimizer import refuse_momentum, take_momentum
+from .scaler import scale_of
 from .traffic import Traffic
 from .variables import VariableSource, specs_of
 
@@ -43,6 +44,7 @@ class DenseContext:
 
     dtype: tf.DType
     token: tf.Tensor
+    scale: tf.Tensor
     parameter: tf.Tensor
 
 
@@ -53,7 +55,11 @@ class TensorflowCompressor(DurableCompressor):
     graphs, so that retracing, branches and ``tf.function`` do not touch it.
     """
 
-    def __init__(self, params: Any, configuration: Configuration, process_set: Any) -> None:
+    def __init__(self, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any = None) -> None:
+        self._scale = scale_of(grad_scaler)
+        # Without need, dense tensors are spared a call of Python at every step.
+        self._finishes_dense = configuration.memory.finishes or grad_scaler is not None
+        self._finishes_dense |= configuration.on_nonfinite == "raise"
         self._source = VariableSource(params)
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -117,13 +123,14 @@ class TensorflowCompressor(DurableCompressor):
         flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
         token = self._token(position, site)
         parameter = self._read(position, site, wire_dtype)
+        scale = self._scale()
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             self._traffic.note_dense(spec)
-            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, parameter))
+            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, scale, parameter))
         self._traffic.note_sparse(spec)
         wire, number, array = tf.numpy_function(
             self._traffic.send,
-            [flat, token],
+            [flat, token, scale],
             [wire_dtype, tf.int64, tf.uint8],
             name="hvd_sparse_send",
         )
@@ -179,11 +186,11 @@ class TensorflowCompressor(DurableCompressor):
         return result
 
     def _finish_dense(self, reduced: tf.Tensor, ctx: DenseContext) -> tf.Tensor:
-        if not self.configuration.memory.finishes:
+        if not self._finishes_dense:
             return reduced
         flat = tf.numpy_function(
             self._traffic.finish_dense,
-            [ctx.token, tf.reshape(reduced, [-1]), ctx.parameter],
+            [ctx.token, ctx.scale, tf.reshape(reduced, [-1]), ctx.parameter],
             reduced.dtype,
             name="hvd_sparse_finish",
         )
@@ -244,8 +251,10 @@ class Compression(Methods):
     """
 
     @classmethod
-    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TensorflowCompressor:
-        return TensorflowCompressor(params, configuration, process_set)
+    def _create(
+        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any
+    ) -> TensorflowCompressor:
+        return TensorflowCompressor(params, configuration, process_set, grad_scaler)
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

@@ -56,13 +56,17 @@ class Traffic:
         """Let go of all that is under way: Horovod was started anew, and none of it will end."""
         self._under_way.clear()
 
-    def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
+    def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
         """The array to allreduce, the ticket's number, and the first array that the exchange wants moved.
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
         rank, world_size = self._collective.rank, self._collective.world_size
-        wire, ticket = self._compress(gradient, _as_bytes(token), rank, world_size)
+        position = self._tokens.get(_as_bytes(token))
+        if position is None:
+            wire, ticket = self._refuse(gradient, rank, world_size)
+        else:
+            wire, ticket = self._step.compress(position, gradient, rank, world_size, float(scale))
         self._ledger.begin(ticket.key)
         bucket = ticket.bucket or BucketRun(-1, ())
         message = self._step.message(bucket, ticket.run, rank)
@@ -74,10 +78,7 @@ class Traffic:
         self._count_dense(ticket.run)
         return wire, np.int64(number), array
 
-    def _compress(self, gradient: np.ndarray, token: bytes, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
-        position = self._tokens.get(token)
-        if position is not None:
-            return self._step.compress(position, gradient, rank, world_size)
+    def _refuse(self, gradient: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         error = UnknownGradient(
             f"a gradient of {gradient.size} entries belongs to no registered variable: "
             "give the compressor all variables that the tape or optimizer has"
@@ -109,9 +110,9 @@ class Traffic:
         self._ledger.end(ticket.key)
         return result
 
-    def finish_dense(self, token: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+    def finish_dense(self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.enter_dense(self._tokens[_as_bytes(token)])
+        ticket = self._step.enter_dense(self._tokens[_as_bytes(token)], float(scale))
         return self._step.finish_dense(ticket, reduced, parameter)
 
     def _wait_for_sends(self, run: StepRun) -> None:

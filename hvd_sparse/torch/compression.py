@@ -24,6 +24,7 @@ from ..runtime.durable import DurableCompressor
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
+from .scaler import scale_of
 from .views import check_device, flatten, like, memory_of, spec_of, unflatten
 
 
@@ -32,16 +33,25 @@ class DenseTicket:
     """A tensor that Horovod's allreduce takes as it is."""
 
     gradient: torch.Tensor
-    key: str
-    ticket: Ticket | None = None
+    ticket: Ticket
+
+    @property
+    def key(self) -> str:
+        """The tensor's."""
+        return self.ticket.key
 
 
 class TorchCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
 
     def __init__(
-        self, named_parameters: Iterable[tuple[str, torch.Tensor]], configuration: Configuration, process_set: Any
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        configuration: Configuration,
+        process_set: Any,
+        grad_scaler: Any = None,
     ) -> None:
+        self._scale = scale_of(grad_scaler)
         named = _check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -75,9 +85,8 @@ class TorchCompressor(DurableCompressor):
             return self._poison(error, tensor)
         self.watchdog.ledger.begin(spec.key)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            entered = self.step.enter_dense(position) if self.configuration.memory.finishes else None
-            return self._leave_dense(tensor, spec.key, entered)
-        wire, ticket = self._driver.compress(position, flatten(tensor, spec))
+            return self._leave_dense(tensor, self.step.enter_dense(position, self._scale()))
+        wire, ticket = self._driver.compress(position, flatten(tensor, spec), self._scale())
         ticket.extra = tensor
         return torch.from_numpy(wire), ticket
 
@@ -128,28 +137,25 @@ class TorchCompressor(DurableCompressor):
         return flatten(self._index.parameter(ticket.position), self.step.specs[ticket.position])
 
     def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
-        if ctx.ticket is None:
-            return like(reduced, ctx.gradient)
         if ctx.ticket.error is not None:
             self._driver.refuse(ctx.ticket)
         assert ctx.ticket.position is not None
         flat = flatten(reduced, self.step.specs[ctx.ticket.position])
-        return unflatten(self.step.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket)), ctx.gradient)
+        finished = self.step.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket))
+        return like(reduced, ctx.gradient) if finished is flat else unflatten(finished, ctx.gradient)
 
-    def _leave_dense(
-        self, gradient: torch.Tensor, key: str, ticket: Ticket | None = None
-    ) -> tuple[torch.Tensor, DenseTicket]:
+    def _leave_dense(self, gradient: torch.Tensor, ticket: Ticket) -> tuple[torch.Tensor, DenseTicket]:
         """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
         self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
-        return dense, DenseTicket(gradient, key, ticket)
+        return dense, DenseTicket(gradient, ticket)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""
         wire, ticket = self._driver.poison(error, f"of shape {list(gradient.shape)}", np.float64)
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            return self._leave_dense(gradient, ticket.key, ticket)
+            return self._leave_dense(gradient, ticket)
         return torch.from_numpy(wire), ticket
 
 
@@ -167,8 +173,8 @@ class Compression(Methods):
     """
 
     @classmethod
-    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TorchCompressor:
-        return TorchCompressor(params, configuration, process_set)
+    def _create(cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any) -> TorchCompressor:
+        return TorchCompressor(params, configuration, process_set, grad_scaler)
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

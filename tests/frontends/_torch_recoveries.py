@@ -80,8 +80,10 @@ def residuals_of(compressor: Any) -> dict[str, str]:
 
 cases["a_raise_inside_one_compress"] = partial(recover, fault=broken_selector)
 cases["a_raise_inside_one_compress_without_rollback"] = partial(recover, fault=broken_selector, rollback=False)
-cases["not_a_number_on_one_rank"] = partial(recover, fault=not_a_number)
-cases["not_a_number_on_one_rank_in_a_dense_step"] = partial(recover, fault=not_a_number, allow_dense=True, density=0.5)
+cases["not_a_number_on_one_rank"] = partial(recover, fault=not_a_number, on_nonfinite="raise")
+cases["not_a_number_on_one_rank_in_a_dense_step"] = partial(
+    recover, fault=not_a_number, on_nonfinite="raise", allow_dense=True, density=0.5
+)
 
 
 def go_on_twice(name: str, before: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ SHARED = {
     "rollback": False,
     "allow_dense": False,
     "telemetry": True,
+    "on_nonfinite": "raise",
 }
 LOCAL = {"name": "generator", "engine": "numpy", "timeout_s": 5.0}
 
@@ -94,6 +95,7 @@ WRONG = [
     ("rollback", "no"),
     ("allow_dense", None),
     ("telemetry", "yes"),
+    ("on_nonfinite", "ignore"),
 ]
 
 
@@ -151,7 +153,7 @@ class Recorder(Methods):
     """What a frontend is given by a named method."""
 
     @classmethod
-    def _create(cls, params, configuration, process_set):
+    def _create(cls, params, configuration, process_set, grad_scaler):
         return params, configuration, process_set
 
 
