@@ -57,6 +57,10 @@ class RankMismatch(SparseError, RuntimeError):
     """Ranks run different models, configurations or steps."""
 
 
+class ReplicaMismatch(SparseError, RuntimeError):
+    """Ranks have applied different gradients."""
+
+
 class PeerFailure(SparseError, RuntimeError):
     """Some rank failed inside ``compress``; the message carries its words."""
 

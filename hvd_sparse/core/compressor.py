@@ -111,6 +111,7 @@ class Compressor:
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
         self.step.staging.reset()
+        self.step.forget_replicas()
         self.step.reduction = state["reduction"]
         positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
         for key, saved in state["tensors"].items():

@@ -41,6 +41,7 @@ class Methods:
     rollback=True : a failed step leaves no trace, for a second buffer of the residual's size;
         without it the gradient of a failed step stays in the residual
     allow_dense=True : where dense moves no more bytes, the step runs dense, residual included
+    check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for never
     telemetry=False : send the norm of the residual along (one more pass)
     on_nonfinite="propagate" : NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step leaves
         no trace; "raise" makes it an error on all ranks, with rank, tensor and count

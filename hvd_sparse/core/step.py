@@ -56,6 +56,7 @@ class Step:
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
         self.reduction = "average"
+        self._replicas: dict[str, int] = {}
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
         self.staging = Staging(configuration, self.specs)
 
@@ -106,7 +107,8 @@ class Step:
 
     def layout(self, dtype: Any, world_size: int, *, alone: bool) -> CarrierLayout:
         """How a carrier lies in memory, travelling alone or before a dense gradient of the dtype."""
-        return carrier_layout(self.carrier_dtype if alone and self.carrier_dtype is not None else dtype, world_size)
+        chosen = self.carrier_dtype if alone and self.carrier_dtype is not None else dtype
+        return carrier_layout(chosen, world_size, self.configuration.check_replicas_every > 0)
 
     def _enter(self, position: int) -> tuple[Ticket, TensorState]:
         with self.staging.lock:
@@ -132,8 +134,15 @@ class Step:
         checksum = crc32(identity.encode()) & ((1 << CHECKSUM_BITS) - 1)
         density = sent.entries / spec.numel if sent is not None else 0.0
         norm = sent.norm if sent is not None else 0.0
-        failed = sent is None
-        carrier = ticket.layout.write(rank, checksum, failed=failed, is_finite=is_finite, density=density, norm=norm)
+        carrier = ticket.layout.write(
+            rank,
+            checksum,
+            failed=sent is None,
+            replica=self._replicas.get(spec.key, 0),
+            is_finite=is_finite,
+            density=density,
+            norm=norm,
+        )
         self.stats.count_bytes("carrier", carrier.nbytes)
         if not dense:
             return carrier
@@ -263,9 +272,21 @@ class Step:
         reduced = rescaled(reduced, ticket.scale)
         ticket.run.completed.add(ticket.position)
         if is_finite and stays_finite(reduced, spec.dtype, ticket.scale):
+            self._note_replica(ticket, reduced)
             return reduced
         self._take_back(ticket.run)
         return np.full(spec.numel, np.nan, spec.accumulator)
+
+    def forget_replicas(self) -> None:
+        """Compare nothing of the past: this rank goes on from another state."""
+        self._replicas.clear()
+
+    def _note_replica(self, ticket: Ticket, applied: np.ndarray) -> None:
+        """A checksum for the tensor's next carrier, where it is due."""
+        every = self.configuration.check_replicas_every
+        if every and ticket.bucket is not None and ticket.position is not None:
+            is_due = (self.staging.steps_of(ticket.position) + 1) % every == 0
+            self._replicas[ticket.key] = crc32(applied.tobytes()) & ((1 << CHECKSUM_BITS) - 1) if is_due else 0
 
     def _take_back(self, run: StepRun) -> None:
         """NaN or Inf somewhere in a step: all of its tensors go back to what they were, when their next step begins."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,11 @@ from ..core.collective import Collective
 from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
 from ..errors import UnknownGradient
+from ..runtime.durable import is_elastic
 from ..runtime.ledger import Ledger
 from ..types import TensorSpec
+
+logger = logging.getLogger("hvd_sparse")
 
 LONGEST_WAIT_S = 2.0
 """After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
@@ -103,6 +107,8 @@ class Traffic:
             result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
             self._ledger.clear()
+            if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
+                logger.error("%s: %s", type(error).__name__, error)
             run.failure = run.failure or error
             self._wait_for_sends(run)
             self._step.fail(run, error)

@@ -28,6 +28,7 @@ SHARED = {
     "allow_dense": False,
     "telemetry": True,
     "on_nonfinite": "raise",
+    "check_replicas_every": 100,
 }
 LOCAL = {"name": "generator", "engine": "numpy", "timeout_s": 5.0}
 
@@ -96,6 +97,9 @@ WRONG = [
     ("allow_dense", None),
     ("telemetry", "yes"),
     ("on_nonfinite", "ignore"),
+    ("check_replicas_every", -1),
+    ("check_replicas_every", 1.5),
+    ("check_replicas_every", True),
 ]
 
 
