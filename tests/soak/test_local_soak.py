@@ -56,9 +56,14 @@ def run_segment(collective: Any, plan: Plan, configuration: Any, steps: range, a
     for step in steps:
         before = compressor.residuals()
         result = compressor.session.reduce(plan.gradients(step, rank, size), plan.scale(step))
-        columns = zip(*gather(collective, (before, compressor.residuals(), result)))
+        columns = list(zip(*gather(collective, (before, compressor.residuals(), result))))
+        failure = ""
         if rank == step % size:
-            check_step(plan, step, *columns, average=average)
+            try:
+                check_step(plan, step, *columns, average=average)
+            except AssertionError as error:
+                failure = str(error)
+        assert not any(failures := gather(collective, failure)), failures  # all ranks end, or the others would wait
     return checkpoint.to_bytes(compressor.state_dict())
 
 
