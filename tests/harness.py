@@ -49,10 +49,13 @@ def launch(worker: str, ranks: int, controller: str, *arguments: str, limit_s: f
     return _run(_launcher(ranks, controller), ranks, worker, *arguments, limit_s=limit_s)
 
 
-def launch_elastic(worker: str, hosts: Sequence[str], min_ranks: int, *arguments: str, limit_s: float) -> Outcome:
+def launch_elastic(
+    worker: str, hosts: Sequence[str], min_ranks: int, *arguments: str, limit_s: float, silence_s: int
+) -> Outcome:
     """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back after its process died.
 
     hosts : names of this machine, for instance localhost, 127.0.0.1 and its own
+    silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts those that wait for it
     """
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
         discover = Path(folder) / "discover"
@@ -60,7 +63,7 @@ def launch_elastic(worker: str, hosts: Sequence[str], min_ranks: int, *arguments
         discover.chmod(0o755)
         launcher = [*_launcher(len(hosts), "gloo"), "--min-np", str(min_ranks), "--max-np", str(len(hosts))]
         launcher += ["--host-discovery-script", str(discover), "--blacklist-cooldown-range", "1", "2"]
-        launcher += ["--gloo-timeout-seconds", "10"]  # until a rank that vanished is given up
+        launcher += ["--gloo-timeout-seconds", str(silence_s)]
         return _run(launcher, len(hosts), worker, *arguments, limit_s=limit_s)
 
 
