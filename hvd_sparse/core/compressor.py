@@ -124,6 +124,12 @@ class Compressor:
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
 
+    def __reduce__(self) -> Any:
+        raise InvalidOption(
+            f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its model; save config() and "
+            "state_dict(), and make another with Compression.from_config(params, config)"
+        )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
 

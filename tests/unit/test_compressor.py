@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import re
@@ -166,12 +167,18 @@ def test_compressors_meet_for_the_handshake_by_order_of_creation_whatever_their_
     assert names[0].startswith("hvd_sparse.handshake.numpy.")
 
 
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_and_copying_are_refused_with_the_remedy(make, take):
+    with pytest.raises(InvalidOption, match=r"cannot be pickled or copied: .*state_dict\(\).*from_config"):
+        take(make())
+
+
 def test_repr_stats_and_config_say_what_the_compressor_is(make):
     compressor = make(configure("ldte_bs", 0.1, name="generator"))
     for word in (
         "NumpyCompressor(",
         "LdteBs(density=0.1",
-        "ErrorFeedback()",
+        "ErrorFeedback(residual=",
         "IndexValue()",
         "rollback=True",
         "'generator'",
