@@ -17,6 +17,7 @@ from ..errors import InvalidOption, RankMismatch
 from ..types import TensorSpec
 from ..version import __version__
 from .configuration import Configuration
+from .footprint import footprint
 from .state_check import STATE_VERSION, differences_of
 from .step import Step
 
@@ -63,6 +64,10 @@ class Compressor:
         """What was really sent so far, JSON-able: ``core.stats.Stats.report`` says what each entry means."""
         density = getattr(self.configuration.selector, "density", None)
         return {"name": self.name, **self.step.stats.report(density)}
+
+    def footprint(self) -> dict[str, Any]:
+        """Bytes of the state and of a step's messages, from shapes alone: ``core.footprint``."""
+        return footprint(self.configuration, self.step.specs, self._place_in_world()[1])
 
     def config(self) -> dict[str, Any]:
         """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""

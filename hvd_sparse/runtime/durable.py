@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from .peers import introduce
 from .rejoining import share_state
 from .watchdog import Watchdog
 
+logger = logging.getLogger("hvd_sparse")
+
 HANDSHAKE = "the handshake before the first step"
 
 
@@ -36,7 +39,8 @@ class DurableCompressor(Compressor):
     _world: tuple[int, int] | None = None
 
     def _watch(self, rank: int) -> None:
-        """Start the watchdog; the name is settled."""
+        """Start the watchdog; the name is settled.  Say what memory the states will take, before they are made."""
+        logger.info("compressor %s will keep %d bytes on every rank", self.name, self.footprint()["state_bytes"])
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)
 

@@ -86,6 +86,10 @@ class TensorflowCompressor(DurableCompressor):
         self.resolve()
         return super().stats()
 
+    def footprint(self) -> dict[str, Any]:
+        self.resolve()
+        return super().footprint()
+
     def state_dict(self) -> dict[str, Any]:
         self.resolve()
         return super().state_dict()
