@@ -29,8 +29,9 @@ def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_s
     density = configuration.density(0)
     gathered = None
     if density is not None:
-        entries = sum(count_from_density(spec.numel, density) for spec in sent)
-        gathered = world_size * int(entries * configuration.codec.entry_bytes + len(sent) * overhead_bytes(1))
+        entry_bytes = configuration.codec.entry_bytes
+        told = [count_from_density(s.numel, density) * entry_bytes(s.numel, density) + overhead_bytes(1) for s in sent]
+        gathered = world_size * int(sum(told))
     return {"state_bytes": sum(_state_bytes(configuration, spec) for spec in kept), "gathered_bytes": gathered}
 
 

@@ -18,8 +18,8 @@ def break_memory(session, position):
     """From now on, one bit of one tensor is another, as on a machine whose memory is faulty."""
     receive = session.step.pipeline.receive
 
-    def faulty(spec, frames, factor, out):
-        receive(spec, frames, factor, out)
+    def faulty(spec, frames, factor, out, *others):
+        receive(spec, frames, factor, out, *others)
         if spec is SPECS[position]:
             out.view(np.uint32)[2] ^= 1
 
