@@ -100,6 +100,13 @@ class Pipeline:
             self._put_back(accumulated)
             raise
 
+    def send_nothing(self, spec: TensorSpec, *, dense: bool) -> Outgoing:
+        """What stands in for a gradient that is not finite: the carrier says so, and the step leaves no trace."""
+        if dense:
+            return Outgoing(None, np.zeros(spec.numel, spec.accumulator), 0, 0.0, None)
+        nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
+        return Outgoing(self.configuration.codec.encode(nothing.selection), None, 0, 0.0, nothing)
+
     def _accumulate(self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None) -> Accumulated:
         configuration, kernels = self.configuration, self.kernels
         # Other sums than the last one, which skips what is not finite, would spoil the only buffer there is.

@@ -39,6 +39,7 @@ class StepRun:
     counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
     sends: int = 0
     is_closed: bool = False
+    is_finite: bool = True
     failure: Exception | None = None
 
 
@@ -53,4 +54,5 @@ class Ticket:
     bucket: BucketRun | None = None
     outgoing: Outgoing | None = None
     error: Exception | None = None
+    scale: float = 1.0
     extra: object = None
