@@ -43,12 +43,12 @@ from recorded import recorded  # noqa: E402
 
 DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 NUMEL, QUICK_NUMEL = 10_000_000, 200_000
-ROUNDS, QUICK_ROUNDS = 9, 2
+ROUNDS, QUICK_ROUNDS = 7, 2
 TURN_S = 0.01
 """A turn repeats what is timed for about so long."""
 
-SLOW_S, SLOW_ROUNDS = 0.3, 2
-"""What takes so long sits out all but the first rounds."""
+SLOW_S, SLOW_ROUNDS = 0.3, 1
+"""What takes so long sits out all but the first round."""
 
 YARDSTICK = "index_value"
 CODECS_TRIED: dict[str, Any] = {
