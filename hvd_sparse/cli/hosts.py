@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import select
@@ -192,12 +193,22 @@ def _unreached(heard: Sequence[Conversation], facts: dict[str, Any], deadline: f
 
 
 def _shared_address(name: str, facts: dict[str, Any]) -> str:
-    """By which the others can find a host: its name may be a loopback address here, as Debian's own names are."""
+    """By which the others find a host.
+
+    Its name may be a loopback address here, as Debian's own names are: then of its addresses the one nearest to theirs.
+    """
     address = address_of(name)
-    if address.startswith("127.") and len(facts) > 1:
-        others = [a for entries in facts[name]["interfaces"].values() for a in entries if not a.startswith("127.")]
-        return others[0] if others else address
-    return address
+    if not address.startswith("127.") or len(facts) == 1:
+        return address
+    theirs = [_bits(a) for a in map(address_of, facts) if not a.startswith("127.")]
+    mine = [a for entries in facts[name]["interfaces"].values() for a in entries if not a.startswith("127.")]
+    return max(
+        mine, key=lambda a: max((32 - (_bits(a) ^ their).bit_length() for their in theirs), default=0), default=address
+    )
+
+
+def _bits(address: str) -> int:
+    return int(ipaddress.IPv4Address(address))
 
 
 def differences(facts: dict[str, dict[str, Any]]) -> list[str]:

@@ -78,6 +78,12 @@ def test_the_interface_is_the_one_that_carries_the_addresses(monkeypatch):
         common_interface(carried)
 
 
+def test_a_host_that_calls_itself_loopback_is_known_by_the_address_nearest_to_the_others(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", {"a": "127.0.1.1", "b": "10.1.0.2"}.__getitem__)
+    here = {"lo": ["127.0.0.1"], "docker0": ["172.17.0.1"], "eth0": ["10.1.0.1"], "eth1": ["10.9.0.1"]}
+    assert common_interface({"a": facts(interfaces=here), "b": facts(interfaces={"eth0": ["10.1.0.2"]})}) == "eth0"
+
+
 def test_waiting_ranks_yield_only_where_they_outnumber_cores():
     hosts = [Host("localhost", 2)]
     roomy, _ = build(options(controller="mpi"), hosts, {"localhost": facts(cores=2)}, ["x"], {})
