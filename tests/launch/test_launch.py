@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, differences, parse_hosts, read_hostfile, survey
+from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, differences, parse_hosts, read_hostfile
 from hvd_sparse.cli.launch import build
+from hvd_sparse.cli.survey import survey
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "network"))
