@@ -44,6 +44,8 @@ class _HorovodPending:
 class HorovodTorchCollective(ProcessSetRanks):
     """Implements ``core.collective.Collective`` over a process set."""
 
+    horovod = hvd
+
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.allgather_async(_as_tensor(array), name=name, process_set=self.process_set)
         return _HorovodPending(handle, name, lambda result: result)

@@ -26,13 +26,18 @@ class LocalWorld:
     >>> LocalWorld(3).run(lambda c: int(c.allreduce(np.ones(1), "one").wait(1.0)[0]))
     [3, 3, 3]
 
+    Parameters
+    ----------
+    ranks_per_node : how many consecutive ranks are said to share a node
+
     Attributes
     ----------
     sent, received : bytes by rank, as each collective's definition moves them (not a ring's)
     """
 
-    def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
+    def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
         self.world_size = world_size
+        self.nodes = tuple(rank // ranks_per_node for rank in range(world_size))
         self.timeout_s = timeout_s
         self.sent = [0] * world_size
         self.received = [0] * world_size
@@ -102,6 +107,10 @@ class LocalCollective:
     def world_size(self) -> int:
         return self._world.world_size
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._world.nodes
+
     def _submit(self, name: str, brought: Any, sent: int, finish: Callable[[list[Any]], np.ndarray]) -> _LocalPending:
         self._world.sent[self.rank] += sent
 
@@ -119,6 +128,8 @@ class LocalCollective:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
             total = arrays[0].copy()
             for other in arrays[1:]:
+                if other.shape != total.shape:
+                    raise RankMismatch(f"{name!r}: ranks bring {total.shape} and {other.shape} to one sum")
                 total += other
             return total
 

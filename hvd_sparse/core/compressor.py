@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidOption, RankMismatch
+from ..registry import configuration as describe_part
 from ..types import TensorSpec
 from ..version import __version__
 from .configuration import Configuration
@@ -63,7 +64,8 @@ class Compressor:
     def stats(self) -> dict[str, Any]:
         """What was really sent so far, JSON-able: ``core.stats.Stats.report`` says what each entry means."""
         density = getattr(self.configuration.selector, "density", None)
-        return {"name": self.name, **self.step.stats.report(density)}
+        exchange = describe_part(self.step.exchange)
+        return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
 
     def config(self) -> dict[str, Any]:
         """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""
@@ -76,6 +78,7 @@ class Compressor:
                 "steps": state.steps,
                 "threshold": state.threshold,
                 "memo": state.memo,
+                "exchange_memo": state.exchange_memo,
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
             for position, state in self.step.staging.settle_all().items()
@@ -92,12 +95,12 @@ class Compressor:
         for key, saved in state["tensors"].items():
             tensor = self.step.staging.state_of(positions[key])
             tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
-            tensor.restore(saved["steps"], saved["threshold"], saved["memo"])
+            tensor.restore(saved["steps"], saved["threshold"], saved["memo"], saved.get("exchange_memo"))
 
     def _differences(self, state: dict[str, Any]) -> list[str]:
         if state.get("version") != STATE_VERSION:
             return [f"it has version {state.get('version')!r}, this build reads {STATE_VERSION}"]
-        numels = {spec.key: spec.numel for spec in self.step.specs}
+        numels = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
         saved = Configuration.create(**state["config"])
         found = (
             [] if saved.digest == self.configuration.digest else [f"it was made with {saved}, not {self.configuration}"]

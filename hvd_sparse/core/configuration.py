@@ -12,9 +12,10 @@ from ..errors import InvalidOption
 from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
 from ..types import TensorSpec
 from .checksum import crc32
-from .composition import check_composition
+from .composition import check_composition, check_exchange
 from .counts import is_number
 from .economy import is_dense_cheaper
+from .placement import Placement, in_nodes_of
 from .schedules.constant import Constant
 
 PARTS = {"selector": SELECTORS, "memory": MEMORIES, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES}
@@ -82,6 +83,7 @@ class Configuration:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
         check_composition(self.selector, self.memory, self.codec, self.schedule)
+        check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
@@ -107,12 +109,24 @@ class Configuration:
         """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
-    def goes_dense(self, spec: TensorSpec, step: int, world_size: int) -> bool:
-        """Whether a compressed tensor's step runs dense: from shared quantities only."""
+    def goes_dense(
+        self,
+        spec: TensorSpec,
+        step: int,
+        world_size: int,
+        exchange: Any = None,
+        placement: Placement | None = None,
+    ) -> bool:
+        """Whether a compressed tensor's step runs dense: from shared quantities only.
+
+        exchange : the one that runs, where this configuration lets it be chosen
+        placement : where the ranks are, if it matters; else every rank is on a node of its own
+        """
         density = self.density(step)
         if density is None or not self.allow_dense:
             return False
-        return is_dense_cheaper(density, world_size, self.codec.entry_bytes)
+        where = in_nodes_of(1, 0, world_size) if placement is None else placement
+        return is_dense_cheaper(exchange or self.exchange, density, self.codec.entry_bytes, where)
 
     def density(self, step: int) -> float | None:
         """The density asked for at a tensor's step; None where the method decides by itself."""

@@ -1,15 +1,17 @@
 """The walk of one tensor through one step, in its only place:
 
 memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
+
+Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move memory.update behind
+themselves; those that sum before they select (``sums_first``) start the walk with the sum.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -22,37 +24,60 @@ from .randomness import generator
 from .selectors._aim import Miss
 from .selectors._base import Context, Found, Selector
 
+Part = tuple[slice, Union[np.ndarray, Selection]]
+"""A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
+
 
 class TensorState:
-    """What is kept of one tensor between its steps: memory, what its selector was left with, completed steps.
+    """What is kept of one tensor between its steps: memory, what selector and exchange were left with, completed steps.
 
     A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
+
+    Attributes
+    ----------
+    part : the entries that this rank keeps back for; all, but for exchanges that sum before they select
+    exchange_memo : the same on all ranks
     """
 
-    def __init__(self, spec: TensorSpec, configuration: Configuration) -> None:
+    def __init__(self, spec: TensorSpec, configuration: Configuration, part: slice | None = None) -> None:
         self.spec = spec
-        self.memory: Any = configuration.memory.create(spec, rollback=configuration.rollback)
+        self.part = slice(0, spec.numel) if part is None else part
+        kept = spec if part is None else replace(spec, shape=(part.stop - part.start,))
+        self.memory: Any = configuration.memory.create(kept, rollback=configuration.rollback)
         self.threshold: float | None = None
         self.memo: Any = None
+        self.exchange_memo: Any = None
         self.steps = 0
         self._new: tuple[float | None, Any] = (None, None)
+        self._new_exchange_memo: Any = None
+        self._returned: Selection | None = None
 
     def note(self, threshold: float | None, memo: Any) -> None:
         """What the selector's next step is to start from, once this one is good."""
         self._new = (threshold, memo)
 
-    def restore(self, steps: int, threshold: float | None, memo: Any) -> None:
+    def note_exchange(self, returned: Selection | None, memo: Any) -> None:
+        """What is to be kept back besides, and what the next exchange is told, once this step is good."""
+        self._returned, self._new_exchange_memo = returned, memo
+
+    def restore(self, steps: int, threshold: float | None, memo: Any, exchange_memo: Any = None) -> None:
         """Go on from a checkpoint."""
         self.steps, self.threshold, self.memo = steps, threshold, memo
+        self.exchange_memo = self._new_exchange_memo = exchange_memo
 
     def commit(self) -> None:
         self.memory.commit()
+        residual = self.memory.arrays().get("residual")
+        if self._returned is not None and residual is not None:
+            residual[self._returned.indices] += self._returned.values
         self.threshold, self.memo = self._new
+        self._returned, self.exchange_memo = None, self._new_exchange_memo
         self.steps += 1
 
     def roll_back(self) -> None:
         self.memory.roll_back()
         self._new = (self.threshold, self.memo)
+        self._returned, self._new_exchange_memo = None, self.exchange_memo
 
 
 @dataclass(frozen=True)
@@ -61,11 +86,12 @@ class Outgoing:
 
     Attributes
     ----------
-    frame : uint8, the encoded selection; None on a dense step
+    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes by itself
     dense : all that was accumulated, flat; None on a sparse step
     entries : how many entries are sent
-    norm : L2 norm of the residual, 0 unless telemetry is on
-    found : how the selection was come by; None on a dense step
+    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is known only later
+    found : how the selection was come by; None on a dense step, and where another rank selects
+    accumulated : what was selected from, until the exchange is over; or, where the exchange sums first, the gradient
     """
 
     frame: np.ndarray | None
@@ -73,6 +99,7 @@ class Outgoing:
     entries: int
     norm: float
     found: Found | None
+    accumulated: np.ndarray | None = None
 
 
 class Pipeline:
@@ -81,18 +108,35 @@ class Pipeline:
     def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
         self.configuration = configuration
         self.kernels = kernels
+        self.exchange = configuration.exchange
 
-    def send(self, state: TensorState, gradient: np.ndarray, rank: int, world_size: int, *, dense: bool) -> Outgoing:
+    def send(
+        self,
+        state: TensorState,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        *,
+        dense: bool,
+        is_summed: bool = False,
+    ) -> Outgoing:
         """This rank's half: take the gradient in, give out what is sent.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
+        is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
         """
-        selector = None if dense else self._selector(state)
-        aim = selector.aim(state.spec.numel, state.threshold, state.memo) if selector is not None else None
+        if self.exchange.sums_first and not is_summed:
+            return self._send_whole(state, gradient, world_size, dense)
+        selector = None if dense else self.selector(state)
+        selects = selector is not None and self.exchange.selects_on(rank, world_size, state.steps, selector)
+        aim = selector.aim(gradient.size, state.threshold, state.memo) if selector is not None and selects else None
         accumulated = self._accumulate(state, gradient, world_size, aim)
         if selector is None:
             state.note(None, state.memo)
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
+        if not selects:
+            vector = accumulated.vector
+            return Outgoing(None, None, 0, self._norm(vector), None, vector)
         try:
             return self._send_selection(state, selector, aim, accumulated, gradient, rank)
         except Exception:
@@ -128,15 +172,17 @@ class Pipeline:
     ) -> Outgoing:
         codec = self.configuration.codec
         found = self._find(state, selector, aim, accumulated, gradient, rank)
-        frame = codec.encode(found.selection)
+        state.note(found.threshold, found.memo)
         is_exact = codec.is_exact and not selector.changes_values
-        if found.is_one_pass and not is_exact:
+        if found.is_one_pass and (self.exchange.settles_later or not is_exact):
             self.kernels.restore(accumulated.vector, found.selection)
+        if self.exchange.settles_later:
+            vector = accumulated.vector
+            return Outgoing(None, None, found.selection.count, self._norm(vector), found, vector)
+        frame = codec.encode(found.selection)
         sent = found.selection if codec.is_exact else codec.decode(frame)
         state.memory.update(sent, is_exact, self.kernels, is_taken=found.is_one_pass and is_exact)
-        state.note(found.threshold, found.memo)
-        norm = float(np.linalg.norm(accumulated.vector)) if self.configuration.telemetry else 0.0
-        return Outgoing(frame, None, found.selection.count, norm, found)
+        return Outgoing(frame, None, found.selection.count, self._norm(accumulated.vector), found)
 
     def _find(
         self,
@@ -164,7 +210,31 @@ class Pipeline:
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, dataclasses.replace(context, miss=miss))
 
-    def _selector(self, state: TensorState) -> Selector:
+    def _norm(self, x: np.ndarray) -> float:
+        return float(np.linalg.norm(x)) if self.configuration.telemetry else 0.0
+
+    def _send_whole(self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool) -> Outgoing:
+        """What goes to where it is summed; on a dense step, with what this rank keeps back of its part."""
+        _check_finite(self.kernels.moments(gradient), gradient, state.spec)
+        whole = gradient.copy()
+        if not dense:
+            return Outgoing(None, None, 0, 0.0, None, whole)
+        state.memory.compensate(gradient[state.part], self.kernels, world_size)
+        whole[state.part] = state.memory.take_all()
+        state.note(None, state.memo)
+        return Outgoing(None, whole, state.spec.numel, 0.0, None)
+
+    def settle(self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Any) -> None:
+        """After an exchange that settles later: keep back what did not leave.
+
+        left : of this rank's own entries, with the values that were accumulated (or the selector's, where it changes them)
+        """
+        if left is not None:
+            state.memory.update(left, not self.selector(state).changes_values, self.kernels)
+        state.note_exchange(returned, memo)
+
+    def selector(self, state: TensorState) -> Selector:
+        """The selector, at the density of a tensor's step."""
         selector: Selector = self.configuration.selector
         density = self.configuration.density(state.steps)
         return selector if density is None else selector.at_density(density)
@@ -190,22 +260,24 @@ class Pipeline:
             spec=state.spec,
         )
 
-    def receive(self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray) -> None:
-        """The other half: out = factor * (sum of all ranks' selections), in the order given, which is rank order.
+    def receive(self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray) -> None:
+        """The other half: out = factor * (sum of the parts), in the order given, which is the same on all ranks.
 
-        out : flat, of the accumulator's dtype; untouched if a frame is not good
+        parts : the range of the tensor that each is of, and an encoded selection or one as it is
+        out : flat, of the accumulator's dtype; untouched if a part is not good
         """
-        parts = []
-        for frame in frames:
-            selection = self.configuration.codec.decode(frame)
-            if selection.numel != spec.numel or selection.values.dtype != out.dtype:
+        arrived = []
+        for place, sent in parts:
+            selection = sent if isinstance(sent, Selection) else self.configuration.codec.decode(sent)
+            if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
                 raise CorruptPayload(
-                    f"tensor {spec.key!r} has {spec.numel} entries of {out.dtype}; a payload for it is for "
+                    f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "
                     f"{selection.numel} of {selection.values.dtype}"
                 )
+            indices = selection.indices + np.uint32(place.start) if place.start else selection.indices
             values = selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
-            parts.append(Selection(selection.indices, values, spec.numel))
-        self.kernels.assemble(out, parts)
+            arrived.append(Selection(indices, values, spec.numel))
+        self.kernels.assemble(out, arrived)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

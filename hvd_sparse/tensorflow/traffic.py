@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.collective import Collective
+from ..core.collective import AllToAll, Collective, Request
 from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
 from ..errors import UnknownGradient
@@ -49,22 +49,21 @@ class Traffic:
         """A tensor that is sent at every step of some graph; known when it is traced."""
         self._traced.add(spec.key)
 
-    def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
-        """The array to allreduce, the ticket's number, and the first array that the exchange wants moved.
+    def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
+        """The array to allreduce, the ticket's number, and the first array that the exchange wants moved, with splits.
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
         rank, world_size = self._collective.rank, self._collective.world_size
         wire, ticket = self._compress(gradient, _as_bytes(token), rank, world_size)
         bucket = ticket.bucket or BucketRun(-1, ())
-        message = self._step.message(bucket, ticket.run, rank)
-        conversation = self._step.configuration.exchange.run(message, rank, world_size)
-        array = next(conversation).array
+        conversation = self._step.converse(bucket, ticket.run, rank, world_size)
+        array, splits = _moved(next(conversation))
         number = next(self._numbers)
         self._under_way[number] = (ticket, conversation)
         ticket.run.sends += 1
         self._count_dense(ticket.run)
-        return wire, np.int64(number), array
+        return wire, np.int64(number), array, splits
 
     def _compress(self, gradient: np.ndarray, token: bytes, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         position = self._tokens.get(token)
@@ -76,10 +75,9 @@ class Traffic:
         )
         return self._step.poison(error, f"of {gradient.size} entries", gradient.dtype, rank, world_size)
 
-    def advance(self, number: np.int64, received: np.ndarray) -> np.ndarray:
-        """The next array that the exchange wants moved."""
-        array: np.ndarray = self._under_way[int(number)][1].send(received).array
-        return array
+    def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The next array that the exchange wants moved, with splits."""
+        return _moved(self._under_way[int(number)][1].send(received))
 
     def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """The reduced gradient, flat; on any error the step is taken back before it is raised."""
@@ -89,8 +87,8 @@ class Traffic:
             if run.failure is not None:
                 raise run.failure
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
-            messages = _finish(conversation, received)
-            self._step.receive(ticket.bucket or BucketRun(-1, ()), messages)
+            arrivals = _finish(conversation, received)
+            self._step.receive(ticket.bucket or BucketRun(-1, ()), arrivals)
             return self._step.result(ticket, reduced, parameter)
         except Exception as error:
             run.failure = run.failure or error
@@ -119,6 +117,12 @@ class Traffic:
 def _as_bytes(token: Any) -> bytes:
     """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
+
+
+def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
+    """What an operation of the graph is fed: an array, and the splits of those that are split."""
+    splits = request.splits if isinstance(request, AllToAll) else np.empty(0)
+    return request.array, splits.astype(np.int32, copy=False)
 
 
 def _finish(conversation: Any, received: np.ndarray) -> Any:

@@ -90,7 +90,7 @@ class TorchCompressor(Compressor):
     def _shake_hands(self) -> None:
         check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
         collective = self._driver.collective
-        document = describe_rank(self.configuration, self.step.specs, self.name)
+        document = describe_rank(self.configuration, self.step.specs, self.name, self.step.placement)
         Conversation(handshake(document, collective.world_size), collective, self.handshake_name).finish(
             self.configuration.timeout_s
         )
