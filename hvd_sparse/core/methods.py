@@ -10,6 +10,7 @@ from typing import Any
 from .configuration import Configuration
 from .exchanges.gtopk import GTopK
 from .exchanges.oktopk import OkTopK
+from .memories.error_feedback import ErrorFeedback
 from .memories.low_pass import LowPass
 from .memories.momentum_correction import MomentumCorrection
 from .selectors.adacomp import AdaComp
@@ -172,8 +173,9 @@ class Methods:
         chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass, instead of the top k
         """
         selector = ChunkMax(density) if chunk_wise else TopK(density)
+        memory = ErrorFeedback() if beta == 1 else LowPass(beta)
         options.setdefault("exchange", "shared_index")
-        return cls.build(params, selector=selector, memory=LowPass(beta), **options)
+        return cls.build(params, selector=selector, memory=memory, **options)
 
     @classmethod
     def gtopk(cls, params: Any, *, density: float, conserving: bool = True, **options: Any) -> Any:

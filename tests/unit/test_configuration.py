@@ -161,6 +161,10 @@ SPECIAL = {
         "memory": {"id": "momentum_correction", "momentum": 0.9},
     },
     "redsync": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
+    "scalecom": {"selector": {"id": "topk", "density": 0.1}, "exchange": "shared_index"},
+    "gtopk": {"selector": {"id": "topk", "density": 0.1}, "exchange": "gtopk"},
+    "oktopk": {"selector": {"id": "reused_threshold", "density": 0.1}, "exchange": "oktopk"},
+    "chunked": {"exchange": "shared_index"},
     "strom": {"selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True}},
     "terngrad": {"memory": "none"},
 }

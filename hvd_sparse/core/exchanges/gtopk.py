@@ -106,13 +106,13 @@ class _Branch:
     """One tensor at one rank: the entries that are left of what came together here, and those that were cut."""
 
     def __init__(self, parcel: Parcel, item: Item) -> None:
-        self._codec = parcel.pipeline.configuration.codec
+        self._codec, self._kernels = parcel.pipeline.configuration.codec, parcel.pipeline.kernels
         self._item = item
         self._held = self._cut = Selection.empty(item.spec.numel, item.spec.accumulator)
         self._hold(item.selection)
 
     def _hold(self, total: Selection) -> None:
-        self._held = largest_of(total, self._item.count)
+        self._held = largest_of(total, self._item.count, self._kernels)
         self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
 
     def take_in(self, frame: np.ndarray) -> None:

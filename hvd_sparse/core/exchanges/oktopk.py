@@ -149,7 +149,7 @@ class _Plan:
             kept = self._kernels.take_largest(total, self._most)
         else:
             kept = self._kernels.take_at_least(total, self._threshold)
-            kept = largest_of(kept, self._most) if kept.count > self._most else kept
+            kept = largest_of(kept, self._most, self._kernels) if kept.count > self._most else kept
         return self._pass_on(kept, region)
 
     def finish(self, messages: list[Message]) -> Arrival:
@@ -157,7 +157,7 @@ class _Plan:
         numel = self._item.spec.numel
         applied = join(list(self._regions(messages)), numel, self._item.spec.accumulator)
         if self.is_exact_step:
-            applied = largest_of(applied, self._item.count)
+            applied = largest_of(applied, self._item.count, self._kernels)
         left = restrict(self._item.selection, applied.indices)
         returned = None if self._codec.is_exact else restrict(self._rounding, applied.indices)
         return Arrival(((slice(0, numel), applied),), left, returned, self._memo(applied))
