@@ -33,6 +33,10 @@ class UnsupportedEngine(SparseError, RuntimeError):
     """An engine that is not installed, or lacks what was asked of it."""
 
 
+class NotInstalled(SparseError, ImportError):
+    """Something optional that is not here; the message says how to get it."""
+
+
 class UnsupportedReduction(SparseError, RuntimeError):
     """Horovod reduced by something else than Sum or Average, or over another process set."""
 
