@@ -28,7 +28,8 @@ class SharedIndex(Exchange):
     """Let one rank select, and sum the values that all ranks have there.
 
         leader of a step: step mod N
-        received a rank:  4 k bytes of indices, 2 (N - 1) / N * 4 k bytes of values: whatever the number of ranks N
+        received a rank:  4 k bytes of indices, but by the leader, and 2 (N - 1) / N * 4 k bytes of values:
+                          12 k (N - 1) / N on average, whatever the number of ranks N
 
     Selectors whose indices all ranks find alike need no leader and send no index: ``random_k`` with ``shared_seed``
     draws them, ``chunked`` finds them from norms that are summed over the ranks first.
@@ -59,7 +60,7 @@ class SharedIndex(Exchange):
         return selector.has_shared_indices or rank == step % world_size
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        return (INDEX_BYTES + 2 * ring(placement) * VALUE_BYTES) * density
+        return ring(placement) * (INDEX_BYTES + 2 * VALUE_BYTES) * density
 
     def run(self, parcel: Parcel) -> Conversation:
         leaders = {p: item.state.steps % parcel.world_size for p, item in parcel.items.items()}
