@@ -40,7 +40,8 @@ class StepRun:
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
-    sends: int = 0
+    received: set[int] = field(default_factory=set)
+    is_raising: bool = False
     is_closed: bool = False
     failure: Exception | None = None
 

@@ -15,7 +15,7 @@ from ..core.step import Step
 from ..errors import UnknownGradient
 from ..types import TensorSpec
 
-LONGEST_WAIT_S = 2.0
+LONGEST_WAIT_S = 5.0
 """After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
 
 
@@ -61,7 +61,6 @@ class Traffic:
         array, splits = _moved(next(conversation))
         number = next(self._numbers)
         self._under_way[number] = (ticket, conversation)
-        ticket.run.sends += 1
         self._count_dense(ticket.run)
         return wire, np.int64(number), array, splits
 
@@ -80,9 +79,17 @@ class Traffic:
         return _moved(self._under_way[int(number)][1].send(received))
 
     def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """The reduced gradient, flat; on any error the step is taken back before it is raised."""
+        """The reduced gradient, flat; on any error the step is taken back before it is raised.
+
+        Of a step that has failed already, and whose failure is about to be raised, zeros, which nobody will see: only one
+        thread is kept waiting until the step's other exchanges are through.
+        """
         ticket, conversation = self._under_way.pop(int(number))
         run = ticket.run
+        run.received.add(int(number))
+        if run.is_raising and ticket.position is not None:
+            spec = self._step.specs[ticket.position]
+            return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
@@ -91,9 +98,10 @@ class Traffic:
             self._step.receive(ticket.bucket or BucketRun(-1, ()), arrivals)
             return self._step.result(ticket, reduced, parameter)
         except Exception as error:
-            run.failure = run.failure or error
-            self._wait_for_sends(run)
+            run.is_raising, run.failure = True, run.failure or error
+            self._wait_for_others(run)
             self._step.fail(run, error)
+            run.is_raising = False
             raise
 
     def finish_dense(self, token: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
@@ -101,11 +109,11 @@ class Traffic:
         ticket = self._step.enter_dense(self._tokens[_as_bytes(token)])
         return self._step.finish_dense(ticket, reduced, parameter)
 
-    def _wait_for_sends(self, run: StepRun) -> None:
-        """Let the step's other tensors be sent: once this one has raised, TensorFlow drops what it has not begun, and
-        the other ranks would wait for it."""
+    def _wait_for_others(self, run: StepRun) -> None:
+        """Let the step's other tensors go through all phases: once this one has raised, TensorFlow drops what it has
+        not begun, and the other ranks would wait for it."""
         deadline = time.monotonic() + LONGEST_WAIT_S
-        while run.sends < len(self._traced) and time.monotonic() < deadline:
+        while len(run.received) < len(self._traced) and time.monotonic() < deadline:
             time.sleep(0.001)
 
     def _count_dense(self, run: StepRun) -> None:
