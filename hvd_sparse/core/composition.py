@@ -40,6 +40,11 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
         raise InvalidOption(
             f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no say: leave out the codec"
         )
+    if exchange.sums_again and getattr(memory, "residual", "float32") != "float32":
+        raise InvalidOption(
+            f"exchange {exchange.id} gives entries back to the residual after it was written, and a residual in "
+            f"{memory.residual} is rounded then: use memory='error_feedback' in float32"
+        )
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
             f"exchange {exchange.id} sums gradients before they meet the residual, and memory {memory.id} makes something "

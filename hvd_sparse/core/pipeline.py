@@ -9,6 +9,7 @@ themselves; those that sum before they select (``sums_first``) start the walk wi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Union
@@ -215,10 +216,12 @@ class Pipeline:
 
     def _send_whole(self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool) -> Outgoing:
         """What goes to where it is summed; on a dense step, with what this rank keeps back of its part."""
-        _check_finite(self.kernels.moments(gradient), gradient, state.spec)
+        if not self.kernels.moments(gradient).is_finite:
+            raise _not_finite(gradient, state.spec)
         whole = gradient.copy()
         if not dense:
             return Outgoing(None, None, 0, 0.0, None, whole)
+        state.memory.step = state.steps
         state.memory.compensate(gradient[state.part], self.kernels, world_size)
         whole[state.part] = state.memory.take_all()
         state.note(None, state.memo)
