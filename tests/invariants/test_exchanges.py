@@ -300,8 +300,8 @@ def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
     configuration = configured(exchange, density=0.01)
     formula = EXCHANGES.create(exchange).inbound(0.01, 8.0, in_nodes_of(1, 0, world_size)) * 64_000
     measured = wire_bytes(configuration, world_size)
-    slack = {"oktopk": 2.0}.get(exchange, 1.0)
-    assert formula * 0.9 <= measured <= slack * formula + 4 * world_size * HEADERS
+    least = {"oktopk": 2 / 3}.get(exchange, 1.0)  # its formula is a bound: slack is not always taken
+    assert formula * 0.9 * least <= measured <= formula + 4 * world_size * HEADERS
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8, 16, 32])

@@ -78,7 +78,7 @@ class OkTopK(Exchange):
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         inside = (placement.world_size // placement.node_count - 1) / placement.world_size
         ranks = placement.world_size / placement.node_count
-        return (ranks * (ring(placement) - inside) + ring(placement)) * density * entry_bytes
+        return (ranks * (ring(placement) - inside) + self.slack * ring(placement)) * density * entry_bytes
 
     def run(self, parcel: Parcel) -> Conversation:
         plans: dict[int, _Plan] = {}
