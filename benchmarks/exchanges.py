@@ -227,7 +227,7 @@ def page(lines: list[Line], chosen: list[dict[str, Any]]) -> str:
             "`hvd-sparse bench exchanges` makes this page. Ranks are threads; every byte that passes a rank's network in the",
             "exchange's collectives is counted, headers and checksums included (`LocalWorld.wire_received`): allgather and",
             "allreduce as rings, alltoall straight. Top-k, 8 bytes an entry, eight steps from a cold start. Gradients are",
-            'Laplace noise, half of it shared by all ranks. *formula* is `Exchange.inbound`, which `exchange="auto"` and `allow_dense`',
+            "Laplace noise, half of it shared by all ranks. *formula* is `Exchange.inbound`, which `auto` and `allow_dense`",
             "decide by; of `hierarchical` only what passes between nodes is counted. *applied* is the part of the entries",
             "that the optimizer is given.",
             "",
