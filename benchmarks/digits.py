@@ -28,7 +28,7 @@ from hvd_sparse.types import TensorSpec
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-RANKS, HIDDEN, BATCH, RATE, MOMENTUM = 4, 256, 32, 0.1, 0.0
+RANKS, HIDDEN, BATCH, RATE = 4, 256, 32, 0.3
 DENSITY = 0.01
 _TOPK = {"id": "topk", "density": DENSITY}
 _SHARED_DRAWS = {"id": "random_k", "density": 0.05, "shared_seed": True}

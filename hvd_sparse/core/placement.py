@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+
+def is_elastic() -> bool:
+    """Whether Horovod may start ranks anew, in other places."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 @dataclass(frozen=True)

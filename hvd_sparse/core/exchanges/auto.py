@@ -10,7 +10,7 @@ from ...errors import InvalidOption
 from ...registry import EXCHANGES
 from ..composition import check_exchange
 from ..counts import check_number, check_whole
-from ..placement import Placement, in_nodes_of
+from ..placement import Placement, in_nodes_of, is_elastic
 from ._base import Conversation, Exchange
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Auto(Exchange):
                 continue
             exchange: Exchange = EXCHANGES.create(id)
             divides = placement.node_count < placement.world_size
-            if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
+            if (exchange.shares_indices and not is_common) or (exchange.sums_first and (not divides or is_elastic())):
                 continue
             try:
                 check_exchange(exchange, selector, configuration.memory, configuration.codec, configuration.schedule)

@@ -12,7 +12,7 @@ from ...registry import EXCHANGES
 from ..collective import AllGather, AllToAll
 from ..counts import check_whole
 from ..parcel import Arrival, Parcel
-from ..placement import Placement, in_nodes_of
+from ..placement import Placement, in_nodes_of, is_elastic
 from ..selectors._base import Selector
 from ._base import Conversation, Exchange
 from ._entries import read_values, write_values
@@ -27,7 +27,7 @@ class Hierarchical(Exchange):
 
         alltoall    inside a node, every rank gets its part of all gradients and adds them up in rank order
         allgather   every rank selects from its part's sum, and all get all selections
-        received:   inside the node numel (L - 1) / L values a rank; into a node (M - 1) * k entries,
+        received:   inside the node numel (L - 1) / L values a rank; into a node, by a ring, (M - 1 / L) * k entries,
                     with L ranks on each of M nodes
 
     A tensor is divided evenly among a node's ranks, and each keeps the residual of its part alone: a residual takes
@@ -56,6 +56,10 @@ class Hierarchical(Exchange):
             check_whole(self.ranks_per_node, "ranks_per_node of Hierarchical", 1)
 
     def placement(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> Placement | None:
+        if is_elastic():
+            raise InvalidOption(
+                "exchange hierarchical keeps residuals where ranks are, and an elastic run moves them: use another exchange"
+            )
         if self.ranks_per_node is not None:
             return in_nodes_of(self.ranks_per_node, rank, world_size)
         if nodes is None:
@@ -69,7 +73,7 @@ class Hierarchical(Exchange):
         return ("alltoall", "allgather")
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        return (placement.node_count - 1) * density * entry_bytes
+        return (placement.world_size - 1) * placement.node_count / placement.world_size * density * entry_bytes
 
     def run(self, parcel: Parcel) -> Conversation:
         placement = parcel.placement

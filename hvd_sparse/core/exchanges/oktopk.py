@@ -59,7 +59,7 @@ class OkTopK(Exchange):
     period: int = 32
     drift: float = 1.008
     slack: float = 2.0
-    least_entries: int = 64
+    least_entries: int = 4
 
     paper: ClassVar[str | None] = "li2022oktopk"
     settles_later: ClassVar[bool] = True
