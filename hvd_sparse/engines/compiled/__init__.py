@@ -55,8 +55,13 @@ class CompiledKernels:
         return sum(self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut)))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        cut = max(_rounded(threshold, x), np.finfo(x.dtype).smallest_subnormal)  # zeros are never taken
-        return _joined([taken for _, taken in self._take(x, cut, x.size)])
+        cut = _rounded(threshold, x)
+        taken = _joined([taken for _, taken in self._take(x, cut, x.size)])
+        if cut >= np.finfo(x.dtype).smallest_normal:
+            return taken
+        # Zeros are never taken, and are told by their bits: TensorFlow's threads compare subnormal numbers as zeros.
+        kept = np.flatnonzero(taken.values.view(f"u{x.itemsize}") << 1)
+        return Selection(taken.indices[kept], taken.values[kept], taken.numel)
 
     def count_and_take(self, x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
         parts = self._take(x, _rounded(threshold, x), capacity)
