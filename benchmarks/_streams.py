@@ -19,9 +19,9 @@ from rich.progress import Progress
 
 import hvd_sparse.core.selectors
 from benchmarks._models import Task
-from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
 from hvd_sparse.core.pipeline import Outgoing, Pipeline, TensorState
+from hvd_sparse.engines import resolve_engine
 from hvd_sparse.types import TensorSpec
 
 SEED = 20210219
@@ -29,11 +29,11 @@ MIN_NUMEL = 1024
 
 
 class Listener:
-    """One selector on one tensor's gradients, with a residual of its own."""
+    """One selector on one tensor's gradients, with a residual of its own, by the reference kernels or another engine's."""
 
-    def __init__(self, selector: Any, spec: TensorSpec) -> None:
+    def __init__(self, selector: Any, spec: TensorSpec, engine: Any = "numpy") -> None:
         configuration = Configuration.create(selector=selector, min_numel=1, allow_dense=False)
-        self.pipeline = Pipeline(configuration, reference)
+        self.pipeline = Pipeline(configuration, resolve_engine(engine))
         self.state = TensorState(spec, configuration)
 
     def accumulated(self, gradient: np.ndarray) -> np.ndarray:
@@ -49,7 +49,7 @@ class Listener:
     def decode(self, outgoing: Outgoing) -> np.ndarray:
         """What is left of the gradient after the exchange, dense."""
         dense = np.zeros(self.state.spec.numel, self.state.spec.accumulator)
-        self.pipeline.receive(self.state.spec, [outgoing.frame], 1.0, dense)
+        self.pipeline.receive(self.state.spec, [outgoing.frame], 1.0, dense, self.state.steps - 1)
         return dense
 
 

@@ -124,6 +124,18 @@ PAPERS = {
   eprint = {2104.11125},
   archiveprefix = {arXiv}
 }""",
+    "golomb1966run": """@article{golomb1966run,
+  author  = {Golomb, Solomon W.},
+  title   = {Run-length encodings},
+  journal = {IEEE Transactions on Information Theory},
+  volume  = {12}, number = {3}, pages = {399--401}, year = {1966}
+}""",
+    "xu2021deepreduce": """@inproceedings{xu2021deepreduce,
+  author = {Xu, Hang and Kostopoulou, Kelly and Dutta, Aritra and Li, Xin and Ntoulas, Alexandros and Kalnis, Panos},
+  title = {{DeepReduce}: a sparse-tensor communication framework for federated deep learning},
+  booktitle = {Advances in Neural Information Processing Systems 34},
+  year = {2021}
+}""",
     "shi2019gtopk": """@inproceedings{shi2019gtopk,
   author = {Shi, Shaohuai and Wang, Qiang and Zhao, Kaiyong and Tang, Zhenheng and Wang, Yuxin and Huang, Xiang and Chu, Xiaowen},
   title = {A distributed synchronous {SGD} algorithm with global top-k sparsification for low bandwidth networks},

@@ -40,6 +40,17 @@ WIDE = {
     "values": ["0x1.5555555555555p-2", "0x0.0000000000001p-1022"],
 }
 
+HALVES = {"value_type": "float32", "numel": 70_000, "indices": [0, 4, 65_535, 65_536, 69_999]}
+HALVES["values"] = ["0x1.8p+0", "-0x1.0p-3", "0x1.2p+4", "-0x1.fp-9", "0x0.0p+0"]
+STEPS = {"value_type": "float64", "numel": 20, "indices": [3, 4, 19], "values": ["-0x1.fcp+7", "0x1.0p+1", "0x0.0p+0"]}
+SIGNS = {"value_type": "float32", "numel": 21, "indices": [0, 7, 8, 20], "values": ["0x1.8p-3", "-0x1.8p-3"] * 2}
+SPARSE = {"value_type": "float32", "numel": 40_000, "indices": [63, 64, 16_384, 39_999], "values": ["-0x1.8p-3"] * 4}
+ALL_SIGNS = {"value_type": "float64", "numel": 9, "indices": list(range(9)), "values": ["0x1.4p+2"] * 8 + ["-0x1.4p+2"]}
+RUNS = {"value_type": "float32", "numel": 500_000, "indices": [65_534, 131_070, 196_607, 262_143, 499_999]}
+RUNS["values"] = ["0x1.8p+0", "-0x0.0p+0", "0x1.0p-3", "0x0.0p+0", "-0x1.0p-3"]
+CHOSEN = {"value_type": "float32", "numel": 300, "indices": [5, 6, 7, 150, 299], "values": ["0x1.8p+0"] * 5}
+PASSING = {**CHOSEN, "indices": [5, 6, 7, 90, 150, 299], "values": ["0x1.8p+0"] * 3 + ["0x0.0p+0"] + ["0x1.8p+0"] * 2}
+
 FRAMES = {"few": FEW, "none": NONE, "all": ALL, "one_of_one": ONE, "longest_tensor": LONGEST, "float64": WIDE}
 SENT = {"rank": 0, "step": 3, "configuration": 0xDEADBEEF}
 ENTRIES = {**SENT, "frames": {"2": FEW, "7": WIDE}, "error": None}
@@ -47,8 +58,37 @@ DENSE = {**SENT, "rank": 1, "frames": {}, "error": None}
 FAILED = {**SENT, "rank": 2, "frames": {}, "error": "NonFiniteGradient: tensor 'größe': 1 of 9 entries"}
 MESSAGES = {"one_rank": [ENTRIES], "three_ranks": [ENTRIES, DENSE, FAILED]}
 
+EXACT = {"few": FEW, "none": NONE, "all": ALL, "float64": WIDE}
+SIGNED = {"some": SIGNS, "sparse": SPARSE, "all": ALL_SIGNS, "none": NONE}
+OF_CODECS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "block16.float32": ({"id": "block16", "values": "float32"}, EXACT),
+    "block16.float16": ({"id": "block16", "values": "float16"}, {"few": HALVES}),
+    "block16.bfloat16": ("block16", {"few": HALVES}),
+    "block16.int8": ({"id": "block16", "values": "int8"}, {"few": STEPS}),
+    "golomb.float32": ({"id": "golomb", "values": "float32"}, {**EXACT, "longest_tensor": LONGEST}),
+    "golomb.bfloat16": ("golomb", {"few": HALVES}),
+    "golomb.int8": ({"id": "golomb", "values": "int8"}, {"few": STEPS}),
+    "run16": ("run16", {**EXACT, "long_runs": RUNS}),
+    "bitmap": ("bitmap", EXACT),
+    "bitmap.float16": ({"id": "bitmap", "values": "float16"}, {"few": {**HALVES, "numel": 70_001}}),
+    "dense": ("dense", EXACT),
+    "dense.int8": ({"id": "dense", "values": "int8"}, {"few": STEPS}),
+    "ternary": ("ternary", SIGNED),
+    "sign_index": ("sign_index", SIGNED),
+    "sign_mean": ("sign_mean", SIGNED),
+    "one_bit": ("one_bit", {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}}),
+    "two_bit": ("two_bit", {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}}),
+    "bloom": ("bloom", EXACT),
+}
+
 PAYLOADS: dict[str, dict[str, Any]] = {
     **{f"index_value.{name}": {"kind": "frame", "codec": "index_value", "content": c} for name, c in FRAMES.items()},
+    **{
+        f"{name}.{case}": {"kind": "frame", "codec": codec, "content": content}
+        for name, (codec, contents) in OF_CODECS.items()
+        for case, content in contents.items()
+    },
+    "bloom.filtered": {"kind": "frame", "codec": "bloom", "given": CHOSEN, "content": PASSING},
     **{f"messages.{name}": {"kind": "messages", "codec": "index_value", "content": c} for name, c in MESSAGES.items()},
 }
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ..errors import SparseError
 from ..version import __version__
-from . import bench, cite, doctor, parts
+from . import bench, cite, doctor, launch, parts
 
-COMMANDS = (parts, cite, doctor, bench)
+COMMANDS = (parts, cite, doctor, launch, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

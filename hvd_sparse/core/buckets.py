@@ -33,7 +33,8 @@ def merge_small(
     density = configuration.density(0) or UNKNOWN_DENSITY
     for (position,) in reversed(one_per_tensor(specs, configuration)):
         members.append(position)
-        filled += count_from_density(specs[position].numel, density) * configuration.codec.entry_bytes
+        numel = specs[position].numel
+        filled += count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
         if filled >= bucket_bytes:
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0

@@ -9,8 +9,9 @@ from ..errors import InvalidOption
 
 def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
     """InvalidOption for parts that would silently do something else than their papers say."""
-    changes = selector.changes_values or not codec.is_exact
-    if changes and not memory.keeps_rounding and not selector.is_unbiased:
+    is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
+    is_biased = selector.changes_values and not selector.is_unbiased
+    if (is_rounded or is_biased) and not memory.keeps_rounding:
         raise InvalidOption(
             f"{selector.id} with {codec.id} sends other values than were accumulated, and memory {memory.id} forgets the "
             "difference at every step: use memory='error_feedback'"
@@ -39,6 +40,11 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
     if exchange.shares_indices and not codec.is_exact:
         raise InvalidOption(
             f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no say: leave out the codec"
+        )
+    if exchange.sums_again and not codec.keeps_indices:
+        raise InvalidOption(
+            f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds indices that nobody sent: "
+            "use codec='index_value' or 'golomb'"
         )
     if exchange.sums_again and getattr(memory, "residual", "float32") != "float32":
         raise InvalidOption(

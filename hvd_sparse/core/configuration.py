@@ -126,7 +126,7 @@ class Configuration:
         if density is None or not self.allow_dense:
             return False
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
-        return is_dense_cheaper(exchange or self.exchange, density, self.codec.entry_bytes, where)
+        return is_dense_cheaper(exchange or self.exchange, density, self.codec.entry_bytes(spec.numel, density), where)
 
     def density(self, step: int) -> float | None:
         """The density asked for at a tensor's step; None where the method decides by itself."""

@@ -10,12 +10,12 @@
     16      4         configuration: CRC-32 of the configuration's digest
     20      4         members
     24      8         bytes of the whole message
-    32      4*members position of every member among the registered tensors, plus 2**31 where it has no frame here
+    32      4*members position of every member among the registered tensors, ascending, plus 2**31 where it has no frame here
     ...     4         CRC-32 of everything before
     ...               kind 0: the members' frames, one after the other (``codecs._frame``); a tensor that goes
                       dense in this step is no member, and one may be a member without a frame in exchanges of
                       several phases
-                      kind 1: CRC-32 (4 bytes) of the text, then the text in UTF-8
+                      kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
 An allgather or alltoall joins the messages of ranks without saying where one ends: each says so itself.
 """
@@ -93,7 +93,7 @@ def write_message(
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
     """uint8: a message that says why this rank has no entries."""
-    words = text.encode()[:ERROR_TEXT_LIMIT]
+    words = text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()  # cut between letters
     body = _CRC.pack(crc32(words)) + words
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
 
@@ -140,13 +140,17 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(f"a message announces {total} bytes for {members} members and {buffer.size} are there")
     head = buffer[:head_bytes].tobytes()
+    if head[5:8] != b"\0\0\0" or (kind == ERROR and members):
+        raise CorruptPayload("a message's header has values that no rank writes")
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size).tolist()
+    positions = tuple(position % WITHOUT_FRAME for position in flagged)
+    if any(a >= b for a, b in zip(positions, positions[1:])):
+        raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
     if kind == ERROR:
         return Message(rank, step, configuration, (), (), _read_error(body)), total
-    positions = tuple(position % WITHOUT_FRAME for position in flagged)
     framed = tuple(position for position in flagged if position < WITHOUT_FRAME)
     frames = _split_frames(body, len(framed))
     return Message(rank, step, configuration, positions, frames, None, framed), total
@@ -156,7 +160,12 @@ def _read_error(body: np.ndarray) -> str:
     words = body[_CRC.size :].tobytes()
     if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != crc32(words):
         raise CorruptPayload("an error message's checksum does not match its text: altered on its way")
-    return words.decode(errors="replace")
+    if len(words) > ERROR_TEXT_LIMIT:
+        raise CorruptPayload(f"an error message of {len(words)} bytes is longer than any that is written")
+    try:
+        return words.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptPayload(f"an error message is no UTF-8: {error}") from None
 
 
 def _split_frames(body: np.ndarray, members: int) -> tuple[np.ndarray, ...]:

@@ -38,6 +38,8 @@ class Methods:
 
     Options that every method takes
     -------------------------------
+    codec="index_value" : as which bytes the entries travel; methods whose paper has a wire of its own take that:
+        adacomp "ternary", ef_sign "one_bit", stc "sign_mean", strom "sign_index", terngrad "two_bit"
     min_numel=1024 : tensors with fewer entries go dense
     compress_1d=False : also compress tensors of one dimension (biases, norms), which else go dense
     process_set=hvd.global_process_set : the one given to Horovod
@@ -132,7 +134,8 @@ class Methods:
 
         optimizer : an SGD, out of which momentum, Nesterov and weight decay are taken and applied here instead; without
             it, ``momentum`` and the others hold, and the optimizer must have none of its own
-        The others as in ``DgcSampled`` and ``MomentumCorrection``; ``schedule`` takes the warm-up.
+        The others as in ``DgcSampled`` and ``MomentumCorrection``; ``schedule`` takes the warm-up.  The entries travel as
+        in the authors' later code, as indices and values; ``codec="run16"`` is the paper's wire.
         """
         if optimizer is not None:
             momentum, nesterov, weight_decay = cls._take_momentum(optimizer)
@@ -154,6 +157,7 @@ class Methods:
     @classmethod
     def adacomp(cls, params: Any, *, bin_length: int | None = None, **options: Any) -> Any:
         """AdaComp: the entries that could become their bin's largest, as signs.  Paper: chen2018adacomp."""
+        options.setdefault("codec", "ternary")
         return cls.build(params, selector=AdaComp(bin_length), **options)
 
     @classmethod
@@ -213,23 +217,27 @@ class Methods:
     @classmethod
     def strom(cls, params: Any, *, threshold: float, max_density: float = 0.1, **options: Any) -> Any:
         """Signs of what exceeds a fixed threshold; the remainder stays.  Paper: strom2015scalable."""
+        options.setdefault("codec", "sign_index")
         selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
         return cls.build(params, selector=selector, **options)
 
     @classmethod
     def stc(cls, params: Any, *, density: float, **options: Any) -> Any:
         """Sparse ternary compression: the signs of the top k, and their mean magnitude.  Paper: sattler2019stc."""
+        options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
 
     @classmethod
     def ef_sign(cls, params: Any, **options: Any) -> Any:
         """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error."""
+        options.setdefault("codec", "one_bit")
         return cls.build(params, selector=EfSign(), **options)
 
     @classmethod
     def terngrad(cls, params: Any, *, clip: float | None = 2.5, seed: int = 0, **options: Any) -> Any:
         """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad."""
         options.setdefault("memory", "none")
+        options.setdefault("codec", "two_bit")
         return cls.build(params, selector=TernGrad(clip, seed=seed), **options)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import CorruptPayload, PeerFailure, RankMismatch
 from ..types import Selection, TensorSpec
+from .codecs._base import Codec
 from .counts import count_from_density
 from .message import Message, split_messages_of, write_error, write_message
 from .pipeline import Outgoing, Part, Pipeline, TensorState
@@ -53,6 +54,7 @@ class Item:
     ticket : of this step
     selector : at the density of this step
     density : asked for at this step, or None
+    codec : at the density of this step
     """
 
     spec: TensorSpec
@@ -60,6 +62,7 @@ class Item:
     ticket: Ticket
     selector: Selector
     density: float | None
+    codec: Codec
 
     @property
     def outgoing(self) -> Outgoing:

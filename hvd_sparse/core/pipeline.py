@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import CorruptPayload, NonFiniteGradient
 from ..types import Selection, TensorSpec
+from .codecs._base import Codec
 from .configuration import Configuration
 from .kernels import Aim, Kernels, Moments
 from .memories._base import Accumulated
@@ -171,19 +172,24 @@ class Pipeline:
         gradient: np.ndarray,
         rank: int,
     ) -> Outgoing:
-        codec = self.configuration.codec
+        codec = self.codec(state.steps)
         found = self._find(state, selector, aim, accumulated, gradient, rank)
         state.note(found.threshold, found.memo)
-        is_exact = codec.is_exact and not selector.changes_values
-        if found.is_one_pass and (self.exchange.settles_later or not is_exact):
-            self.kernels.restore(accumulated.vector, found.selection)
         if self.exchange.settles_later:
             vector = accumulated.vector
+            if found.is_one_pass:
+                self.kernels.restore(vector, found.selection)
             return Outgoing(None, None, found.selection.count, self._norm(vector), found, vector)
-        frame = codec.encode(found.selection)
-        sent = found.selection if codec.is_exact else codec.decode(frame)
-        state.memory.update(sent, is_exact, self.kernels, is_taken=found.is_one_pass and is_exact)
-        return Outgoing(frame, None, found.selection.count, self._norm(accumulated.vector), found)
+        sent = codec.complete(found.selection, accumulated.vector)
+        frame = codec.encode(sent)
+        is_exact = codec.is_exact and not selector.changes_values
+        is_taken = found.is_one_pass and is_exact and sent is found.selection
+        if found.is_one_pass and not is_taken:
+            self.kernels.restore(accumulated.vector, found.selection)
+        if not codec.is_exact:
+            sent = codec.decode(frame)
+        state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
+        return Outgoing(frame, None, sent.count, self._norm(accumulated.vector), found)
 
     def _find(
         self,
@@ -242,6 +248,12 @@ class Pipeline:
         density = self.configuration.density(state.steps)
         return selector if density is None else selector.at_density(density)
 
+    def codec(self, steps: int) -> Codec:
+        """The codec, at the density of a step."""
+        codec: Codec = self.configuration.codec
+        density = self.configuration.density(steps)
+        return codec if density is None else codec.at_density(density)
+
     def _context(
         self, state: TensorState, selector: Selector, gradient: np.ndarray, moments: Moments | None, rank: int
     ) -> Context:
@@ -263,15 +275,16 @@ class Pipeline:
             spec=state.spec,
         )
 
-    def receive(self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray) -> None:
+    def receive(self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int) -> None:
         """The other half: out = factor * (sum of the parts), in the order given, which is the same on all ranks.
 
         parts : the range of the tensor that each is of, and an encoded selection or one as it is
         out : flat, of the accumulator's dtype; untouched if a part is not good
+        steps : completed steps of the tensor, as when they were sent
         """
-        arrived = []
+        codec, arrived = self.codec(steps), []
         for place, sent in parts:
-            selection = sent if isinstance(sent, Selection) else self.configuration.codec.decode(sent)
+            selection = sent if isinstance(sent, Selection) else codec.decode(sent)
             if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
                 raise CorruptPayload(
                     f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import PeerFailure, RankMismatch
 from ..types import TensorSpec
+from .aligned import aligned_empty
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
 from .checksum import crc32
 from .configuration import Configuration
@@ -178,7 +179,14 @@ class Step:
         assert ticket.position is not None
         state = self.staging.staged(ticket.position)
         density = self.configuration.density(state.steps)
-        return Item(self.specs[ticket.position], state, ticket, self.pipeline.selector(state), density)
+        return Item(
+            self.specs[ticket.position],
+            state,
+            ticket,
+            self.pipeline.selector(state),
+            density,
+            self.pipeline.codec(state.steps),
+        )
 
     def _counted(self, conversation: Conversation) -> Conversation:
         """The same, with its bytes counted."""
@@ -231,8 +239,9 @@ class Step:
         if ticket.outgoing.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
         else:
-            result = np.empty(spec.numel, spec.accumulator) if out is None else out
-            self.pipeline.receive(spec, ticket.bucket.arrivals[ticket.position].parts, report.factor, result)
+            result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
+            parts, steps = ticket.bucket.arrivals[ticket.position].parts, self.staging.steps_of(ticket.position)
+            self.pipeline.receive(spec, parts, report.factor, result, steps)
         with self.staging.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back meanwhile
                 raise ticket.run.failure

@@ -36,10 +36,9 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
 
 def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
     """The gradient's own memory, where it lies as the result will: it has been accumulated and is free."""
-    flat = flatten(gradient, spec)
-    return (
-        flat if flat.ctypes.data == gradient.data_ptr() and gradient.dtype in (torch.float32, torch.float64) else None
-    )
+    if not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
+        return None
+    return flatten(gradient, spec)
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from unittest import mock
 from conformance.codec_checks import check_codec
 from conformance.exchange_checks import check_exchange
 from conformance.fused_checks import check_kernels
+from conformance.fuzzing import check_reader
 from conformance.memory_checks import check_memory
 from conformance.mutants_of_kernels import BROKEN_KERNELS
 from conformance.mutants_of_parts import BROKEN_CODECS, BROKEN_EXCHANGES, BROKEN_MEMORIES
@@ -20,8 +21,11 @@ from conformance.pass_checks import check_passes_on_all
 from conformance.selector_checks import check_selector
 
 from hvd_sparse.core import search
-from hvd_sparse.core.codecs import _frame
+from hvd_sparse.core.codecs import _frame, _gaps, _signs, _values, index_value
+from hvd_sparse.core.codecs.bitmap import Bitmap
+from hvd_sparse.core.codecs.block16 import Block16
 from hvd_sparse.core.codecs.index_value import IndexValue
+from hvd_sparse.core.codecs.sign_index import SignIndex
 from hvd_sparse.core.selectors import ldte_bs
 from hvd_sparse.core.selectors.ldte_bs import LdteBs
 
@@ -53,6 +57,10 @@ def _made(kind: str, check: Callable[[Any], None], broken: dict[str, Any]) -> It
         yield Mutant(kind, name, check, part)
 
 
+def anything_goes(*_: Any) -> None:
+    """A reader that looks and does not mind."""
+
+
 NO_NARROWING = (search.Bracket, "narrow", lambda *_: None)
 
 MUTANTS = (
@@ -73,6 +81,10 @@ MUTANTS = (
     *_made("memory", check_memory, BROKEN_MEMORIES),
     *_made("codec", check_codec, BROKEN_CODECS),
     Mutant("codec", "checksum not looked at", check_codec, IndexValue(), (_frame, "crc32", lambda *_: 0)),
+    Mutant("codec", "NaN let in", check_reader, Block16("float16"), (_values, "need", anything_goes)),
+    Mutant("codec", "padding let in", check_reader, Bitmap(), (_gaps, "need", anything_goes)),
+    Mutant("codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)),
+    Mutant("codec", "any order let in", check_reader, IndexValue(), (index_value, "need_ascending", anything_goes)),
     *_made("exchange", check_exchange, BROKEN_EXCHANGES),
 )
 

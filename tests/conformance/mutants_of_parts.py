@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from hvd_sparse.core.codecs.bitmap import Bitmap
+from hvd_sparse.core.codecs.block16 import Block16
+from hvd_sparse.core.codecs.bloom import Bloom
+from hvd_sparse.core.codecs.golomb import Golomb
 from hvd_sparse.core.codecs.index_value import IndexValue
+from hvd_sparse.core.codecs.sign_mean import SignMean
 from hvd_sparse.core.exchanges.allgather import AllGatherExchange
 from hvd_sparse.core.exchanges.gtopk import GTopK
 from hvd_sparse.core.exchanges.oktopk import OkTopK
@@ -97,7 +104,41 @@ class Halves(IndexValue):
         return super().encode(Selection(selection.indices, selection.values * 0.5, selection.numel))
 
 
-BROKEN_CODECS = {"last entry dropped": DropsLast(), "values halved": Halves()}
+class Unsigned(Block16):
+    def encode(self, selection):
+        return super().encode(Selection(selection.indices, np.abs(selection.values), selection.numel))
+
+
+class Doubles(SignMean):
+    def magnitude(self, magnitudes):
+        return 2 * super().magnitude(magnitudes)
+
+
+class Understates(Bitmap):
+    def body_bytes(self, count, numel, value_bytes=4):
+        return super().body_bytes(count, numel, value_bytes) - 1
+
+
+class NextDoor(Golomb):
+    def decode(self, buffer):
+        selection = super().decode(buffer)
+        return Selection(selection.indices + np.uint32(1), selection.values, selection.numel)
+
+
+class KeepsOthers(Bloom):
+    def complete(self, selection, accumulated):
+        return super().complete(Selection(selection.indices[1:], selection.values[1:], selection.numel), accumulated)
+
+
+BROKEN_CODECS = {
+    "last entry dropped": DropsLast(),
+    "values halved": Halves(),
+    "signs forgotten": Unsigned(),
+    "another magnitude at every turn": Doubles(),
+    "fewer bytes announced than written": Understates(),
+    "indices one too high": NextDoor(),
+    "a member that does not pass": KeepsOthers(),
+}
 
 
 class AnyOrder(AllGatherExchange):

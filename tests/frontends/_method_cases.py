@@ -42,6 +42,22 @@ BUILT: dict[str, dict[str, Any]] = {
     "every_rank_a_node": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 1}},
     "auto": {"selector": _TOPK, "exchange": "auto"},
     "piecewise": {"selector": _TOPK, "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}},
+    **{
+        f"codec_{number}": {"selector": _TOPK, "codec": codec}
+        for number, codec in enumerate(
+            [
+                "block16",
+                {"id": "block16", "values": "float16"},
+                "golomb",
+                {"id": "golomb", "values": "int8"},
+                "run16",
+                "bitmap",
+                "dense",
+                "bloom",
+                {"id": "auto", "values": "float32"},
+            ]
+        )
+    },
 }
 """Options of ``Compression.build`` for the parts that no named method uses."""
 

@@ -67,7 +67,8 @@ def both_messages(name: str, dtype: Any, method: str, **options: Any) -> dict[st
     collective = RecordingCollective()
     specs = compressor.step.specs
     plan = one_per_tensor(specs, compressor.configuration)
-    session = Session(compressor.configuration, specs, collective, buckets=plan)
+    kernels = compressor.step.pipeline.kernels
+    session = Session(compressor.configuration, specs, collective, buckets=plan, kernels=kernels)
     run = tf.function(lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor))
     differences = 0
     for step in range(STEPS):

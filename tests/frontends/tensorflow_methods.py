@@ -31,7 +31,10 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     compressor = compressor_of(Compression, name, variables, name=name, **SPARSE_ONLY)
     compressor.resolve()
     specs = compressor.step.specs
-    session = Session(compressor.configuration, specs, MpiCollective(), buckets=compressor.step.buckets)
+    core = compressor.step
+    session = Session(
+        compressor.configuration, specs, MpiCollective(), buckets=core.buckets, kernels=core.pipeline.kernels
+    )
     run = tf.function(lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor))
     differences, applied = 0, []
     for step in range(STEPS):

@@ -58,7 +58,8 @@ def send_by_horovod(name: str) -> tuple[Any, dict[str, Any]]:
 
 def send_by_mpi(compressor: Any, collective: Any) -> dict[str, Any]:
     step = compressor.step
-    session = Session(compressor.configuration, step.specs, collective, buckets=step.buckets)
+    kernels = step.pipeline.kernels
+    session = Session(compressor.configuration, step.specs, collective, buckets=step.buckets, kernels=kernels)
     for number in range(STEPS):
         reduced = session.reduce(gradients_of(hvd.rank(), number))
     return {key: array.astype(np.float64).ravel()[:50].tolist() for key, array in reduced.items()}

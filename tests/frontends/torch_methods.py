@@ -24,7 +24,10 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     parameters = {f"t{i}": nn.Parameter(torch.zeros(shape)) for i, shape in enumerate(SHAPES)}
     compressor = compressor_of(Compression, name, parameters.items(), name=name, **SPARSE_ONLY)
     optimizer = optimizer_without_motion(parameters, compressor)
-    session = Session(compressor.configuration, compressor.step.specs, MpiCollective(), buckets=compressor.step.buckets)
+    core = compressor.step
+    session = Session(
+        compressor.configuration, core.specs, MpiCollective(), buckets=core.buckets, kernels=core.pipeline.kernels
+    )
     differences, applied = 0, []
     for step in range(STEPS):
         gradients = {key: g.astype(np.float32) for key, g in zip(parameters, gradients_of(hvd.rank(), step))}

@@ -14,6 +14,11 @@ from hvd_sparse.types import Selection
 LETTERS = {"float32": "f", "float64": "d"}
 
 
+def codec_of(entry: dict[str, Any]) -> Any:
+    """The codec of a manifest's entry: an id, or an id with options."""
+    return CODECS.resolve(entry["codec"])
+
+
 def selection_of(content: dict[str, Any]) -> Selection:
     """Values are written in hexadecimal, which is exact."""
     values = [float.fromhex(value) for value in content["values"]]
@@ -32,9 +37,9 @@ def message_of(content: dict[str, Any]) -> decoder.Message:
 
 def write(entry: dict[str, Any]) -> bytes:
     """What the package makes of a manifest's entry."""
-    codec = CODECS.create(entry["codec"])
+    codec = codec_of(entry)
     if entry["kind"] == "frame":
-        return codec.encode(selection_of(entry["content"])).tobytes()
+        return codec.encode(selection_of(entry.get("given", entry["content"]))).tobytes()
     return b"".join(_write_message(codec, content) for content in entry["content"])
 
 

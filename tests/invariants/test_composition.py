@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import cases
+import numpy as np
 import pytest
+from distributions import draw
 
 from hvd_sparse.core.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 
 PAIRS = [(selector, memory) for selector in cases.SELECTORS for memory in cases.MEMORIES]
 
@@ -22,6 +24,34 @@ def test_selectors_and_memories_join_where_their_declarations_allow_it(selector,
             Configuration.create(selector=chosen, memory=kept)
     else:
         assert Configuration.create(selector=chosen, memory=kept).selector == chosen
+
+
+@pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
+@pytest.mark.parametrize("codec", cases.CODECS, ids=str)
+def test_a_codec_that_rounds_needs_a_memory_that_keeps_the_rounding(selector, codec):
+    """Unless it rounds nothing of what this selector sends: signs, by a codec for signs."""
+    chosen, made = selector.create(SELECTORS, density=0.1), codec.create(CODECS)
+    is_exact = made.is_exact or (made.is_exact_for_signs and chosen.changes_values)
+    is_refused = not is_exact or (chosen.changes_values and not chosen.is_unbiased)
+    assert Configuration.create(selector=chosen, codec=made).codec == made
+    if is_refused:
+        with pytest.raises(InvalidOption, match=r"use memory='error_feedback'"):
+            Configuration.create(selector=chosen, codec=made, memory="none")
+    else:
+        assert Configuration.create(selector=chosen, codec=made, memory="none").codec == made
+
+
+@pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
+@pytest.mark.parametrize("codec", [case for case in cases.CODECS if case.create(CODECS).is_exact_for_signs], ids=str)
+def test_selectors_of_signs_are_sent_bit_for_bit_by_codecs_of_signs(selector, codec):
+    """What ``is_exact_for_signs`` declares, for every selector that changes values."""
+    chosen, made = selector.create(SELECTORS, density=0.1), codec.create(CODECS)
+    for dtype in ("float32", "float64"):
+        vector = draw("laplace", 2_000, dtype)
+        selection = chosen.select(vector, rng=np.random.default_rng(0))
+        decoded = made.decode(made.encode(selection))
+        assert decoded.indices.tolist() == selection.indices.tolist()
+        assert not chosen.changes_values or decoded.values.tobytes() == selection.values.tobytes()
 
 
 @pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)

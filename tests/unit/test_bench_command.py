@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -34,3 +35,59 @@ def test_without_the_folder_the_error_says_what_to_install(tmp_path):
     assert run.returncode == 1
     assert f"NotInstalled: benchmarks/_streams.py is not beside {tmp_path / 'hvd_sparse'}: benches need" in run.stderr
     assert "pip install -e" in run.stderr
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """A quick run: what it printed, and the folder that it wrote to."""
+    folder = tmp_path_factory.mktemp("bench")
+    command = [sys.executable, "-m", "hvd_sparse", "bench", "select", "--quick", "--output", str(folder)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr
+    return run.stdout, folder
+
+
+def test_select_prints_every_line_that_it_writes(quick):
+    printed, folder = quick
+    document = json.loads((folder / "selecting.json").read_text())
+    assert document["quick"] is True
+    for line in document["lines"]:
+        assert line["section"] in printed
+        assert line["what"] in printed
+        assert 0 < line["milliseconds"]["low"] <= line["milliseconds"]["median"] <= line["milliseconds"]["high"]
+    assert all(f"{row['selector']}, {row['model']}" in printed for row in document["trainings"])
+
+
+def test_select_judges_what_there_are_goals_for(quick):
+    lines = json.loads((quick[1] / "selecting.json").read_text())["lines"]
+    judged = [line for line in lines if line["goal"] is not None]
+    assert {line["what"] for line in judged} >= {
+        "ldte_bs",
+        "topk",
+        "ldte_bs, rollback",
+        "topk, rollback",
+        "16 payloads",
+    }
+    assert {line["what"] for line in judged} >= {"torch.topk", "DGC, sampled threshold", "Gaussian-k"}
+    assert {line["goal"] for line in judged} >= {
+        "≤ 1.3",
+        "≤ 2.5",
+        "≤ 1.6",
+        "≤ 2",
+        "≤ 1.5",
+        "≤ 3",
+        "≥ 10",
+        "≥ 15",
+        "≥ 30",
+    }
+    for line in judged:
+        value, limit = (line["versus"] or line["times_floor"])["median"], float(line["goal"].split()[1])
+        assert line["is_met"] == (value <= limit if line["goal"].startswith("≤") else value >= limit)
+
+
+def test_select_draws_and_writes_a_page(quick):
+    folder = quick[1]
+    assert (folder / "selecting.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "selecting.md").read_text()
+    assert "no figure here means anything" in page
+    assert "![Time against size and density](selecting.png)" in page

@@ -16,7 +16,7 @@ from hvd_sparse.core.selectors.topk import TopK
 from hvd_sparse.engines import NumpyEngine
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.papers import bibtex
-from hvd_sparse.registry import SELECTORS
+from hvd_sparse.registry import CODECS, SELECTORS
 
 TOPK = {"id": "topk", "density": 0.25}
 SHARED = {
@@ -165,10 +165,13 @@ SPECIAL = {
     "gtopk": {"selector": {"id": "topk", "density": 0.1}, "exchange": "gtopk"},
     "oktopk": {"selector": {"id": "reused_threshold", "density": 0.1}, "exchange": "oktopk"},
     "chunked": {"exchange": "shared_index"},
-    "strom": {"selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True}},
-    "terngrad": {"memory": "none"},
+    "adacomp": {"codec": "ternary"},
+    "ef_sign": {"codec": "one_bit"},
+    "stc": {"codec": "sign_mean"},
+    "strom": {"selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True}, "codec": "sign_index"},
+    "terngrad": {"memory": "none", "codec": "two_bit"},
 }
-"""Methods that are not the selector of their own name with error feedback."""
+"""Methods that are not the selector of their own name with error feedback and ``index_value``."""
 
 
 def required(method):
@@ -185,6 +188,30 @@ def test_a_named_method_is_the_preset_of_its_parts(method):
     expected = {"selector": {"id": method, **given}, **SPECIAL.get(method, {})}
     assert configuration == create(**expected, min_numel=3)
     assert bibtex(METHODS[method])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method):
+    _, configuration, _ = getattr(Recorder, method)("p", **required(method), codec="run16")
+    assert configuration.codec == CODECS.create("run16")
+
+
+@pytest.mark.parametrize(
+    ("codec", "world_size", "goes_dense"),
+    [
+        ("index_value", 4, True),
+        ("index_value", 3, False),
+        ("block16", 8, True),
+        ("block16", 7, False),
+        ("bitmap", 8, True),
+        ("bitmap", 7, False),
+        ("sign_mean", 15, False),
+    ],
+)
+def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(codec, world_size, goes_dense):
+    """At a density of 1/4 of 1,600 entries: 8 bytes an entry, 4 and a count, 4 and half a byte, less than half a byte."""
+    (spec,) = tensors((40, 40))
+    assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
 
 
 def test_every_method_of_the_class_is_listed_with_its_paper():

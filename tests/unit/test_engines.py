@@ -80,3 +80,20 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
     machine = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
     done = run(script, **machine)
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
+    """As TensorFlow's threads do: what is zero to the processor stays where it is, on both engines alike."""
+    script = (
+        "import numpy as np, torch\n"
+        "from hvd_sparse.core import reference\n"
+        "from hvd_sparse.engines import resolve_engine\n"
+        "x = np.zeros(1000, np.float32); x[::7] = 1e-40; x[::5] = 1.0\n"
+        "assert torch.set_flush_denormal(True)\n"
+        "for kernels in (reference, resolve_engine('numba')):\n"
+        "    assert kernels.moments(x).nonzeros == 200\n"
+        "    assert kernels.take_at_least(x, 0.0).indices.tolist() == list(range(0, 1000, 5))\n"
+        "    assert kernels.take_at_least(x, 0.5).indices.tolist() == list(range(0, 1000, 5))\n"
+    )
+    done = run(script)
+    assert done.returncode == 0, done.stderr

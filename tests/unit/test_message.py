@@ -141,6 +141,47 @@ def test_reading_leaves_the_buffer_alone():
     assert len(read_whole(gathered, 3)) == 3
 
 
+def forged(members: bytes, body: bytes, *, kind=0, padding=bytes(3)) -> np.ndarray:
+    """A message whose lengths and checksums are right, whatever else it says: written by hand."""
+    count = len(members) // 4
+    head = (
+        struct.pack("<3sBB3sIIIIQ", b"HSM", 1, kind, padding, 0, 7, 9, count, 36 + len(members) + len(body)) + members
+    )
+    return np.frombuffer(head + struct.pack("<I", zlib.crc32(head)) + body, np.uint8)
+
+
+def error_body(text: bytes) -> bytes:
+    return struct.pack("<I", zlib.crc32(text)) + text
+
+
+BOTH = frame(1).tobytes() + frame(2).tobytes()
+
+
+def test_forgeries_without_a_fault_are_read():
+    """Or the test below could pass for the wrong reason."""
+    (message,) = split_messages(forged(struct.pack("<II", 2, 5), BOTH), 1)
+    assert message.members == (2, 5)
+    (message,) = split_messages(forged(b"", error_body("größe".encode()), kind=1), 1)
+    assert message.error == "größe"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (forged(struct.pack("<II", 5, 2), BOTH), "members of a message do not ascend"),
+        (forged(struct.pack("<II", 5, 5), BOTH), "members of a message do not ascend"),
+        (forged(b"", b"", padding=b"\1\0\0"), "values that no rank writes"),
+        (forged(struct.pack("<I", 2), error_body(b"no"), kind=1), "values that no rank writes"),
+        (forged(b"", error_body(b"\xff\xfe"), kind=1), "no UTF-8"),
+        (forged(b"", error_body(b"x" * (ERROR_TEXT_LIMIT + 1)), kind=1), "longer than any that is written"),
+    ],
+    ids=["descending", "twice", "padding", "error-with-members", "no-letters", "long-error"],
+)
+def test_what_no_rank_writes_is_refused_though_its_checksums_are_right(message, words):
+    with pytest.raises(CorruptPayload, match=words):
+        split_messages(message, 1)
+
+
 def test_a_member_without_a_frame_is_a_member_all_the_same():
     written = write_message(0, 7, 99, {4: frame(3)}, members=[9, 4, 2])
     (message,) = split_messages(written, 1)

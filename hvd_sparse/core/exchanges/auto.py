@@ -76,7 +76,8 @@ class Auto(Exchange):
         found = {}
         for exchange in self._candidates(configuration, placement):
             phases = len(exchange.phases(configuration.selector, placement.world_size))
-            inbound = exchange.inbound(density, configuration.codec.entry_bytes, placement)
+            entry_bytes = configuration.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
+            inbound = exchange.inbound(density, entry_bytes, placement)
             found[exchange] = phases * buckets * self.latency_ms + 8 * inbound * numel / bits_per_ms
         return found
 

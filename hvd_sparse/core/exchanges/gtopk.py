@@ -106,7 +106,7 @@ class _Branch:
     """One tensor at one rank: the entries that are left of what came together here, and those that were cut."""
 
     def __init__(self, parcel: Parcel, item: Item) -> None:
-        self._codec, self._kernels = parcel.pipeline.configuration.codec, parcel.pipeline.kernels
+        self._codec, self._kernels = item.codec, parcel.pipeline.kernels
         self._item = item
         self._held = self._cut = Selection.empty(item.spec.numel, item.spec.accumulator)
         self._hold(item.selection)

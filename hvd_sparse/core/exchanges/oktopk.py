@@ -105,7 +105,7 @@ class _Plan:
 
     def __init__(self, options: OkTopK, parcel: Parcel, position: int, item: Item) -> None:
         self._options, self._item, self._rank = options, item, parcel.rank
-        self._kernels, self._codec = parcel.pipeline.kernels, parcel.pipeline.configuration.codec
+        self._kernels, self._codec = parcel.pipeline.kernels, item.codec
         numel, memo = item.spec.numel, item.state.exchange_memo
         regions = max(1, min(parcel.world_size, item.count // options.least_entries))
         sends_all = item.count == numel

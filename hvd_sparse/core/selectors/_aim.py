@@ -25,6 +25,9 @@ SLACK = 1.25
 PLENTY = 4.0
 """Candidates over those needed, above which the margin narrows faster."""
 
+SMALLEST = 2.0**-126
+"""The smallest normal float32."""
+
 CAPACITY = 6
 """Candidates over k beyond which the list is not short, and the threshold was not a good one."""
 
@@ -65,8 +68,8 @@ class Miss:
 
 
 def aim_below(warm: float | None, margin: Any, count: int, numel: int) -> Aim | None:
-    """A margin below the last threshold; None where there is no last one."""
-    if not warm or not count:
+    """A margin below the last threshold; None where there is none, or one that some threads take for zero."""
+    if warm is None or warm < SMALLEST or not count:
         return None
     return Aim((1.0 - _of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)))
 

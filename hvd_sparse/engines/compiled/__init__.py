@@ -56,12 +56,11 @@ class CompiledKernels:
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = _rounded(threshold, x)
-        taken = _joined([taken for _, taken in self._take(x, cut, x.size)])
-        if cut >= np.finfo(x.dtype).smallest_normal:
-            return taken
-        # Zeros are never taken, and are told by their bits: TensorFlow's threads compare subnormal numbers as zeros.
-        kept = np.flatnonzero(taken.values.view(f"u{x.itemsize}") << 1)
-        return Selection(taken.indices[kept], taken.values[kept], taken.numel)
+        if not cut >= np.finfo(x.dtype).smallest_normal:
+            return reference.take_at_least(
+                x, threshold
+            )  # some threads take smaller numbers for zero, which is never taken
+        return _joined([taken for _, taken in self._take(x, cut, x.size)])
 
     def count_and_take(self, x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
         parts = self._take(x, _rounded(threshold, x), capacity)

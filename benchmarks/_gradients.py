@@ -1,0 +1,80 @@
+"""Gradients and residuals to measure with: drawn, but in the steady state that error feedback brings about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+POOL = 4
+BLOCKS = 64
+SLACK = 65_536
+ALIGNMENT = 16
+"""Entries: windows begin at addresses that the allocators of the frameworks give out, multiples of 64 bytes."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A stream of gradients: windows at random places of a few drawn arrays, used in turn.
+
+    Entries are Laplace distributed with mean 0, times a scale that is constant in each of 64 stretches, as it differs between
+    layers: the logarithm of the scale is normal with standard deviation 0.7.  No two steps give an entry the same
+    value, and a step costs nothing to draw.
+    """
+
+    numel: int
+    arrays: tuple[np.ndarray, ...]
+    rms: float
+    """Root of the mean square."""
+
+    @classmethod
+    def draw(cls, numel: int, seed: int) -> Gradients:
+        rng = np.random.default_rng(seed)
+        total = numel + min(SLACK, -(-numel // ALIGNMENT) * ALIGNMENT)
+        scales = np.exp(0.7 * rng.standard_normal(BLOCKS)).astype(np.float32)
+        scale = np.repeat(scales, -(-total // BLOCKS))[:total]
+        arrays = tuple(scale * _laplace(rng, total) for _ in range(POOL))
+        return cls(numel, arrays, math.sqrt(float(np.mean(np.square(arrays[0]), dtype=np.float64))))
+
+    def at(self, step: int) -> np.ndarray:
+        """float32 [numel], a view; the same for the same step."""
+        places = (self.arrays[0].size - self.numel) // ALIGNMENT + 1
+        start = ALIGNMENT * int(np.random.default_rng(step).integers(places))
+        return self.arrays[step % POOL][start : start + self.numel]
+
+    def steady_residual(self, density: float, seed: int) -> np.ndarray:
+        """float32 [numel]: about what error feedback leaves after many steps at this density.
+
+        An entry of the residual is a random walk that goes back to 0 when it reaches the threshold T, which takes T^2 / rms^2
+        steps; so T = rms / sqrt(density), and the walk's place is distributed as a triangle over (-T, T).  From
+        zeros this takes about 1 / density steps; from here, some tens.
+        """
+        rng = np.random.default_rng(seed)
+        walk = rng.random(self.numel, np.float32)
+        walk -= rng.random(self.numel, np.float32)
+        walk *= np.float32(self.rms / math.sqrt(density))
+        return walk
+
+
+def _laplace(rng: np.random.Generator, numel: int) -> np.ndarray:
+    """Standard Laplace, in float32 and in place: these arrays are large."""
+    drawn = rng.standard_exponential(numel, np.float32)
+    np.copysign(drawn, rng.random(numel, np.float32) - np.float32(0.5), out=drawn)
+    return drawn
+
+
+def resnet50_shapes(width: int = 64) -> list[tuple[int, ...]]:
+    """The shapes of the 161 parameters of ResNet-50, in the order of the network; 25,557,032 entries at width 64."""
+    shapes: list[tuple[int, ...]] = [(width, 3, 7, 7), (width,), (width,)]
+    entering = width
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        inner = width << stage
+        for block in range(blocks):
+            convolutions = [(inner, entering, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
+            if block == 0:
+                convolutions.append((4 * inner, entering, 1, 1))
+            for convolution in convolutions:
+                shapes += [convolution, (convolution[0],), (convolution[0],)]
+            entering = 4 * inner
+    return [*shapes, (1000, entering), (1000,)]

@@ -1,0 +1,128 @@
+"""Training steps over a real wire: dense, fp16, exact top-k, DGC and ours, side by side on shaped hosts.
+
+Writes OUTPUT.json, OUTPUT.md and OUTPUT.png.  Every figure is the median over rounds of a ratio or a time taken in one
+round, in which all methods ran one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.network import page, probe
+from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
+
+MODELS = ("resnet50", "vgg16", "lstm", "transformer")
+COMPUTE = ("none", "asleep", "busy", "real")
+RUN_LIMIT_S = 3600
+
+
+def launcher(cluster: Cluster, controller: str) -> list[str]:
+    """What starts one rank on every host."""
+    slots = ",".join(f"{host}:1" for host in cluster.hosts)
+    if controller == "gloo":
+        return ["horovodrun", "--gloo", "-np", str(cluster.size), "-H", slots, "--network-interfaces", INTERFACE]
+    settings = {
+        "plm_rsh_agent": "ssh",
+        "btl": "self,tcp",
+        "btl_tcp_if_include": f"{SUBNET}.0/24",
+        "oob_tcp_if_include": f"{SUBNET}.0/24",
+        "mpi_yield_when_idle": "1",
+    }
+    arguments = [part for name, value in settings.items() for part in ("--mca", name, value)]
+    passed = [part for name in ("PATH", "PYTHONPATH", *_settings()) for part in ("-x", name)]
+    return ["mpirun", "-np", str(cluster.size), "-H", slots, "--bind-to", "none", *arguments, *passed]
+
+
+def _settings() -> dict[str, str]:
+    """Of every rank of every method alike."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
+        "HOROVOD_CACHE_CAPACITY": "4096",  # the default of 1,024 is less than the names of all methods together
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
+        **{name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_SPARSE_"))},
+    }
+
+
+def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compute: str) -> dict[str, Any]:
+    """Every method on one model, over the wire as it is shaped now."""
+    with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
+        output = Path(folder) / "rank0.json"
+        worker = [sys.executable, "-m", "benchmarks.network.worker", "--model", model, "--compute", compute]
+        for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
+            worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        worker += ["--output", str(output), "--methods", *options.methods]
+        command = cluster.on(cluster.hosts[0], [*launcher(cluster, options.controller), *worker])
+        environment = {**os.environ, **cluster.environment(), **_settings(), "PYTHONPATH": os.getcwd()}
+        code, printed = run_limited(command, environment, RUN_LIMIT_S)
+        if code != 0 or not output.exists():
+            raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
+        return json.loads(output.read_text(encoding="utf-8"))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    cluster = Cluster(options.hosts)
+    cluster.lay()
+    settings = []
+    for rate in options.rates:
+        shaped = None if rate == "none" else rate
+        cluster.shape(shaped)
+        wire = probe.measure(cluster, shaped)
+        print(f"{rate}: {page.describe_wire(wire)}", flush=True)
+        for model in options.models:
+            for compute in options.compute:
+                print(f"{rate}, {model}, compute {compute}", flush=True)
+                started = time.time()
+                result = run_setting(cluster, options, model, compute)
+                setting = {"rate": rate, "model": model, "compute": compute, "wire": wire, **result}
+                settings.append({**setting, "load": os.getloadavg()[1], "seconds": round(time.time() - started)})
+                print(page.table(settings[-1], options), flush=True)
+    return {"made_with": page.environment(options), "settings": settings}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench-network", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=4, help="one rank on each (default 4)")
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "10gbit", "none"], help="none: unshaped")
+    parser.add_argument("--models", nargs="+", default=["resnet50"], choices=MODELS)
+    parser.add_argument("--compute", nargs="+", default=["none"], choices=COMPUTE)
+    parser.add_argument("--backward-ms", type=float, default=80.0, help="of asleep and busy (default 80)")
+    parser.add_argument("--methods", nargs="+", default=["dense", "fp16", "topk", "dgc", "ldte_bs"])
+    parser.add_argument("--density", type=float, default=0.001)
+    parser.add_argument("--controller", default="gloo", choices=("gloo", "mpi"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="a round, of a method that takes less than 1.5 s")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
+    parser.add_argument("--output", type=Path, default=Path("docs/results/network"), help="without a suffix")
+    options = parser.parse_args()
+    for rate in options.rates:
+        if rate != "none":
+            bits_per_second(rate)
+    if options.hosts < 2:
+        parser.error("--hosts: at least 2")
+    return options
+
+
+def main() -> int:
+    options = parse()
+    if os.environ.get(MARK) != "1":
+        command = inside([sys.executable, "-m", "benchmarks.network", *sys.argv[1:]])
+        return subprocess.run(command, check=False).returncode
+    document = measure(options)
+    page.write(document, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Hosts made of network namespaces: one switch, a shaped link to every host.
+
+Everything is made inside namespaces of this process (``scripts/bench-network`` starts it in them), so that the kernel
+takes it all away when the process ends, however it ends; nothing of the machine's own network is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+AGENT = Path(__file__).resolve().parent / "agent"
+ROOT = Path(__file__).resolve().parent.parent.parent
+SUBNET = "10.77.0"
+INTERFACE = "eth0"
+MARK = "HVD_SPARSE_CLUSTER"
+"""Set by ``inside``: the process has namespaces of its own."""
+
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def inside(command: Sequence[str]) -> list[str]:
+    """The command that runs ``command`` in network, mount, process and host name namespaces of its own.
+
+    The first process inside dies with the one outside, and everything else with it.
+    """
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    spaces = ["--mount", "--net", "--pid", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", *user, *spaces, "env", f"{MARK}=1", *command]
+
+
+def bits_per_second(rate: str) -> float:
+    """Of a rate as tc writes it; ValueError for what is none."""
+    for unit, factor in UNITS.items():
+        if rate.endswith(unit):
+            return float(rate.removesuffix(unit)) * factor
+    raise ValueError(f"rate {rate!r}: a number and one of {', '.join(UNITS)}, as 1gbit")
+
+
+def burst_bytes(rate: str) -> int:
+    """The bucket: what 2 ms let through, and at least one segment of the kernel's offloading.
+
+    What fits into a full bucket is not shaped, so it should be small; but where the hosts share a few cores, a bucket that
+    holds less than they are kept waiting for one halves the rate of long transfers, which flatters sparse ones.
+    """
+    return max(65_536 + 1_514, int(bits_per_second(rate) / 8 * 2e-3))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``size`` hosts called host1, host2, ... at SUBNET.1, SUBNET.2, ..."""
+
+    size: int
+
+    @property
+    def hosts(self) -> list[str]:
+        return [f"host{i}" for i in range(1, self.size + 1)]
+
+    def lay(self) -> None:
+        """Make the switch, the hosts, their links, and the names by which they find each other."""
+        if os.environ.get(MARK) != "1":
+            raise RuntimeError("the cluster needs namespaces of its own: start it with scripts/bench-network")
+        Path("/run/netns").mkdir(exist_ok=True)
+        _run("mount", "--make-rprivate", "/")
+        _run("mount", "-t", "tmpfs", "netns", "/run/netns")
+        _run("ip", "link", "set", "lo", "up")
+        _run("ip", "link", "add", "switch", "type", "bridge")
+        _run("ip", "link", "set", "switch", "up")
+        for number, host in enumerate(self.hosts, 1):
+            _run("ip", "netns", "add", host)
+            _run("ip", "link", "add", host, "type", "veth", "peer", "name", INTERFACE, "netns", host)
+            _run("ip", "link", "set", host, "master", "switch", "up")
+            _run("ip", "-n", host, "address", "add", f"{SUBNET}.{number}/24", "dev", INTERFACE)
+            for interface in ("lo", INTERFACE):
+                _run("ip", "-n", host, "link", "set", interface, "up")
+        self._name_hosts()
+
+    def _name_hosts(self) -> None:
+        lines = ["127.0.0.1 localhost", *(f"{SUBNET}.{i} {host}" for i, host in enumerate(self.hosts, 1))]
+        table = Path("/run/netns/.hosts")
+        table.write_text("\n".join(lines) + "\n", encoding="ascii")
+        _run("mount", "--bind", str(table), "/etc/hosts")
+
+    def shape(self, rate: str | None) -> None:
+        """Limit what every host sends, and what the switch sends to it; None takes the limits away."""
+        for host in self.hosts:
+            for where in (("-n", host), ()):
+                device = INTERFACE if where else host
+                tc = ["tc", *where, "qdisc"]
+                if rate is None:
+                    subprocess.run([*tc, "del", "dev", device, "root"], capture_output=True, check=False)
+                    continue
+                limits = ["rate", rate, "burst", str(burst_bytes(rate)), "latency", "50ms"]
+                _run(*tc, "replace", "dev", device, "root", "tbf", *limits)
+
+    def on(self, host: str, command: Sequence[str]) -> list[str]:
+        """The command that runs ``command`` on a host."""
+        return [str(AGENT / "ssh"), host, shlex.join(command)]
+
+    def environment(self) -> dict[str, str]:
+        """Under which ``horovodrun`` and ``mpirun`` find the hosts: their ssh is ours."""
+        return {
+            "PATH": f"{AGENT}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+
+    def bytes_received(self) -> dict[str, int]:
+        """By host, since it was made, headers included."""
+        return {host: _counter(host) for host in self.hosts}
+
+
+def _counter(host: str) -> int:
+    link = json.loads(_run("ip", "-n", host, "-s", "-j", "link", "show", INTERFACE))[0]
+    return int(link["stats64"]["rx"]["bytes"])
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def run_limited(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> tuple[int | None, str]:
+    """Exit code (None: it ran out of time and was killed) and output of a command and all its children."""
+    process = subprocess.Popen(
+        list(command),
+        cwd=ROOT,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output = process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]
+    return process.returncode, output

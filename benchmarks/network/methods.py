@@ -1,0 +1,218 @@
+"""The methods: how gradients become averaged gradients.
+
+Dense, fp16 and ours run through Horovod's own optimizer.  Exact top-k and DGC are written from their descriptions, with
+PyTorch's operations and Horovod's allgather, as their authors use them; ``tests/network/test_baselines.py`` checks them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.torch as hvd
+import horovod.torch.optimizer as horovod_optimizer
+import torch
+
+from benchmarks.network.spans import Spans
+from hvd_sparse.collectives import horovod_torch
+from hvd_sparse.torch import Compression
+
+Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+class ThroughOptimizer:
+    """A ``compression=`` of Horovod's optimizer, whose hooks are called when a gradient is ready."""
+
+    def __init__(self, named: Named, compression: Any, spans: Spans, *, finds: str) -> None:
+        self.compression = _Timed(compression, spans, finds)
+        optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=0.0)
+        self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=self.compression)
+        self.optimizer._grad_accs.clear()  # several optimizers share the parameters: only the one at work may hear of them
+        self._hooks = [self.optimizer._make_hook(parameter) for _, parameter in named]
+
+    def submit(self, position: int) -> None:
+        self._hooks[position]()
+
+    def finish(self) -> None:
+        self.optimizer.synchronize()
+
+    def report(self) -> dict[str, Any]:
+        inner = self.compression.inner
+        if not hasattr(inner, "stats"):
+            return {}
+        stats = inner.stats()
+        return {"config": inner.config(), **{key: stats[key] for key in ("density_achieved", "dense_steps", "passes")}}
+
+
+class _Timed:
+    def __init__(self, inner: Any, spans: Spans, finds: str) -> None:
+        self.inner, self._spans, self._finds = inner, spans, finds
+
+    def compress(self, tensor: torch.Tensor) -> Any:
+        with self._spans.phase(self._finds):
+            return self.inner.compress(tensor)
+
+    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        with self._spans.phase("decode"):
+            return self.inner.decompress(tensor, ctx)
+
+
+class Gathered:
+    """Values and indices of every tensor in two allgathers; the sums are made by each rank.
+
+    What both baselines share.  Tensors for which ``select`` gives None are averaged densely.
+    """
+
+    index_dtype = torch.int64
+
+    def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
+        self._parameters = [parameter for _, parameter in named]
+        self._names = [f"{label}.{name}" for name, _ in named]
+        self._density, self._spans = density, spans
+        self._handles: dict[int, tuple[int, ...]] = {}
+
+    def select(self, position: int, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Values and indices that leave; what stays is kept."""
+        raise NotImplementedError
+
+    def submit(self, position: int) -> None:
+        gradient = self._parameters[position].grad
+        with self._spans.phase("select"):
+            chosen = self.select(position, gradient.view(-1))
+        name = self._names[position]
+        if chosen is None:
+            self._handles[position] = (hvd.allreduce_async_(gradient, name=name, op=hvd.Average),)
+            return
+        with self._spans.phase("encode"):
+            values, indices = chosen[0], chosen[1].to(self.index_dtype)
+        self._handles[position] = (
+            hvd.allgather_async(values, name=f"{name}.t0"),
+            hvd.allgather_async(indices, name=f"{name}.t1"),
+        )
+
+    def finish(self) -> None:
+        for position, handles in self._handles.items():
+            with self._spans.phase("send"):
+                results = [hvd.synchronize(handle) for handle in handles]
+            if len(results) == 2:
+                with self._spans.phase("decode"):
+                    values, indices = results
+                    gradient = torch.zeros(self._parameters[position].numel())
+                    gradient.index_put_((indices,), values, accumulate=True).mul_(1.0 / hvd.size())
+                    self._parameters[position].grad.set_(gradient.view(self._parameters[position].shape))
+        self._handles.clear()
+
+    def report(self) -> dict[str, Any]:
+        return {}
+
+
+class TopK(Gathered):
+    """Exact top-k of every tensor, however small, with error feedback; float32 values, int64 indices (xu2021grace)."""
+
+    def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
+        super().__init__(named, density, spans, label)
+        self.residuals = [torch.zeros(parameter.numel()) for parameter in self._parameters]
+
+    def select(self, position: int, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        accumulated = self.residuals[position].add_(flat)
+        count = max(1, int(flat.numel() * self._density))
+        indices = torch.topk(accumulated.abs(), count, sorted=False).indices
+        values = accumulated[indices]
+        accumulated[indices] = 0.0
+        return values, indices
+
+
+class Dgc(Gathered):
+    """Deep gradient compression as its authors' code has it (lin2018dgc).
+
+    Momentum correction and masking; a threshold from a strided sample of 1 %, at most 10 repairs within 0.8 and 1.3 of
+    what is asked for; never more than asked; tensors of one dimension dense.  Warm-up is over.
+    """
+
+    momentum = 0.9
+    sample_density = 0.01
+    low, high, rounds = 0.8, 1.3, 10
+
+    def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
+        super().__init__(named, density, spans, label)
+        sizes = [parameter.numel() if parameter.dim() > 1 else 0 for parameter in self._parameters]
+        self.momenta = [torch.zeros(size) for size in sizes]
+        self.velocities = [torch.zeros(size) for size in sizes]
+
+    def select(self, position: int, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if self._parameters[position].dim() == 1:
+            return None
+        momentum, velocity = self.momenta[position], self.velocities[position]
+        momentum.mul_(self.momentum).add_(flat)
+        velocity.add_(momentum)
+        indices = self.chosen(velocity.abs())
+        values = velocity[indices]
+        velocity[indices] = 0.0
+        momentum[indices] = 0.0
+        return values, indices
+
+    def chosen(self, magnitudes: torch.Tensor) -> torch.Tensor:
+        """Positions of at most ceil(n * density) entries, in ascending order unless an exact top-k had to cut."""
+        wanted = math.ceil(magnitudes.numel() * self._density)
+        sample, is_sampled = self._sample(magnitudes)
+        top = math.ceil(sample.numel() * self._density)
+        threshold = float(torch.topk(sample, top, sorted=False).values.min())
+        indices = (magnitudes >= threshold).nonzero().view(-1)
+        for _ in range(self.rounds if is_sampled else 0):
+            if indices.numel() > self.high * wanted:
+                indices = indices[torch.topk(magnitudes[indices], wanted, sorted=False).indices]
+            elif indices.numel() < self.low * wanted:
+                threshold *= self.low
+                indices = (magnitudes >= threshold).nonzero().view(-1)
+            else:
+                break
+        return indices[:wanted]
+
+    def _sample(self, magnitudes: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """A strided sample from a random start, and whether it is less than everything."""
+        numel, least = magnitudes.numel(), math.ceil(2 / self._density)
+        if numel <= least:
+            return magnitudes, False
+        size = max(math.ceil(numel * self.sample_density), least)
+        stride = math.ceil(numel / size / 32) * 32 + 1
+        while numel // stride < size:
+            stride -= 8
+        return magnitudes[random.randrange(stride) :: stride], True
+
+
+def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
+    """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with options.
+
+    ``ldte_bs,codec=block16,rollback=false``: the id of a named method, then options, their values in JSON or plain.
+    """
+    id, *options = spec.split(",")
+    labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
+    if spec == "dense":
+        return ThroughOptimizer(labelled, hvd.Compression.none, spans, finds="encode")
+    if spec == "fp16":
+        return ThroughOptimizer(labelled, hvd.Compression.fp16, spans, finds="encode")
+    if spec in ("topk", "dgc"):
+        return {"topk": TopK, "dgc": Dgc}[spec](named, density, spans, spec)
+    chosen = dict(option.split("=", 1) for option in options)
+    compression = getattr(Compression, id)(
+        labelled, density=density, name=spec, **{key: _plain(value) for key, value in chosen.items()}
+    )
+    return ThroughOptimizer(labelled, compression, spans, finds="select")
+
+
+def _plain(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def watch(spans: Spans, codecs: Sequence[type]) -> None:
+    """Count waiting and encoding wherever they happen."""
+    spans.wrap(horovod_optimizer, "synchronize", "send")
+    spans.wrap(horovod_torch._HorovodPending, "wait", "send")
+    for codec in codecs:
+        spans.wrap(codec, "encode", "encode")

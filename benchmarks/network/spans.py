@@ -1,0 +1,56 @@
+"""Where a step's time goes: by the clock, and by the processor's time of the thread that trains."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PHASES = ("backward", "select", "encode", "send", "decode")
+"""backward: the compute, or the wait that stands for it; send: what of the exchange the step has to wait for."""
+
+
+class Spans:
+    """Seconds by phase.  A phase inside another is taken out of it.
+
+    On a machine that others use too, the processor's time says what the clock's cannot.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.processor: Counter[str] = Counter()
+        self._open: list[str] = []
+        self._since = self._used = 0.0
+
+    def clear(self) -> None:
+        self.seconds.clear()
+        self.processor.clear()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now, used = time.perf_counter(), time.thread_time()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+            self.processor[self._open[-1]] += used - self._used
+        self._since, self._used = now, used
+
+    def wrap(self, owner: Any, attribute: str, name: str) -> None:
+        """Count the time in ``owner.attribute`` as a phase."""
+        original = getattr(owner, attribute)
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            with self.phase(name):
+                return original(*arguments, **options)
+
+        setattr(owner, attribute, timed)

@@ -1,0 +1,203 @@
+"""One rank: every method in turn, round after round.  Started by ``benchmarks.network`` under horovodrun or mpirun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+
+from benchmarks.network import methods as method_module
+from benchmarks.network.gradients import fill, pool
+from benchmarks.network.models import MODELS, loss, shapes
+from benchmarks.network.spans import PHASES, Spans
+from benchmarks.network.timings import ready
+from hvd_sparse.registry import CODECS
+
+SLOW_S = 1.5
+"""A method whose step takes longer is measured once a round, others several times."""
+
+
+class Rank:
+    """The parameters, their gradients, and the methods that share them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.spans = Spans()
+        self.model: nn.Module | None = None
+        if options.compute == "real":
+            torch.manual_seed(7)
+            self.model = MODELS[options.model]()
+            named = list(self.model.named_parameters())
+        else:
+            # no value of a parameter is ever read: one entry stands for all
+            named = [
+                (name, nn.Parameter(torch.zeros(()).expand(shape), requires_grad=True))
+                for name, shape in shapes(options.model)
+            ]
+        self.named = named
+        self.parameters = [parameter for _, parameter in named]
+        self.work = torch.empty(sum(parameter.numel() for parameter in self.parameters))
+        self.source = pool(hvd.rank())
+        self.rng = torch.Generator().manual_seed(hvd.rank())
+        self.steps = 0
+        self.methods = {
+            spec: method_module.create(spec, named, options.density, self.spans) for spec in options.methods
+        }
+        self.active: Any = None
+        for position, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._submitter(position))
+        method_module.watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
+        self.ready = ready(options.model, named) if options.compute in ("asleep", "busy") else [0.0] * len(named)
+
+    def _submitter(self, position: int) -> Callable[[nn.Parameter], None]:
+        return lambda parameter: self.active.submit(position)
+
+    def step(self, spec: str) -> dict[str, Any]:
+        """One step of one method, on all ranks at once; what this rank saw of it."""
+        self.active = self.methods[spec]
+        self.steps += 1
+        views = self._prepare()
+        hvd.barrier()
+        self.spans.clear()
+        received, sent = interface_bytes()
+        start = time.perf_counter()
+        if self.model is not None:
+            self._compute_really()
+        else:
+            self._replay(views, start)
+        self.active.finish()
+        total = time.perf_counter() - start
+        hvd.barrier()
+        after = interface_bytes()
+        phases = {name: self.spans.seconds[name] for name in PHASES}
+        phases |= {f"{name}_processor": self.spans.processor[name] for name in PHASES}
+        return {"total": total, **phases, "received": after[0] - received, "sent": after[1] - sent}
+
+    def _prepare(self) -> list[torch.Tensor]:
+        if self.model is not None:
+            for parameter in self.parameters:
+                parameter.grad = None
+            return []
+        fill(self.work, self.source, self.steps)
+        pieces = self.work.split([parameter.numel() for parameter in self.parameters])
+        return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters)]
+
+    def _compute_really(self) -> None:
+        with self.spans.phase("backward"):
+            loss(self.model, self.rng).backward()
+
+    def _replay(self, views: list[torch.Tensor], start: float) -> None:
+        order = sorted(range(len(views)), key=lambda i: (self.ready[i], -i))
+        done_ms = 0.0
+        for position in order:
+            ready_ms = self.ready[position] * self.options.backward_ms
+            with self.spans.phase("backward"):
+                if self.options.compute == "asleep":
+                    _sleep_until(start + ready_ms / 1e3)
+                elif self.options.compute == "busy":
+                    _keep_busy((ready_ms - done_ms) / 1e3)
+            done_ms = ready_ms
+            parameter = self.parameters[position]
+            parameter.grad = views[position]
+            for hook in list(parameter._post_accumulate_grad_hooks.values()):
+                hook(parameter)
+
+    def checksum(self) -> int:
+        """Of the averaged gradients' bits, the same on all ranks if the gradients are."""
+        bits = [parameter.grad.view(-1).view(torch.int32).sum(dtype=torch.int64) for parameter in self.parameters]
+        return int(torch.stack(bits).sum())
+
+
+def _sleep_until(when: float) -> None:
+    """As while a GPU computes: the core is free."""
+    left = when - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+def _keep_busy(seconds: float) -> None:
+    """As while this core computes: so much of its time is used, however long that takes beside others."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def interface_bytes() -> tuple[int, int]:
+    """Received and sent by this host's interfaces but the loopback, headers included."""
+    received = sent = 0
+    for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()[2:]:
+        name, _, counters = line.partition(":")
+        if name.strip() != "lo":
+            fields = counters.split()
+            received, sent = received + int(fields[0]), sent + int(fields[8])
+    return received, sent
+
+
+def _merge(row: dict[str, Any]) -> dict[str, Any]:
+    """Over the ranks: the slowest one's time is the step's; of everything else the mean."""
+    vector = torch.tensor([[float(value) for value in row.values()]], dtype=torch.float64)
+    gathered = hvd.allgather(vector, name="bench.merge").numpy()
+    merged = dict(zip(row, gathered.mean(axis=0).tolist()))
+    return {**merged, "mean_total": merged["total"], "total": float(gathered[:, 0].max())}
+
+
+def _check_replicas(rank: Rank, spec: str) -> None:
+    sums = hvd.allgather(torch.tensor([rank.checksum()]), name="bench.check").tolist()
+    if len(set(sums)) != 1:
+        raise AssertionError(f"{spec}: the averaged gradients differ between ranks: {sums}")
+
+
+def measure(rank: Rank) -> list[dict[str, Any]]:
+    """Warm up, then rounds in which every method has its turn, each round in another order."""
+    options, rows = rank.options, []
+    specs = list(options.methods)
+    last: dict[str, float] = {}
+    for spec in specs:
+        for number in range(options.warmup):
+            last[spec] = _merge(rank.step(spec))["total"]
+            if number == 0:
+                _check_replicas(rank, spec)
+            if last[spec] > SLOW_S:
+                break
+    for round_number in range(options.rounds):
+        turn = round_number % len(specs)
+        for spec in specs[turn:] + specs[:turn]:
+            for _ in range(1 if last[spec] > SLOW_S else options.steps):
+                merged = _merge(rank.step(spec))
+                last[spec] = merged["total"]
+                rows.append({"method": spec, "round": round_number, **merged})
+        if hvd.rank() == 0:
+            print(f"round {round_number}: " + ", ".join(f"{s} {1e3 * last[s]:.1f} ms" for s in specs), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=MODELS)
+    parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
+    parser.add_argument("--backward-ms", type=float)
+    parser.add_argument("--density", type=float)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--warmup", type=int)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    hvd.init()
+    rank = Rank(options)
+    rows = measure(rank)
+    if hvd.rank() == 0:
+        reports = {spec: method.report() for spec, method in rank.methods.items()}
+        options.output.write_text(json.dumps({"rows": rows, "reports": reports}), encoding="utf-8")
+    hvd.barrier()
+
+
+if __name__ == "__main__":
+    main()

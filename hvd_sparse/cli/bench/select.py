@@ -1,0 +1,20 @@
+"""``hvd-sparse bench select``: what choosing the entries costs, beside the floor and beside others."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ...registry import ENGINES
+from . import _checkout
+
+
+def add_parser(benches: Any) -> None:
+    parser = benches.add_parser("select", help="choosing entries: ours, the peers, and one pass over memory")
+    _checkout.add_options(parser)
+    parser.add_argument("--engine", choices=ENGINES.ids(), help="instead of the best that is installed")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    return int(_checkout.load("selecting").run(options))

@@ -1,0 +1,59 @@
+"""The value of every entry of the tensor, sent or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...registry import CODECS
+from ...types import Selection
+from ._frame import need, need_size, open_frame, selection_from
+from ._valued import ValuedCodec
+from ._values import decode_values, encode_values, format_number, missing_code, value_codes, values_bytes
+
+
+@CODECS.register("dense")
+@dataclass(frozen=True)
+class Dense(ValuedCodec):
+    """Send no indices at all, but a value for every entry of the tensor: the cheapest at density 1.
+
+        body: values [numel] (``values``); an entry that is not sent has the code with all bits set (0x80 for int8)
+
+    Parameters
+    ----------
+    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1 byte
+
+    Notes
+    -----
+    All bits set is a NaN, and values are finite: so what was sent and what was not stay apart, and a zero that was sent
+    comes back.
+
+    Cost: one pass over the tensor, each way.
+    """
+
+    number: ClassVar[int | None] = 6
+
+    def encode(self, selection: Selection) -> np.ndarray:
+        prefix, codes = encode_values(selection.values, self.values)
+        if selection.count < selection.numel:
+            everything = np.full(selection.numel, missing_code(codes.itemsize), codes.dtype)
+            everything[selection.indices] = codes
+            codes = everything
+        return self.write(selection, [prefix, codes])
+
+    def decode(self, buffer: np.ndarray) -> Selection:
+        frame = open_frame(buffer, self, format_number(self.values))
+        need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
+        prefix, codes = value_codes(frame, 0, frame.numel, self.values)
+        if frame.count == frame.numel:
+            indices = np.arange(frame.numel, dtype=np.uint32)
+        else:
+            indices = np.flatnonzero(codes != missing_code(codes.itemsize)).astype(np.uint32)
+            need(indices.size == frame.count, f"{indices.size} entries have values, and {frame.count} are announced")
+            codes = codes[indices]
+        return selection_from(frame, indices, decode_values(prefix, codes, self.values, frame))
+
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
+        return values_bytes(numel, self.values, value_bytes)

@@ -1,0 +1,97 @@
+# A Docker engine for the tests, where none answers: installed, started on a socket of its own, stopped again.
+# Sourced, after common.sh.  Sets DOCKER; gives engine_up, engine_down, base_image.
+
+ENGINE_DIR="$CACHE/docker/engine"      # images stay here for the next time
+ENGINE_RUN=""                          # socket, process and logs of an engine that we started
+
+engine_answers() { "$DOCKER" info >/dev/null 2>&1; }
+
+find_docker() {
+    DOCKER="$(command -v docker || true)"
+    [ -n "$DOCKER" ] && engine_answers
+}
+
+engine_up() { # 0 with an engine that answers; 1, and why, where none can be had
+    if find_docker; then
+        note "engine: the one that runs here"
+        return 0
+    fi
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        note "no Docker engine answers, and without root and apt-get none can be installed"
+        return 1
+    fi
+    install_engine && start_engine
+}
+
+install_engine() {
+    local missing=""
+    command -v dockerd >/dev/null 2>&1 || missing+=" docker.io"
+    command -v debootstrap >/dev/null 2>&1 || missing+=" debootstrap"
+    command -v iptables >/dev/null 2>&1 || missing+=" iptables"
+    command -v docker-compose >/dev/null 2>&1 || missing+=" docker-compose"
+    [ -n "$missing" ] || return 0
+    mkdir -p "$CACHE/logs"
+    # shellcheck disable=SC2086
+    if ! DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 bash -c "apt-get update && apt-get install -y --no-install-recommends $missing" \
+        >"$CACHE/logs/engine-apt.log" 2>&1; then
+        note "apt-get could not install$missing: see $CACHE/logs/engine-apt.log"
+        return 1
+    fi
+    note "installed$missing"
+}
+
+start_engine() {
+    ENGINE_RUN="$(mktemp -d /run/hvd-sparse-engine.XXXXXX)"
+    mkdir -p "$ENGINE_DIR"
+    FORWARD_BEFORE="$(cat /proc/sys/net/ipv4/ip_forward)"
+    iptables-save >"$ENGINE_RUN/firewall" 2>/dev/null || true
+    dockerd --storage-driver=overlay2 --data-root "$ENGINE_DIR" --exec-root "$ENGINE_RUN/exec" --bridge none \
+        --pidfile "$ENGINE_RUN/pid" --host "unix://$ENGINE_RUN/socket" >"$ENGINE_RUN/log" 2>&1 &
+    export DOCKER_HOST="unix://$ENGINE_RUN/socket"
+    DOCKER=/usr/bin/docker
+    local attempt
+    for attempt in $(seq 120); do
+        engine_answers && { note "engine: started for this run (overlay2)"; return 0; }
+        [ -e "/proc/$!" ] || break
+        sleep 0.5
+    done
+    note "the engine did not start: $(tail -n 3 "$ENGINE_RUN/log")"
+    return 1
+}
+
+engine_down() { # only what engine_up started
+    [ -n "$ENGINE_RUN" ] || return 0
+    local pid
+    pid="$(cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
+    if [ -n "$pid" ]; then
+        kill "$pid" 2>/dev/null || true
+        for _ in $(seq 60); do [ -e "/proc/$pid" ] || break; sleep 0.5; done
+        [ -e "/proc/$pid" ] && kill -KILL "$pid"
+    fi
+    restore_firewall
+    echo "$FORWARD_BEFORE" >/proc/sys/net/ipv4/ip_forward
+    umount "$ENGINE_RUN"/exec/netns/* 2>/dev/null || true
+    rm -rf "$ENGINE_RUN"
+    ENGINE_RUN=""
+}
+
+restore_firewall() { # as it was before the engine; a table that was not there is emptied
+    local table
+    for table in filter nat; do
+        grep -q "^\*$table" "$ENGINE_RUN/firewall" && continue
+        [ "$table" != filter ] || iptables -P FORWARD ACCEPT 2>/dev/null || true
+        iptables -t "$table" -F 2>/dev/null || true
+        iptables -t "$table" -X 2>/dev/null || true
+    done
+    iptables-restore <"$ENGINE_RUN/firewall" 2>/dev/null || true
+}
+
+base_image() { # base_image NAME: Debian 12 from a registry of images, or else made with debootstrap
+    "$DOCKER" image inspect "$1" >/dev/null 2>&1 && return 0
+    local folder="$CACHE/docker/base"
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    debootstrap --variant=minbase --include=ca-certificates bookworm "$folder" >"$CACHE/logs/debootstrap.log" 2>&1 || return 1
+    tar -C "$folder" -c . | "$DOCKER" import - "$1" >/dev/null
+    rm -rf "$folder"
+}

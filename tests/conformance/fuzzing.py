@@ -1,0 +1,155 @@
+"""What must hold of any bytes at all: they are refused as corrupt, or they encode back to what they are.
+
+``tests/conformance/test_fuzzing.py`` tries some thousands of them, ``scripts/fuzz.py`` as many as one likes, guided by
+coverage.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cases
+import numpy as np
+from conformance.codec_checks import ENTRY_BY_ENTRY, selection_of
+
+from hvd_sparse.core.codecs._values import format_number
+from hvd_sparse.core.message import split_messages, write_error, write_message
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.registry import CODECS
+
+FRAME_HEAD = MESSAGE_HEAD = 32
+EMPTY_MESSAGE = 36
+INDEX_VALUE = CODECS.create("index_value")
+Check = Callable[[bytes], bool]
+"""Whether the bytes were accepted; AssertionError if they should not have been, any other error if reading crashed."""
+
+
+def check_frame(codec: Any, data: bytes) -> bool:
+    """A codec refuses the bytes, or they are what it writes of the selection that it reads."""
+    try:
+        selection = codec.decode(np.frombuffer(data, np.uint8))
+    except CorruptPayload:
+        return False
+    indices = selection.indices.astype(np.int64)
+    assert np.all(np.diff(indices) > 0) and np.all(indices < selection.numel), "indices that no tensor has"
+    assert np.isfinite(selection.values).all()
+    assert codec.encode(selection).tobytes() == data, f"{codec!r} reads {data.hex()} and would not write it"
+    return True
+
+
+def check_messages(world_size: int, data: bytes) -> bool:
+    """The reader of an allgather's bytes refuses them, or all of its messages and frames are what ranks write."""
+    try:
+        messages = split_messages(np.frombuffer(data, np.uint8), world_size)
+        selections = [[INDEX_VALUE.decode(frame) for frame in message.frames] for message in messages]
+    except CorruptPayload:
+        return False
+    again = b""
+    for message, decoded in zip(messages, selections):
+        head = message.rank, message.step, message.configuration
+        frames = dict(zip(message.members, map(INDEX_VALUE.encode, decoded)))
+        written = write_message(*head, frames) if message.error is None else write_error(*head, message.error)
+        again += written.tobytes()
+    assert again == data, f"{data.hex()} is read and would not be written"
+    return True
+
+
+def repaired_frame(data: bytes, codec: Any) -> bytes:
+    """The bytes as a frame whose magic, version, codec, format, length and checksum are right, whatever else it says."""
+    head, body = data[:24].ljust(24, b"\0"), data[FRAME_HEAD:]
+    number = head[3] if codec.number is None else codec.number
+    head = b"HS\1" + bytes([number, head[4], format_number(getattr(codec, "values", "float32"))]) + head[6:16]
+    head += struct.pack("<Q", len(body))
+    return head + struct.pack("<I4x", zlib.crc32(body, zlib.crc32(head))) + body
+
+
+def repaired_message(data: bytes) -> bytes:
+    """The bytes as a message whose magic, version, length and checksums are right."""
+    head = data[:24].ljust(24, b"\0")
+    members = struct.unpack_from("<I", head, 20)[0] % 4
+    positions = data[MESSAGE_HEAD : MESSAGE_HEAD + 4 * members].ljust(4 * members, b"\0")
+    body = data[MESSAGE_HEAD + 4 * members + 4 :]
+    if head[4] == 1:
+        body = struct.pack("<I", zlib.crc32(body[4:])) + body[4:]
+    elif members == 1:
+        body = repaired_frame(body, INDEX_VALUE)
+    head = b"HSM\1" + head[4:20] + struct.pack("<IQ", members, MESSAGE_HEAD + 4 * members + 4 + len(body)) + positions
+    return head + struct.pack("<I", zlib.crc32(head)) + body
+
+
+def repaired_messages(data: bytes, world_size: int) -> bytes:
+    """The first message, and then one without members of every other rank, repaired."""
+    cut = max(0, len(data) - EMPTY_MESSAGE * (world_size - 1))
+    others = [data[at : at + EMPTY_MESSAGE] for at in range(cut, len(data), EMPTY_MESSAGE)]
+    return b"".join(map(repaired_message, [data[:cut], *others]))
+
+
+def seeds(name: str) -> list[bytes]:
+    """Payloads of a target to start from, short enough to be changed everywhere."""
+    if name.startswith("messages"):
+        entries = write_message(0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}).tobytes()
+        first = [entries, write_error(0, 3, 5, "größe").tobytes(), write_message(0, 0, 0, {}).tobytes()]
+        return [data + write_message(1, 7, 99, {}).tobytes() for data in first] if name.endswith("2") else first
+    codec = dict(zip(map(str, cases.CODECS), cases.CODECS))[name].create(CODECS)
+    chosen = [((), 0), ((0,), 1), ((1, 4, 6), 7), (range(20), 20), ((3, 64, 900), 1_000)]
+    if codec.id not in ENTRY_BY_ENTRY:
+        chosen.append(((5, 65_535, 65_536, 262_143), 262_144))
+    return [codec.encode(selection_of(*where, dtype)).tobytes() for where in chosen for dtype in ("float32", "float64")]
+
+
+def targets() -> list[tuple[str, Check, Callable[[bytes], bytes]]]:
+    """(name, check, repair) of every reader of bytes: all codecs as the conformance suite makes them, and messages."""
+    made = [(str(case), case.create(CODECS)) for case in cases.CODECS]
+    of_codecs = [(name, partial(check_frame, codec), partial(repaired_frame, codec=codec)) for name, codec in made]
+    of_messages = [
+        (f"messages of {n}", partial(check_messages, n), partial(repaired_messages, world_size=n)) for n in (1, 2)
+    ]
+    return [*of_codecs, *of_messages]
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """One to four changes: a bit, a byte, a number, a piece cut out, doubled or put in."""
+    changed = bytearray(data)
+    for _ in range(int(rng.integers(1, 5))):
+        at = int(rng.integers(len(changed) + 1))
+        length = int(rng.integers(1, 9))
+        kind = int(rng.integers(6))
+        if kind == 0 and at < len(changed):
+            changed[at] ^= 1 << int(rng.integers(8))
+        elif kind == 1 and at < len(changed):
+            changed[at] = int(rng.choice([0, 1, 2, 127, 128, 254, 255]))
+        elif kind == 2:
+            changed[at : at + 4] = struct.pack(
+                "<I", int(rng.choice([0, 1, 2, 3, 64, 65_535, 65_536, 2**31, 2**32 - 1]))
+            )
+        elif kind == 3:
+            del changed[at : at + length]
+        elif kind == 4:
+            changed[at:at] = changed[at : at + length]
+        else:
+            changed[at:at] = rng.bytes(length)
+    return bytes(changed)
+
+
+def check_damaged(check: Check, repair: Callable[[bytes], bytes], seeds: list[bytes], rounds: int = 40) -> int:
+    """Changes of every seed, each as it is and repaired; how many were accepted."""
+    rng = np.random.default_rng(0)
+    damaged = [mutated(seed, rng) for seed in seeds for _ in range(rounds)]
+    return sum(check(data) + check(repair(data)) for data in damaged)
+
+
+def check_reader(codec: Any) -> None:
+    """A codec's reader, put to payloads of its own: every bit changed, and other damage, with checksums made right."""
+    check, repair = partial(check_frame, codec), partial(repaired_frame, codec=codec)
+    chosen = [selection_of((), 7), selection_of((1, 4, 6), 7), selection_of((3, 33, 64), 70, "float64")]
+    payloads = [codec.encode(selection).tobytes() for selection in chosen]
+    for payload in payloads:
+        for place in range(8 * len(payload)):
+            changed = bytearray(payload)
+            changed[place // 8] ^= 1 << place % 8
+            check(repair(bytes(changed)))
+    check_damaged(check, repair, payloads, rounds=100)

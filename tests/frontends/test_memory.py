@@ -1,0 +1,69 @@
+"""Memory beyond the gradients, on real ranks: one residual, a second with rollback, and little more.
+
+One large tensor, a density at which next to nothing is selected, and the kernel's own count of resident memory and its peak.  A
+copy of the gradient, wherever it is made, is one gradient more.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from _outcomes import measured
+from harness import Outcome, launch
+
+from hvd_sparse.engines import is_fast_installed
+
+SLACK = 0.2
+"""Gradients: 6.7 MB of 33.5; half a copy would be found."""
+RESIDUALS = {
+    "topk_without_rollback": 1.0,
+    "topk_with_rollback": 2.0,
+    "ldte_bs_without_rollback": 1.0,
+    "topk_with_half_a_residual": 0.5,
+}
+REDUCED = {"torch": 0.0, "tensorflow": 1.0}
+"""PyTorch's reduced gradient is in the memory of the gradient; TensorFlow's tensors are never written to, so it is another."""
+ACCUMULATED = {"topk_with_half_a_residual": 1.0}
+"""A residual of 16 bits is added to the gradient in float32."""
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/clear_refs is Linux's"),
+    pytest.mark.skipif(not is_fast_installed(), reason="the reference kernels of numpy make copies"),
+]
+
+
+@pytest.fixture(scope="module", params=REDUCED)
+def outcome(request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch) -> tuple[str, Outcome]:
+    # large arrays come from the kernel and go back to it at once, so that what is resident is what is used
+    monkeypatch_module.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    return request.param, launch(f"frontends/{request.param}_memory.py", 2, "mpi", limit_s=200)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.mark.parametrize("case", RESIDUALS)
+def test_between_steps_there_is_a_residual_and_a_second_with_rollback(outcome: tuple[str, Outcome], case: str) -> None:
+    for result in measured(outcome[1], case):
+        assert result["kept"] == pytest.approx(RESIDUALS[case], abs=SLACK)
+
+
+@pytest.mark.parametrize("case", RESIDUALS)
+def test_a_step_makes_no_copy_of_the_gradient(outcome: tuple[str, Outcome], case: str) -> None:
+    framework, launched = outcome
+    for result in measured(launched, case):
+        assert result["needed"] <= max(REDUCED[framework], ACCUMULATED.get(case, 0.0)) + SLACK
+
+
+def test_a_copy_would_be_seen(outcome: tuple[str, Outcome]) -> None:
+    """A compressor that is given a gradient that is not contiguous has to copy it, once."""
+    framework, launched = outcome
+    if framework == "torch":
+        for result in measured(launched, "not_contiguous"):
+            assert result["needed"] == pytest.approx(1.0, abs=SLACK)

@@ -1,0 +1,95 @@
+"""What codecs round, invariants 2, 3 and 23: within its bound, never to infinity, and kept in the residual."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from distributions import ALL, draw
+
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.registry import CODECS, MEMORIES
+from hvd_sparse.types import Selection, TensorSpec
+
+MADE = [case.create(CODECS) for case in cases.CODECS]
+ERROR = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": None}
+"""Half a unit in the last place, relative, of numbers that are not subnormal in the format."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("values", ERROR)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 3e4, 1e30])
+def test_23_rounding_stays_within_its_bound_and_never_overflows(name, dtype, values, scale):
+    vector = (draw(name, 2_000, dtype) * scale).astype(dtype)
+    vector = vector[np.isfinite(vector)]
+    selection = Selection(np.arange(vector.size, dtype=np.uint32), vector, vector.size)
+    decoded = CODECS.create("block16", values=values).decode(CODECS.create("block16", values=values).encode(selection))
+    got, meant = decoded.values.astype(np.float64), vector.astype(np.float64)
+    largest = np.abs(meant).max(initial=0)
+    if values == "int8":
+        bound = np.full(vector.size, largest / 254 * 1.001 + 2.0**-100)
+    elif values == "float16":
+        inside = np.clip(meant, -65_504, 65_504)
+        bound = np.abs(meant - inside) + np.maximum(np.abs(inside) * ERROR[values], 2.0**-25)
+    else:
+        bound = np.maximum(np.abs(meant) * ERROR[values], 2.0**-126)
+    assert np.isfinite(got).all()
+    assert (np.abs(got - meant) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_23_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
+    """Every exponent, float16's subnormal numbers and ties; against numpy's own float16, and float32 arithmetic for bfloat16."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
+    bits[:50_000] &= np.uint32(0xFFFFE000)
+    bits[50_000:100_000] |= np.uint32(0x1000)
+    vector = bits.view(np.float32)
+    vector = vector[np.isfinite(vector) & (np.abs(vector) < 3.38e38) & (np.abs(vector) > 1.2e-38)].astype(dtype)
+    selection = Selection(np.arange(vector.size, dtype=np.uint32), vector, vector.size)
+    with np.errstate(over="ignore"):
+        halves = np.clip(vector, -65_504, 65_504).astype(np.float16).astype(dtype)
+    codec = CODECS.create("dense", values="float16")
+    assert codec.decode(codec.encode(selection)).values.tobytes() == halves.tobytes()
+    codec = CODECS.create("dense", values="bfloat16")
+    got = codec.decode(codec.encode(selection)).values
+    below = (vector.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+    step = (vector.astype(np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(np.float32).astype(np.float64) / 128
+    above = below + np.copysign(np.maximum(step, 2.0**-133), vector)
+    near = np.minimum(np.abs(vector - below), np.abs(above - vector))
+    assert (np.abs(got - vector.astype(np.float64)) == near).all()
+
+
+CONSERVING = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves]
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize("codec", MADE, ids=repr)
+@pytest.mark.parametrize("memory", CONSERVING, ids=str)
+def test_2_3_and_23_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
+    """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else; overflow included."""
+    spec = TensorSpec("t", (40, 50), "float32")
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.02}, memory=memory.create(MEMORIES), codec=codec, rollback=rollback
+    )
+    pipeline = Pipeline(configuration, reference)
+    state, twin = TensorState(spec, configuration), configuration.memory.create(spec, rollback=True)
+    for step in range(4):
+        gradient = draw("normal", spec.numel, seed=step)
+        gradient[step] = 1e6  # beyond float16
+        twin.load(state.memory.arrays())
+        accumulated = twin.compensate(gradient.copy(), reference).vector.copy()
+        outgoing = pipeline.send(state, gradient, 0, 1, dense=False)
+        decoded = np.zeros(spec.numel, np.float32)
+        pipeline.receive(spec, [outgoing.frame], 1.0, decoded, state.steps)
+        state.commit()
+        residual = state.memory.arrays()["residual"]
+        is_sent = decoded != 0
+        assert np.isfinite(residual).all()
+        assert residual[~is_sent].tobytes() == accumulated[~is_sent].tobytes()
+        assert residual[is_sent].tolist() == (accumulated - decoded)[is_sent].tolist()
+        assert not codec.is_exact or not residual[is_sent].any()
+        assert is_sent.sum() <= outgoing.entries

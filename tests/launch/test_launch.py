@@ -1,0 +1,174 @@
+"""``hvd-sparse launch``: what it refuses, what it would run, and what comes of it on several hosts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, differences, parse_hosts, read_hostfile, survey
+from hvd_sparse.cli.launch import build
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "network"))
+from _spaces import finish, needs_spaces, start  # noqa: E402
+
+from benchmarks.network.cluster import inside  # noqa: E402
+
+SSH = ("ssh", "-o", "BatchMode=yes")
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    versions = {"python": "3.11.2", "hvd_sparse": "1", "horovod": "0.28.1", "torch": "2.13.0", "tensorflow": None}
+    found = {"versions": {**versions, "numpy": "2.0.2"}, "cores": 2, "interfaces": {}, "port": 1, "missing": []}
+    return {**found, **changes}
+
+
+def options(**changes: Any) -> argparse.Namespace:
+    defaults: dict[str, Any] = {"python": sys.executable, "controller": "gloo", "ranks": 2, "interface": None}
+    return argparse.Namespace(**{**defaults, "log_dir": Path("logs"), "ssh_port": None, "option": [], **changes})
+
+
+def test_hosts_are_read_from_words_and_files(tmp_path):
+    assert parse_hosts("a:2, b") == [Host("a", 2), Host("b", 1)]
+    path = tmp_path / "hosts"
+    path.write_text("# mine\na slots=2\nb:3  # the new one\n\nc\n")
+    assert read_hostfile(path) == [Host("a", 2), Host("b", 3), Host("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a:0", "'a:0'"), ("a:x", "'a:x'"), (":2", "':2'"), ("", "no host"), ("a:1,b:1,a:2", "'a' is named twice")],
+)
+def test_hosts_that_are_none_are_refused_with_the_remedy(text, said):
+    with pytest.raises(LaunchError, match=re.escape(said)):
+        parse_hosts(text)
+
+
+def test_a_hostfile_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(LaunchError, match="nowhere"):
+        read_hostfile(tmp_path / "nowhere")
+
+
+def test_every_difference_names_the_host_the_package_and_both_versions():
+    other = facts()
+    other["versions"] = {**other["versions"], "torch": "2.12.0", "horovod": None}
+    said = differences({"a": facts(), "b": other, "c": facts(missing=["train.py"])})
+    assert len(said) == 3
+    assert "'b' has horovod not at all, host 'a' has 0.28.1" in said[0]
+    assert "'b' has torch 2.12.0, host 'a' has 2.13.0" in said[1]
+    assert "'c' has no 'train.py'" in said[2]
+
+
+def test_the_interface_is_the_one_that_carries_the_addresses(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", {"a": "10.0.0.1", "b": "10.0.0.2"}.__getitem__)
+    carried = {"a": facts(interfaces={"lo": ["127.0.0.1"], "eth1": ["10.0.0.1"], "eth0": ["192.168.0.1"]})}
+    carried["b"] = facts(interfaces={"eth1": ["10.0.0.2"]})
+    assert common_interface(carried) == "eth1"
+    carried["b"] = facts(interfaces={"ens3": ["10.0.0.2"]})
+    with pytest.raises(LaunchError, match=r"a: eth1, b: ens3.*--interface"):
+        common_interface(carried)
+
+
+def test_waiting_ranks_yield_only_where_they_outnumber_cores():
+    hosts = [Host("localhost", 2)]
+    roomy, _ = build(options(controller="mpi"), hosts, {"localhost": facts(cores=2)}, ["x"], {})
+    assert not any("yield" in part for part in roomy)
+    crowded, settings = build(options(controller="mpi"), hosts, {"localhost": facts(cores=1)}, ["x"], {})
+    assert "--mpi-args=--oversubscribe --mca mpi_yield_when_idle 1" in crowded
+    assert settings["OMP_NUM_THREADS"] == "1"
+
+
+def test_settings_reach_the_ranks_and_nothing_else_is_touched():
+    surroundings = {"HVD_SPARSE_A": "1", "HOROVOD_CYCLE_TIME": "0.5", "SECRET": "x"}
+    line, settings = build(options(), [Host("localhost", 2)], None, ["python", "t.py"], surroundings)
+    assert settings == {"HVD_SPARSE_A": "1", "HOROVOD_CYCLE_TIME": "0.5"}
+    assert line[1:4] == ["--gloo", "-np", "2"]
+    assert line[-2:] == ["python", "t.py"]
+
+
+def test_without_a_check_the_interface_has_to_be_said():
+    hosts = [Host("a", 1), Host("b", 1)]
+    with pytest.raises(LaunchError, match="--interface"):
+        build(options(), hosts, None, ["x"], {})
+    line, _ = build(options(interface="eth7"), hosts, None, ["x"], {})
+    assert line[line.index("--network-interfaces") + 1] == "eth7"
+
+
+def test_the_machine_itself_is_asked_without_ssh():
+    found = survey([Host("localhost", 1)], sys.executable, [], ("false",))["localhost"]
+    assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["cores"] >= 1
+    with pytest.raises(LaunchError, match=r"'localhost' has no 'nothing\.py'"):
+        survey([Host("localhost", 1)], sys.executable, ["nothing.py"], ("false",))
+    with pytest.raises(LaunchError, match=r"'localhost' cannot be asked.*not-a-python"):
+        survey([Host("localhost", 1)], "/usr/bin/not-a-python", [], ("false",))
+
+
+def test_a_host_without_an_address_is_named():
+    with pytest.raises(LaunchError, match=r"'no\.such\.host\.invalid' has no address"):
+        survey([Host("no.such.host.invalid", 1)], sys.executable, [], SSH)
+
+
+def test_a_dry_run_prints_a_command_that_the_shell_reads_back(tmp_path):
+    command = [sys.executable, "-m", "hvd_sparse", "launch", "-np", "2", "--dry-run", "--log-dir", str(tmp_path / "l")]
+    environment = {**os.environ, "HVD_SPARSE_NOTE": "two words", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "--", "python", "-c", "print('$HOME')"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "'HVD_SPARSE_NOTE=two words'" in done.stdout
+    assert "-H localhost:2" in done.stdout
+    echoed = subprocess.run(["sh", "-c", f"printf '%s|' {done.stdout}"], capture_output=True, text=True, check=True)
+    assert echoed.stdout.rstrip("\n|").endswith("python|-c|print('$HOME')")
+    assert not (tmp_path / "l").exists()
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What came of the launches on a cluster of three hosts, four ranks."""
+    folder = tmp_path_factory.mktemp("launch")
+    script = str(ROOT / "tests" / "launch" / "_cluster_launch.py")
+    code, output = finish(start(inside([sys.executable, script, str(folder)])), 280)
+    assert code == 0, output[-6000:]
+    return json.loads((folder / "seen.json").read_text())
+
+
+@needs_spaces
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_every_rank_of_every_host_runs_and_has_a_log(seen, controller):
+    outcome = seen[controller]
+    assert outcome["code"] == 0, outcome["output"][-4000:]
+    places = ["0 of 1 on host1", "0 of 2 on host2", "1 of 2 on host2", "0 of 1 on host3"]
+    assert sorted(outcome["logs"]) == [f"rank.{rank}.log" for rank in range(4)]
+    for rank, (text, place) in enumerate(zip(outcome["logs"].values(), places)):
+        assert f"rank {rank} of 4, {place}: 6.0" in text
+        assert "HVD_SPARSE_MARK is passed on" in text  # written to stderr: one log has both
+        assert text.count("rank ") == 1
+
+
+@needs_spaces
+def test_a_rank_that_fails_fails_the_launch(seen):
+    assert seen["failing"]["code"] != 0
+    assert "Exit code: 7" in seen["failing"]["output"]
+
+
+@needs_spaces
+def test_the_interface_between_the_hosts_is_found(seen):
+    assert "--network-interfaces eth0" in seen["dry"]["output"]
+    assert "-H host1:1,host2:2,host3:1" in seen["dry"]["output"]
+
+
+@needs_spaces
+def test_the_host_that_cannot_be_reached_is_named(seen):
+    assert seen["unplugged"]["code"] == 1
+    said = seen["unplugged"]["output"]
+    assert "host 'host1' does not reach host 'host3'" in said
+    assert "host 'host1' does not reach host 'host2'" not in said

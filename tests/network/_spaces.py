@@ -1,0 +1,74 @@
+"""Run a script on a cluster of network namespaces, where the machine lets us make one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.network.cluster import inside
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOOLS = ("ip", "tc", "unshare", "setpriv")
+
+
+@functools.lru_cache
+def why_not() -> str | None:
+    """What keeps this machine from making namespaces; None if nothing does."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} missing: apt-get install iproute2 util-linux"
+    script = "ip link add probe type bridge && ip netns add probe || exit 1"
+    mount = "mount -t tmpfs netns /run/netns 2>/dev/null || { mkdir -p /run/netns && mount -t tmpfs netns /run/netns; }"
+    done = subprocess.run(inside(["sh", "-c", f"{mount} && {script}"]), capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
+
+
+needs_spaces = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, str]:
+    """Exit code and output; after ``limit_s`` the whole group is killed, and the code is None."""
+    try:
+        output = process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]
+    return process.returncode, output
+
+
+def on_cluster(script: str, *arguments: str, limit_s: float = 120) -> str:
+    """Run ``tests/network/<script>`` in namespaces of its own; what it printed.  It must end well."""
+    command = inside([sys.executable, str(ROOT / "tests" / "network" / script), *arguments])
+    code, output = finish(start(command), limit_s)
+    assert code == 0, f"exit code {code}\n{output[-6000:]}"
+    return output

@@ -1,0 +1,25 @@
+"""Inside: lay three hosts, shape their links, and print what the probe and the counters say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from benchmarks.network import probe
+from benchmarks.network.cluster import Cluster
+
+cluster = Cluster(3)
+cluster.lay()
+cluster.shape("200mbit")
+before = cluster.bytes_received()
+wire = probe.measure(cluster, "200mbit")
+after = cluster.bytes_received()
+cluster.shape(None)
+unshaped = probe.measure(cluster, None)
+names = [
+    subprocess.run(cluster.on(host, ["hostname"]), capture_output=True, text=True, check=True).stdout.strip()
+    for host in cluster.hosts
+]
+received = {host: after[host] - before[host] for host in cluster.hosts}
+json.dump({"shaped": wire, "unshaped": unshaped, "names": names, "received": received}, sys.stdout)

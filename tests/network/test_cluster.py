@@ -1,0 +1,105 @@
+"""The cluster of namespaces: its links are as slow as they are said to be, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("horovod.torch", reason="the bench is written over Horovod")
+
+from _spaces import finish, needs_spaces, on_cluster, start
+
+from benchmarks.network.cluster import Cluster, bits_per_second, burst_bytes, inside
+from benchmarks.network.probe import LONG_S, MEDIUM_BYTES
+
+
+@needs_spaces
+def test_links_carry_what_the_shaper_allows_and_the_counters_see_it():
+    seen = json.loads(on_cluster("_wire.py"))
+    assert seen["names"] == ["host1", "host2", "host3"]
+    alone, ring = seen["shaped"]["alone_mbit_s"], seen["shaped"]["ring_mbit_s"]
+    assert len(ring) == 3
+    assert max(alone["long"], *ring) <= 1.05 * 200
+    assert seen["unshaped"]["alone_mbit_s"]["long"] > 2 * alone["long"]
+    long_bytes = 200e6 / 8 * LONG_S
+    for host in ("host2", "host3"):
+        assert seen["received"][host] >= long_bytes + MEDIUM_BYTES
+
+
+def test_a_cluster_is_never_laid_into_the_machines_own_network(monkeypatch):
+    monkeypatch.delenv("HVD_SPARSE_CLUSTER", raising=False)
+    with pytest.raises(RuntimeError, match=r"scripts/bench-network"):
+        Cluster(2).lay()
+
+
+def test_rates_are_read_as_tc_writes_them():
+    assert [bits_per_second(rate) for rate in ("100mbit", "2.5gbit")] == [1e8, 2.5e9]
+    assert burst_bytes("10gbit") == 2_500_000
+    with pytest.raises(ValueError, match="10 fast"):
+        bits_per_second("10 fast")
+
+
+@needs_spaces
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_when_the_outer_process_is_ended(number):
+    lay = "from benchmarks.network.cluster import Cluster; import time; Cluster(2).lay(); print('laid', flush=True); "
+    work = f"{lay}import subprocess; subprocess.Popen(['sleep', '98765']); time.sleep(600)"
+    command = inside([sys.executable, "-c", work])
+    # whoever started pytest may have had interrupts ignored, and that is inherited
+    restore = "import signal, subprocess; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    outer = start([sys.executable, "-c", f"{restore}; subprocess.run({command!r})"])
+    assert outer.stdout is not None
+    with outer.stdout:
+        try:
+            assert "laid" in outer.stdout.readline()
+            assert _sleepers()
+            os.kill(outer.pid, number)
+            outer.wait(timeout=20)
+        finally:
+            outer.kill()
+            outer.wait(timeout=20)
+    deadline = time.monotonic() + 20
+    while _sleepers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _sleepers()
+    links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+    assert "switch" not in links and "host1" not in links
+
+
+def _sleepers() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().split(b"\0")[:2] == [b"sleep", b"98765"]:
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@needs_spaces
+def test_the_bench_measures_every_method_over_the_wire(tmp_path):
+    methods = ["dense", "topk", "dgc", "ldte_bs"]
+    arguments = ["--hosts", "2", "--rates", "100mbit", "--models", "transformer", "--rounds", "1", "--steps", "1"]
+    arguments += ["--warmup", "1", "--compute", "asleep", "--output", str(tmp_path / "net"), "--methods", *methods]
+    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
+    assert code == 0, output[-6000:]
+    (setting,) = json.loads((tmp_path / "net.json").read_text())["settings"]
+    summary = setting["summary"]
+    assert list(summary) == methods
+    # two ranks: a ring allreduce brings each the tensor once, an allgather of k = n / 1000 entries 8 or 12 bytes of each
+    entries = 9_884_944
+    assert 1.0 <= summary["dense"]["received_bytes"] / (4 * entries) < 1.1
+    # and negotiating 152 names costs as much again
+    assert 1.0 <= summary["topk"]["received_bytes"] / (12 * entries / 1000) < 3
+    assert summary["ldte_bs"]["received_bytes"] < summary["topk"]["received_bytes"]
+    assert 0.0007 < setting["reports"]["ldte_bs"]["density_achieved"] < 0.0014
+    assert all(numbers["phases_ms"]["backward"] > 0 for numbers in summary.values())
+    assert (tmp_path / "net.png").stat().st_size > 10_000

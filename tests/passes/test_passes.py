@@ -1,0 +1,111 @@
+"""A step goes over gradient and residual once, and makes no other array of their size.
+
+Counted by page faults (``page_trap.c``), so the code cannot be wrong about itself: whatever touches the arrays traps.
+Whoever adds a pass to the hot path fails here; whoever saves one lowers the budget.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import ROOT
+from passes.mutants import MUTANTS
+from passes.page_trap import compile_trap
+from passes.worker import CASES
+
+from hvd_sparse.registry import ENGINES
+
+TWO_THREADS = {"id": "numba", "threads": 2}
+
+SLACK = 0.3
+"""Passes: candidates that go back to the residual, page by page, are no pass."""
+ONE_PASS = {
+    "gradient read": 1.0,
+    "gradient written": 0.0,
+    "residual read": 1.0,
+    "residual written": 1.0,
+    "fresh memory": 0.0,
+}
+"""12 bytes an entry: what ``residual.add_(gradient)`` costs."""
+BUDGETS = {
+    "numba": ONE_PASS,
+    "numpy": {**ONE_PASS, "fresh memory": 3.5},
+}
+"""By engine.  Fresh memory is in gradients, whatever takes it."""
+CAUGHT_BY = {
+    "looks at the gradient first": "gradient read",
+    "looks at the residual first": "residual read",
+    "adds zeros to the residual first": "residual written",
+    "looks at the new residual afterwards": "residual read",
+    "copies the gradient": "fresh memory",
+}
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux", reason="page_trap.c knows x86-64 Linux only"
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return compile_trap(tmp_path_factory.mktemp("page_trap"))
+
+
+@pytest.fixture(scope="module", params=[*ENGINES.ids(), TWO_THREADS], ids=str)
+def measured(request, library: Path):
+    """Steps by case and mutant, and the engine that they are of."""
+    worker = Path(__file__).with_name("worker.py")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "MALLOC_MMAP_THRESHOLD_": "65536",  # every large array is fresh memory, which the kernel counts
+    }
+    command = [sys.executable, str(worker), str(library), json.dumps(request.param)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    id = request.param["id"] if isinstance(request.param, dict) else request.param
+    return id, json.loads(run.stdout)
+
+
+def best(steps):
+    """The least of every count: of the steps in which one pass was enough."""
+    return {what: min(step[what] for step in steps) for what in ONE_PASS}
+
+
+def over_budget(counts, budget):
+    return [what for what, passes in counts.items() if passes > budget[what] + SLACK]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_keeps_to_the_budget(measured, case):
+    engine, steps = measured
+    counts = best(steps[case])
+    assert over_budget(counts, BUDGETS[engine]) == [], counts
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_budget_is_no_larger_than_it_must_be(measured, case):
+    engine, steps = measured
+    counts = best(steps[case])
+    assert [what for what, passes in counts.items() if passes < BUDGETS[engine][what] - SLACK] == [], counts
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_one_pass_more_is_found(measured, mutant):
+    engine, steps = measured
+    assert CAUGHT_BY[mutant] in over_budget(best(steps[mutant]), BUDGETS[engine])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_pass_is_one_where_it_is_said_to_be(measured, case):
+    """What ``stats()`` counts as steps of one pass are steps of one pass."""
+    engine, steps = measured
+    said = [step for step in steps[case] if step["said to be one pass"]]
+    assert said, "no step was said to be one pass: the aim does not settle"
+    for step in said:
+        assert over_budget({what: step[what] for what in ONE_PASS}, BUDGETS[engine]) == []

@@ -1,0 +1,84 @@
+"""``auto``: the fewest bytes of the codecs that keep all indices, decided alike on all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance.codec_checks import selection_of
+from worlds import configure, integers, residuals, run, same_bits, tensors
+
+from hvd_sparse.core.counts import count_from_density
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.registry import CODECS
+
+NUMEL = 300_000
+OTHERS = {
+    "float32": ["index_value", "run16", "block16", "golomb", "bitmap", "dense"],
+    "bfloat16": ["block16", "golomb", "bitmap", "dense"],
+}
+NUMBERS = {CODECS.get(id).number: id for id in CODECS}
+
+
+def random_indices(count, seed=0):
+    return np.sort(np.random.default_rng(seed).choice(NUMEL, count, replace=False))
+
+
+@pytest.mark.parametrize("values", OTHERS)
+@pytest.mark.parametrize("density", [1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.45, 0.6, 0.9, 0.96, 0.99, 1.0])
+def test_no_other_codec_that_keeps_all_indices_needs_fewer_bytes(values, density):
+    selection = selection_of(random_indices(count_from_density(NUMEL, density)), NUMEL)
+    others = [
+        CODECS.create(id, **({"values": values} if id not in ("index_value", "run16") else {})) for id in OTHERS[values]
+    ]
+    fewest = min(other.encode(selection).size for other in others)
+    auto = CODECS.create("auto", values=values).at_density(density)
+    assert auto.encode(selection).size <= 1.01 * fewest + 4
+    assert auto.is_exact == (values == "float32")
+
+
+@pytest.mark.parametrize(("density", "id"), [(1e-4, "golomb"), (0.1, "golomb"), (0.6, "bitmap"), (1.0, "dense")])
+def test_the_choice_follows_the_density(density, id):
+    codec = CODECS.create("auto").at_density(density)
+    assert codec.chosen(NUMEL).id == id
+    assert NUMBERS[int(codec.encode(selection_of((1, 2), NUMEL))[3])] == id
+
+
+def test_ranks_with_other_counts_write_the_same_codec():
+    """The decision is not from what a rank happened to select."""
+    codec = CODECS.create("auto").at_density(0.6)
+    frames = [codec.encode(selection_of(random_indices(count), NUMEL)) for count in (0, 1, 5_000, 180_000, NUMEL)]
+    assert {int(frame[3]) for frame in frames} == {CODECS.get("bitmap").number}
+    assert [codec.decode(frame).count for frame in frames] == [0, 1, 5_000, 180_000, NUMEL]
+
+
+def test_a_frame_of_another_codec_than_was_decided_is_refused():
+    codec = CODECS.create("auto").at_density(0.6)
+    with pytest.raises(CorruptPayload, match=r"payload of codec 3 and \d+ bytes is no bitmap payload"):
+        codec.decode(CODECS.create("golomb").encode(selection_of((1, 2), NUMEL)))
+
+
+def test_a_density_of_its_own_is_not_the_schedules():
+    assert CODECS.create("auto", density=1.0).at_density(0.001).chosen(NUMEL).id == "dense"
+    assert CODECS.create("auto").chosen(NUMEL).id == "golomb"
+
+
+def test_the_choice_follows_a_schedule_through_real_steps():
+    """Density 1, then 0.6, then 0.01, on three ranks: every rank reads what the others wrote, and nothing is lost."""
+    schedule = {"id": "piecewise", "boundaries": [1, 2], "densities": [1.0, 0.6, 0.01]}
+    configuration = configure(schedule=schedule, codec={"id": "auto", "values": "float32"})
+    specs = tensors((40, 50))
+    gradients = [integers(specs, rank)["t0"] for rank in range(3)]
+
+    def rank(collective):
+        session = Session(configuration, specs, collective, average=False)
+        sums = [session.reduce({"t0": gradients[collective.rank]})["t0"] for _ in range(3)]
+        return sums, residuals(session)["t0"]
+
+    results = run(3, rank)
+    first = results[0][0]
+    assert all(same_bits(mine, other) for sums, _ in results for mine, other in zip(first, sums))
+    kept = sum(residual for _, residual in results).reshape(40, 50)
+    assert (sum(first) + kept).tolist() == (3 * sum(gradients)).tolist()
+    assert first[0].tolist() == sum(gradients).tolist()
+    assert 0 < np.count_nonzero(first[2]) <= 3 * 20

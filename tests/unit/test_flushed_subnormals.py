@@ -1,0 +1,39 @@
+"""TensorFlow's threads take subnormal numbers for zero, others do not: frames are read alike on both, to the bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import cases
+import numpy as np
+import torch
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+
+codecs = [case.create(CODECS) for case in cases.CODECS]
+indices = np.arange(0, 1_000, 5, dtype=np.uint32)
+noise = np.random.default_rng(0).normal(size=indices.size)
+scales = {"float32": (1.0, 1e-5, 1e-39), "float64": (1.0, 1e-39, 1e-310)}
+selections = [Selection(indices, (noise * s).astype(dtype), 1_000) for dtype in scales for s in scales[dtype]]
+frames = [[codec.encode(selection) for selection in selections] for codec in codecs]
+values = [[codec.decode(frame).values.tobytes() for frame in those] for codec, those in zip(codecs, frames)]
+
+assert torch.set_flush_denormal(True)
+assert not (np.full(8, 1e-40, np.float32) > 0).any(), "subnormal numbers are not flushed"
+for codec, those, meant in zip(codecs, frames, values):
+    assert [codec.decode(frame).values.tobytes() for frame in those] == meant, codec
+    if codec.is_exact:
+        assert [codec.encode(s).tobytes() for s in selections] == [frame.tobytes() for frame in those], codec
+    for selection in selections:
+        codec.decode(codec.encode(selection))
+"""
+
+
+def test_codecs_do_not_depend_on_how_a_thread_treats_subnormal_numbers():
+    tests = Path(__file__).resolve().parents[1]
+    script = f"import sys; sys.path[:0] = {[str(tests.parent), str(tests)]!r}\n{SCRIPT}"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr

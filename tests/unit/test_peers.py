@@ -1,0 +1,141 @@
+"""The baselines of ``bench select`` choose what their papers say, or being faster than they are would mean nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from recorded import recorded
+
+from benchmarks._gradients import Gradients, resnet50_shapes
+from benchmarks._peers import PEERS, DgcSampled, GaussianK, LaplaceBisection, Peer, RedsyncSearch
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.types import TensorSpec
+
+EXACT = ("torch.topk", "RedSync, trimmed top-k")
+BANDS = {
+    "torch.topk": (1, 1),
+    "DGC, sampled threshold": (0.8, 1),
+    "Gaussian-k": (2 / 3, 4 / 3),
+    "RedSync, trimmed top-k": (1, 1),
+    "RedSync, threshold search": (1, 2),
+    "RedSync, threshold used 5 times": (1, 2),
+    "Laplace and bisection": (0.8, 1.3),
+}
+"""Counts over k on a vector that the rule is made for: normal, the Laplace estimate on Laplace."""
+
+
+def drawn(name: str, numel: int = 200_000) -> torch.Tensor:
+    rng = np.random.default_rng(3)
+    draw = rng.laplace if name == "Laplace and bisection" else rng.standard_normal
+    return torch.from_numpy(draw(size=numel).astype(np.float32))
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01])
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_sends_as_many_entries_as_its_paper_says(name, density):
+    x = drawn(name)
+    k = int(x.numel() * density)
+    indices = PEERS[name]().choose(x, k)
+    low, high = BANDS[name]
+    assert low * k <= indices.numel() <= high * k
+    assert len(set(indices.tolist())) == indices.numel()
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_peers_choose_the_exact_top_k(name):
+    for vector in recorded():
+        if np.unique(np.abs(vector.values)).size == vector.values.size:  # of equal magnitudes torch takes any
+            k = max(1, int(vector.values.size * vector.density))
+            indices = PEERS[name]().choose(torch.from_numpy(vector.values.copy()), k)
+            assert sorted(indices.tolist()) == reference.take_largest(vector.values, k).indices.tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "DGC, sampled threshold"])  # it cuts by position
+def test_what_is_sent_is_at_least_as_large_as_what_stays(name):
+    x = drawn(name)
+    indices = PEERS[name]().choose(x, 200)
+    stays = torch.ones_like(x, dtype=torch.bool)
+    stays[indices] = False
+    assert x[indices].abs().min() >= x[stays].abs().max()
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_loses_nothing(name):
+    residual, expected = torch.zeros(50_000), torch.zeros(50_000)
+    peer = Peer(PEERS[name](), residual, 0.01)
+    for step in range(4):
+        gradient = torch.from_numpy(np.random.default_rng(step).laplace(size=50_000).astype(np.float32))
+        expected.add_(gradient)
+        indices, values = peer.step(gradient)
+        assert indices.dtype == torch.int32
+        assert torch.equal(values, expected[indices.long()])
+        expected[indices.long()] = 0
+        assert torch.equal(peer.residual, expected)
+
+
+def test_dgc_repairs_a_sample_that_is_too_high_and_one_that_is_too_low():
+    steps = torch.linspace(1, 2, 100_000)
+    for rule in (DgcSampled(sample_density=0.0001), DgcSampled()):
+        for k in (100, 1_000):
+            assert 0.8 * k <= rule.choose(steps, k).numel() <= k
+    many_equal = torch.ones(100_000)  # whatever the threshold, all of them or none
+    assert DgcSampled().choose(many_equal, 1_000).numel() == 1_000
+
+
+def test_gaussian_k_stops_after_three_rounds_wherever_it_is():
+    heavy = torch.from_numpy(np.random.default_rng(5).laplace(size=200_000).astype(np.float32))
+    assert GaussianK().choose(heavy, 2_000).numel() > 4 / 3 * 2_000
+
+
+def test_redsync_uses_a_threshold_again_and_drops_one_that_no_longer_fits():
+    rule, x = RedsyncSearch(reuse_steps=4), drawn("RedSync")
+    counts = [rule.choose(x * scale, 200).numel() for scale in (1.0, 0.99, 0.98, 100.0)]
+    assert counts[0] > counts[1] > counts[2]
+    assert 200 <= counts[3] <= 400
+
+
+def test_searches_end_where_no_threshold_gives_the_count():
+    ties = torch.ones(1_000)
+    assert RedsyncSearch().choose(ties, 10).numel() == 1_000
+    assert LaplaceBisection().choose(ties, 10).numel() in (0, 1_000)
+    assert RedsyncSearch().choose(torch.zeros(1_000), 10).numel() == 1_000
+
+
+def test_resnet50_has_the_parameters_that_it_is_known_for():
+    shapes = resnet50_shapes()
+    assert len(shapes) == 161
+    assert sum(np.prod(shape) for shape in shapes) == 25_557_032
+    assert sum(np.prod(shape) for shape in shapes if len(shape) > 1) == 25_502_912
+
+
+def test_the_steady_residual_is_near_the_one_that_many_steps_leave():
+    density, numel = 0.01, 20_000
+    gradients = Gradients.draw(numel, seed=1)
+    configuration = Configuration.create(selector={"id": "topk", "density": density}, rollback=False)
+    pipeline, thresholds = Pipeline(configuration, reference), {}
+    for start, steps in (("steady", 40), ("zeros", 20), ("zeros", 1_000)):
+        state = TensorState(TensorSpec("x", (numel,), "float32"), configuration)
+        if start == "steady":
+            state.memory.load({"residual": gradients.steady_residual(density, seed=2)})
+        smallest = []
+        for step in range(steps):
+            sent = pipeline.send(state, gradients.at(step), 0, 1, dense=False).found.selection
+            state.commit()
+            smallest.append(np.abs(sent.values).min())
+        thresholds[start, steps] = np.mean(smallest[-20:])
+    settled = thresholds["zeros", 1_000]
+    assert thresholds["steady", 40] == pytest.approx(settled, rel=0.05)
+    assert thresholds["zeros", 20] < 0.8 * settled
+
+
+def test_gradients_differ_from_step_to_step_and_are_aligned():
+    gradients = Gradients.draw(100_000, seed=1)
+    seen = [gradients.at(step) for step in range(8)]
+    assert all(g.size == 100_000 and g.dtype == np.float32 and g.flags.c_contiguous for g in seen)
+    assert len({g.tobytes() for g in seen}) == 8
+    offsets = {(g.ctypes.data - gradients.arrays[step % 4].ctypes.data) % 64 for step, g in enumerate(seen)}
+    assert offsets == {0}
+    assert np.array_equal(gradients.at(3), gradients.at(3))
