@@ -136,6 +136,23 @@ PAPERS = {
   booktitle = {Advances in Neural Information Processing Systems 34},
   year = {2021}
 }""",
+    "shi2019gtopk": """@inproceedings{shi2019gtopk,
+  author = {Shi, Shaohuai and Wang, Qiang and Zhao, Kaiyong and Tang, Zhenheng and Wang, Yuxin and Huang, Xiang and Chu, Xiaowen},
+  title = {A distributed synchronous {SGD} algorithm with global top-k sparsification for low bandwidth networks},
+  booktitle = {39th International Conference on Distributed Computing Systems},
+  year = {2019},
+  eprint = {1901.04359},
+  archiveprefix = {arXiv}
+}""",
+    "li2022oktopk": """@inproceedings{li2022oktopk,
+  author = {Li, Shigang and Hoefler, Torsten},
+  title = {Near-optimal sparse allreduce for distributed deep learning},
+  booktitle = {Proceedings of the 27th ACM SIGPLAN Symposium on Principles and Practice of Parallel Programming},
+  year = {2022},
+  doi = {10.1145/3503221.3508399},
+  eprint = {2201.07598},
+  archiveprefix = {arXiv}
+}""",
 }
 
 

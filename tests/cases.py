@@ -52,6 +52,8 @@ SELECTORS = (
     Case("chunked", {"chunk_length": 3}),
     Case("stc"),
     Case("ef_sign"),
+    Case("chunk_max"),
+    Case("reused_threshold"),
     Case("terngrad"),
     Case("terngrad", {"clip": None}),
 )
@@ -93,7 +95,18 @@ CODECS = (
     Case("auto", {"values": "float32", "density": 0.5}),
     Case("auto", {"values": "float32", "density": 1.0}),
 )
-EXCHANGES = (Case("allgather"),)
+EXCHANGES = (
+    Case("allgather"),
+    Case("shared_index"),
+    Case("gtopk"),
+    Case("gtopk", {"conserving": False}),
+    Case("oktopk"),
+    Case("oktopk", {"least_entries": 1, "period": 1}),
+    Case("oktopk", {"least_entries": 2, "period": 2, "slack": 1.0}),
+    Case("hierarchical", {"ranks_per_node": 2}),
+    Case("hierarchical", {"ranks_per_node": 3}),
+    Case("auto"),
+)
 SCHEDULES = (
     Case("constant", {"value": 0.25}),
     Case("dense_warmup", {"value": 0.01, "warmup_steps": 3}),

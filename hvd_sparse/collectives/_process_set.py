@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class ProcessSetRanks:
-    """Rank, size and root of a collective over one of Horovod's process sets."""
+    """Rank, size, nodes and root of a collective over one of Horovod's process sets.
+
+    Attributes
+    ----------
+    horovod : the module of the framework
+    """
+
+    horovod: ClassVar[Any]
 
     def __init__(self, process_set: Any) -> None:
         self.process_set = process_set
@@ -18,6 +25,22 @@ class ProcessSetRanks:
     @property
     def world_size(self) -> int:
         return int(self.process_set.size())
+
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        """The node of every rank; None where nodes have unequally many ranks.
+
+        Horovod tells every process its own place only: one that does not fit ranks numbered node by node gives other
+        nodes than the others do, which the handshake finds.
+        """
+        hvd = self.horovod
+        if not hvd.is_homogeneous():
+            return None
+        size, local = int(hvd.size()), int(hvd.local_size())
+        by_node = hvd.rank() == hvd.cross_rank() * local + hvd.local_rank()
+        nodes = [rank // local if by_node else rank % hvd.cross_size() for rank in range(size)]
+        ranks = self.process_set.ranks
+        return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
 
     def global_rank(self, rank: int) -> int:
         """Horovod names the root of a broadcast by its rank among all processes."""

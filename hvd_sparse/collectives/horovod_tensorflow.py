@@ -54,6 +54,8 @@ class _ThreadPending:
 class HorovodTensorflowCollective(ProcessSetRanks):
     """Implements ``core.collective.Collective`` over a process set, eagerly."""
 
+    horovod = hvd
+
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
         return _ThreadPending(lambda: hvd.allgather(tf.constant(array), name=name, process_set=self.process_set), name)
 
@@ -85,7 +87,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         return _ThreadPending(call, name)
 
 
-def graph_allgather(array: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
+def graph_allgather(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
     """An allgather of 1-D tensors as an operation of the graph that is being built.
 
     The graph's name scopes become part of the collective's name, as they do for Horovod's own operations: a trace
@@ -96,5 +98,19 @@ def graph_allgather(array: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
     return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
 
 
-GRAPH_PHASES: dict[str, Callable[[tf.Tensor, str, Any], tf.Tensor]] = {"allgather": graph_allgather}
+def graph_alltoall(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
+    """A personalised exchange of 1-D tensors, in the graph."""
+    return hvd.alltoall(array, splits, name=name, process_set=process_set)[0]
+
+
+def graph_allreduce(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
+    """A sum, in the graph."""
+    return hvd.allreduce(array, op=hvd.Sum, name=name, process_set=process_set)
+
+
+GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, Any], tf.Tensor]] = {
+    "allgather": graph_allgather,
+    "alltoall": graph_alltoall,
+    "allreduce": graph_allreduce,
+}
 """How a graph is built from an exchange's phases."""

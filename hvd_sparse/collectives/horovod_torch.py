@@ -13,6 +13,7 @@ from ._process_set import ProcessSetRanks
 
 try:
     import horovod.torch as hvd
+    from horovod.torch import mpi_ops
 except ImportError as error:
     raise ImportError(
         f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with HOROVOD_WITH_PYTORCH=1, as scripts/setup does"
@@ -43,6 +44,8 @@ class _HorovodPending:
 
 class HorovodTorchCollective(ProcessSetRanks):
     """Implements ``core.collective.Collective`` over a process set."""
+
+    horovod = mpi_ops
 
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.allgather_async(_as_tensor(array), name=name, process_set=self.process_set)

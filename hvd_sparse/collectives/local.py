@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import Any, Callable
 
 import numpy as np
@@ -26,16 +27,25 @@ class LocalWorld:
     >>> LocalWorld(3).run(lambda c: int(c.allreduce(np.ones(1), "one").wait(1.0)[0]))
     [3, 3, 3]
 
+    Parameters
+    ----------
+    ranks_per_node : how many consecutive ranks are said to share a node
+
     Attributes
     ----------
     sent, received : bytes by rank, as each collective's definition moves them (not a ring's)
+    wire_sent, wire_received : bytes by rank and by the collective's name, as they pass a rank's network: allgather and
+        allreduce in a ring, broadcast handed on from rank to rank, alltoall straight to where it goes
     """
 
-    def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
+    def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
         self.world_size = world_size
+        self.nodes = tuple(rank // ranks_per_node for rank in range(world_size))
         self.timeout_s = timeout_s
         self.sent = [0] * world_size
         self.received = [0] * world_size
+        self.wire_sent: list[Counter[str]] = [Counter() for _ in range(world_size)]
+        self.wire_received: list[Counter[str]] = [Counter() for _ in range(world_size)]
         self._meetings: dict[str, _Meeting] = {}
         self._lock = threading.Lock()
 
@@ -102,38 +112,71 @@ class LocalCollective:
     def world_size(self) -> int:
         return self._world.world_size
 
-    def _submit(self, name: str, brought: Any, sent: int, finish: Callable[[list[Any]], np.ndarray]) -> _LocalPending:
-        self._world.sent[self.rank] += sent
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._world.nodes
+
+    def _submit(
+        self,
+        name: str,
+        brought: Any,
+        sent: int,
+        finish: Callable[[list[Any]], np.ndarray],
+        passing: Callable[[list[Any]], tuple[float, float]],
+    ) -> _LocalPending:
+        """``passing`` gives the bytes that leave and enter this rank, from what all brought."""
+        world, rank = self._world, self.rank
+        world.sent[rank] += sent
 
         def counted(everything: list[Any]) -> np.ndarray:
             result = finish(everything)
-            self._world.received[self.rank] += result.nbytes
+            world.received[rank] += result.nbytes
+            out, into = passing(everything)
+            world.wire_sent[rank][name] += round(out)
+            world.wire_received[rank][name] += round(into)
             return result
 
         return _LocalPending(self._world, self._world.meet(self.rank, name, brought), name, counted)
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
-        return self._submit(f"allgather.{name}", array.copy(), array.nbytes, np.concatenate)
+        def passing(arrays: list[np.ndarray]) -> tuple[float, float]:
+            total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
+            return total - following.nbytes, total - array.nbytes
+
+        return self._submit(f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing)
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
             total = arrays[0].copy()
             for other in arrays[1:]:
+                if other.shape != total.shape:
+                    raise RankMismatch(f"{name!r}: ranks bring {total.shape} and {other.shape} to one sum")
                 total += other
             return total
 
-        return self._submit(f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order)
+        ring = 2 * (self.world_size - 1) / self.world_size * array.nbytes
+        return self._submit(f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: (ring, ring))
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _LocalPending:
         sent = array.nbytes if self.rank == root else 0
-        return self._submit(f"broadcast.{name}", array.copy(), sent, lambda arrays: arrays[root].copy())
+        is_last = (self.rank + 1) % self.world_size == root
+        passed = 0 if is_last else array.nbytes, 0 if self.rank == root else array.nbytes
+        return self._submit(
+            f"broadcast.{name}", array.copy(), sent, lambda arrays: arrays[root].copy(), lambda _: passed
+        )
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
         parts = np.split(array.copy(), np.cumsum(splits)[:-1])
         rank = self.rank
+
+        def passing(everything: list[Any]) -> tuple[float, float]:
+            into = sum(others[rank].nbytes for other, others in enumerate(everything) if other != rank)
+            return array.nbytes - parts[rank].nbytes, into
+
         return self._submit(
             f"alltoall.{name}",
             parts,
             array.nbytes,
             lambda everything: np.concatenate([parts[rank] for parts in everything]),
+            passing,
         )

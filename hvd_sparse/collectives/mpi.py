@@ -36,6 +36,11 @@ class MpiCollective:
     def world_size(self) -> int:
         return int(self._comm.Get_size())
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        names = self._comm.allgather(MPI.Get_processor_name())
+        return tuple(names.index(name) for name in names)
+
     def allgather(self, array: np.ndarray, name: str) -> _LazyPending:
         return _LazyPending(lambda: self._allgather(array))
 

@@ -32,6 +32,10 @@ class Collective(Protocol):
     def world_size(self) -> int:
         """Ranks in the process set, now."""
 
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        """The node of every rank, as any number, the same on all ranks; None where that is not known."""
+
     def allgather(self, array: np.ndarray, name: str) -> Pending:
         """The 1-D arrays of all ranks, joined in rank order; lengths may differ."""
 

@@ -23,3 +23,36 @@ def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> 
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(f"{selector.id} decides by itself how much is sent: leave out schedule {schedule.id}")
+
+
+def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
+    """InvalidOption for an exchange that cannot do its work with these parts."""
+    if exchange.needs_count and schedule is None:
+        raise InvalidOption(
+            f"exchange {exchange.id} cuts to the k entries that a density asks for, and {selector.id} is told none: "
+            "use exchange='allgather'"
+        )
+    if exchange.shares_indices and selector.changes_values:
+        raise InvalidOption(
+            f"exchange {exchange.id} sends all ranks' accumulated values at one rank's indices, and {selector.id} sends "
+            "other values: use exchange='allgather'"
+        )
+    if exchange.shares_indices and not codec.is_exact:
+        raise InvalidOption(
+            f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no say: leave out the codec"
+        )
+    if exchange.sums_again and not codec.keeps_indices:
+        raise InvalidOption(
+            f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds indices that nobody sent: "
+            "use codec='index_value' or 'golomb'"
+        )
+    if exchange.sums_again and getattr(memory, "residual", "float32") != "float32":
+        raise InvalidOption(
+            f"exchange {exchange.id} gives entries back to the residual after it was written, and a residual in "
+            f"{memory.residual} is rounded then: use memory='error_feedback' in float32"
+        )
+    if exchange.sums_first and not memory.adds_gradient:
+        raise InvalidOption(
+            f"exchange {exchange.id} sums gradients before they meet the residual, and memory {memory.id} makes something "
+            "else of them first: use memory='error_feedback'"
+        )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidOption, RankMismatch
+from ..registry import configuration as describe_part
 from ..types import TensorSpec
 from ..version import __version__
 from .configuration import Configuration
@@ -63,7 +64,8 @@ class Compressor:
     def stats(self) -> dict[str, Any]:
         """What was really sent so far, JSON-able: ``core.stats.Stats.report`` says what each entry means."""
         density = getattr(self.configuration.selector, "density", None)
-        return {"name": self.name, **self.step.stats.report(density)}
+        exchange = describe_part(self.step.exchange)
+        return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
 
     def footprint(self) -> dict[str, Any]:
         """Bytes of the state and of a step's messages, from shapes alone: ``core.footprint``."""
@@ -91,6 +93,7 @@ class Compressor:
                 "threshold": None if state.threshold is None else float(state.threshold),
                 "memo": state.memo,
                 "is_sparse": self.configuration.is_sparse(spec.shape, spec.numel),
+                "exchange_memo": state.exchange_memo,
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
         rank, world_size = self._place_in_world()
@@ -112,7 +115,8 @@ class Compressor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what this rank kept.  RankMismatch lists what differs when it is another model's, configuration's
         or world's."""
-        differences = differences_of(state, self.configuration, self.step.specs, self._place_in_world())
+        kept = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
+        differences = differences_of(state, self.configuration, self.step.specs, self._place_in_world(), kept)
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
         self.step.staging.reset()
@@ -122,7 +126,7 @@ class Compressor:
         for key, saved in state["tensors"].items():
             tensor = self.step.staging.state_of(positions[key])
             tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
-            tensor.restore(saved["steps"], saved["threshold"], saved["memo"])
+            tensor.restore(saved["steps"], saved["threshold"], saved["memo"], saved.get("exchange_memo"))
 
     def close(self) -> None:
         """Give the name free; the compressor must not be used afterwards."""

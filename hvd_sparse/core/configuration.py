@@ -12,9 +12,10 @@ from ..errors import InvalidOption
 from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
 from ..types import TensorSpec
 from .checksum import crc32
-from .composition import check_composition
+from .composition import check_composition, check_exchange
 from .counts import check_choice, check_whole, is_number
 from .economy import is_dense_cheaper
+from .placement import Placement, in_nodes_of
 from .schedules.constant import Constant
 
 PARTS = {"selector": SELECTORS, "memory": MEMORIES, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES}
@@ -90,6 +91,7 @@ class Configuration:
         check_whole(self.check_replicas_every, "check_replicas_every", 0)
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_composition(self.selector, self.memory, self.codec, self.schedule)
+        check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
@@ -115,12 +117,24 @@ class Configuration:
         """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
-    def goes_dense(self, spec: TensorSpec, step: int, world_size: int) -> bool:
-        """Whether a compressed tensor's step runs dense: from shared quantities only."""
+    def goes_dense(
+        self,
+        spec: TensorSpec,
+        step: int,
+        world_size: int,
+        exchange: Any = None,
+        placement: Placement | None = None,
+    ) -> bool:
+        """Whether a compressed tensor's step runs dense: from shared quantities only.
+
+        exchange : the one that runs, where this configuration lets it be chosen
+        placement : where the ranks are, if it matters; else every rank is on a node of its own
+        """
         density = self.density(step)
         if density is None or not self.allow_dense:
             return False
-        return is_dense_cheaper(density, world_size, self.codec.entry_bytes(spec.numel, density))
+        where = in_nodes_of(1, 0, world_size) if placement is None else placement
+        return is_dense_cheaper(exchange or self.exchange, density, self.codec.entry_bytes(spec.numel, density), where)
 
     def density(self, step: int) -> float | None:
         """The density asked for at a tensor's step; None where the method decides by itself."""

@@ -72,6 +72,8 @@ class Driver:
         self.name = name
         self._under_way: dict[BucketRun, Conversation] = {}
         self._current: StepRun | None = None
+        if step.configuration.exchange.needs_nodes:
+            step.place(collective.rank, collective.world_size, collective.nodes)
 
     def compress(self, position: int, gradient: np.ndarray, scale: float = 1.0) -> tuple[np.ndarray, Ticket]:
         """``Step.compress``, and the start of the bucket's exchange when it is full."""
@@ -140,8 +142,7 @@ class Driver:
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective
-        message = self.step.message(bucket, run, collective.rank)
-        generator = self.step.configuration.exchange.run(message, collective.rank, collective.world_size)
+        generator = self.step.converse(bucket, run, collective.rank, collective.world_size)
         bucket.is_exchanged = True
         self._under_way[bucket] = Conversation(generator, collective, f"hvd_sparse.{self.name}.{bucket.index}")
 

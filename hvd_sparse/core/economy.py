@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .placement import Placement
+
+if TYPE_CHECKING:
+    from .exchanges._base import Exchange
+
 DENSE_BYTES = 4
 """An entry of a dense float32 allreduce."""
 
+ROUNDING = 1e-12
 
-def is_dense_cheaper(density: float, world_size: int, entry_bytes: float) -> bool:
-    """Whether a dense ring allreduce moves no more bytes than an allgather of selections.
 
-        allgather: (world_size - 1) * density * entry_bytes          an entry of the tensor, received by each rank
-        dense:     2 * (world_size - 1) / world_size * 4
+def dense_inbound(placement: Placement) -> float:
+    """Bytes that a dense ring allreduce brings into a node, for each entry of the tensor: 2 * (N - 1) / N * 4."""
+    size = placement.world_size
+    return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
 
-    From shared quantities only, so that all ranks decide alike.  At 8 bytes an entry: density >= 1 / world_size.
+
+def is_dense_cheaper(exchange: Exchange, density: float, entry_bytes: float, placement: Placement) -> bool:
+    """Whether a dense ring allreduce moves no more bytes than an exchange of selections.
+
+    From shared quantities only, so that all ranks decide alike.  By allgather, at 8 bytes an entry and with every rank
+    on a node of its own: density >= 1 / world_size.
     """
-    return density * entry_bytes * world_size >= 2 * DENSE_BYTES
+    if placement.world_size == 1:  # nothing moves either way, and a selection is only worth its trouble if it is small
+        return density * entry_bytes >= 2 * DENSE_BYTES
+    return exchange.inbound(density, entry_bytes, placement) >= dense_inbound(placement) * (1 - ROUNDING)

@@ -15,14 +15,18 @@ from ..types import TensorSpec
 from ..version import __version__
 from .collective import AllGather
 from .configuration import LOCAL, Configuration
+from .placement import Placement
 
 DIGEST_BYTES = 32
 LONGEST_REPORT = 12
 
 
-def describe_rank(configuration: Configuration, specs: Sequence[TensorSpec], name: str) -> dict[str, Any]:
+def describe_rank(
+    configuration: Configuration, specs: Sequence[TensorSpec], name: str, placement: Placement | None = None
+) -> dict[str, Any]:
     """All that must be the same on every rank, JSON-able."""
     return {
+        "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
         "name": name,
         "configuration": {option: v for option, v in configuration.describe().items() if option not in LOCAL},

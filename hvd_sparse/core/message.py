@@ -10,18 +10,20 @@
     16      4         configuration: CRC-32 of the configuration's digest
     20      4         members
     24      8         bytes of the whole message
-    32      4*members position of every member among the registered tensors, ascending
+    32      4*members position of every member among the registered tensors, ascending, plus 2**31 where it has no frame here
     ...     4         CRC-32 of everything before
     ...               kind 0: the members' frames, one after the other (``codecs._frame``); a tensor that goes
-                      dense in this step has none, and is no member
+                      dense in this step is no member, and one may be a member without a frame in exchanges of
+                      several phases
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-An allgather joins the messages of all ranks without saying where one ends: each says so itself.
+An allgather or alltoall joins the messages of ranks without saying where one ends: each says so itself.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +37,8 @@ _HEAD = struct.Struct("<3sBB3xIIIIQ")
 _CRC = struct.Struct("<I")
 ENTRIES, ERROR = 0, 1
 ERROR_TEXT_LIMIT = 4096
+WITHOUT_FRAME = 2**31
+"""Added to the position of a member that has no frame in this message."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,10 @@ class Message:
     Attributes
     ----------
     rank, step, configuration : who sent it, at which step, running what
-    members : positions of the tensors in it
-    frames : the encoded selection of each member, views of the buffer
+    members : positions of the tensors it is about
+    frames : the encoded selection of each member that has one, views of the buffer
     error : what went wrong on that rank, or None
+    framed : positions of the members that have a frame, in the order of the frames
     """
 
     rank: int
@@ -55,6 +60,13 @@ class Message:
     members: tuple[int, ...]
     frames: tuple[np.ndarray, ...]
     error: str | None
+    framed: tuple[int, ...] = ()
+
+    def frame(self, position: int) -> np.ndarray:
+        """The frame of a member; CorruptPayload where it has none."""
+        if position not in self.framed:
+            raise CorruptPayload(f"the message of rank {self.rank} lacks a frame for tensor number {position}")
+        return self.frames[self.framed.index(position)]
 
 
 def overhead_bytes(members: int) -> int:
@@ -62,10 +74,21 @@ def overhead_bytes(members: int) -> int:
     return _HEAD.size + 4 * members + _CRC.size
 
 
-def write_message(rank: int, step: int, configuration: int, frames: dict[int, np.ndarray]) -> np.ndarray:
-    """uint8: a message of entries; ``frames`` maps a member's position to its encoded selection."""
-    body = [frames[position] for position in sorted(frames)]
-    return _write(ENTRIES, rank, step, configuration, sorted(frames), body)
+def write_message(
+    rank: int,
+    step: int,
+    configuration: int,
+    frames: Mapping[int, np.ndarray],
+    members: Iterable[int] | None = None,
+) -> np.ndarray:
+    """uint8: a message of entries; ``frames`` maps a member's position to its encoded selection.
+
+    members : positions of all tensors that it is about, of which some may have no frame; None for those with one
+    """
+    everyone = sorted(frames if members is None else members)
+    flagged = [position if position in frames else position + WITHOUT_FRAME for position in everyone]
+    body = [frames[position] for position in everyone if position in frames]
+    return _write(ENTRIES, rank, step, configuration, flagged, body)
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
@@ -87,16 +110,23 @@ def _write(
 
 def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
     """The messages of all ranks, in rank order, from the bytes that an allgather returned."""
+    return split_messages_of(gathered, range(world_size))
+
+
+def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
+    """The messages of these ranks, from the bytes that a collective joined in this order."""
     messages = []
     offset = 0
-    for rank in range(world_size):
-        message, total = _read(gathered[offset:])
+    for number, rank in enumerate(senders):
+        message, total = _read(joined[offset:])
         if message.rank != rank:
-            raise CorruptPayload(f"message {rank} of an allgather says that it is rank {message.rank}'s")
+            raise CorruptPayload(
+                f"message {number} of a collective says that it is rank {message.rank}'s, not rank {rank}'s"
+            )
         messages.append(message)
         offset += total
-    if offset != gathered.size:
-        raise CorruptPayload(f"{gathered.size - offset} bytes follow the messages of {world_size} ranks")
+    if offset != joined.size:
+        raise CorruptPayload(f"{joined.size - offset} bytes follow the messages of {len(senders)} ranks")
     return messages
 
 
@@ -114,13 +144,16 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload("a message's header has values that no rank writes")
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
-    positions = tuple(np.frombuffer(head, "<u4", members, _HEAD.size).tolist())
+    flagged = np.frombuffer(head, "<u4", members, _HEAD.size).tolist()
+    positions = tuple(position % WITHOUT_FRAME for position in flagged)
     if any(a >= b for a, b in zip(positions, positions[1:])):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
     if kind == ERROR:
         return Message(rank, step, configuration, (), (), _read_error(body)), total
-    return Message(rank, step, configuration, positions, _split_frames(body, members), None), total
+    framed = tuple(position for position in flagged if position < WITHOUT_FRAME)
+    frames = _split_frames(body, len(framed))
+    return Message(rank, step, configuration, positions, frames, None, framed), total
 
 
 def _read_error(body: np.ndarray) -> str:

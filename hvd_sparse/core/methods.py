@@ -8,8 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from .configuration import Configuration
+from .exchanges.gtopk import GTopK
+from .exchanges.oktopk import OkTopK
+from .memories.error_feedback import ErrorFeedback
+from .memories.low_pass import LowPass
 from .memories.momentum_correction import MomentumCorrection
 from .selectors.adacomp import AdaComp
+from .selectors.chunk_max import ChunkMax
+from .selectors.chunked import Chunked
 from .selectors.dgc_sampled import DgcSampled
 from .selectors.ef_sign import EfSign
 from .selectors.fixed_threshold import FixedThreshold
@@ -20,6 +26,7 @@ from .selectors.radix_select import RadixSelect
 from .selectors.random_k import RandomK
 from .selectors.redsync_search import RedsyncSearch
 from .selectors.redsync_trimmed import RedsyncTrimmed
+from .selectors.reused_threshold import ReusedThreshold
 from .selectors.sidco import Sidco
 from .selectors.stc import Stc
 from .selectors.terngrad import TernGrad
@@ -171,8 +178,50 @@ class Methods:
         return cls.build(params, selector=Sidco(density, distribution=distribution, stages=stages), **options)
 
     @classmethod
+    def scalecom(
+        cls, params: Any, *, density: float, beta: float = 1.0, chunk_wise: bool = False, **options: Any
+    ) -> Any:
+        """ScaleCom: a leader's top k, in turns, and the sum of all ranks' values there.  Paper: chen2020scalecom.
+
+        beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take 0.1 for large batches
+        chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass, instead of the top k
+        """
+        selector = ChunkMax(density) if chunk_wise else TopK(density)
+        memory = ErrorFeedback() if beta == 1 else LowPass(beta)
+        options.setdefault("exchange", "shared_index")
+        return cls.build(params, selector=selector, memory=memory, **options)
+
+    @classmethod
+    def gtopk(cls, params: Any, *, density: float, conserving: bool = True, **options: Any) -> Any:
+        """gTop-k: a tree of merges, each cut to k.  Paper: shi2019gtopk.
+
+        conserving : lose nothing, where the paper's rule loses what is cut on the way at indices that are applied
+        """
+        return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
+
+    @classmethod
+    def oktopk(cls, params: Any, *, density: float, period: int = 32, **options: Any) -> Any:
+        """Ok-Topk: sums by regions, of which the k largest are applied.  Paper: li2022oktopk.
+
+        period : steps between exact evaluations of the local and the global threshold
+        """
+        selector = ReusedThreshold(density, period=period)
+        return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)
+
+    @classmethod
+    def chunked(cls, params: Any, *, density: float, chunk_length: int = 512, **options: Any) -> Any:
+        """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper: sun2019csc."""
+        options.setdefault("exchange", "shared_index")
+        return cls.build(params, selector=Chunked(density, chunk_length), **options)
+
+    @classmethod
     def random_k(cls, params: Any, *, density: float, shared_seed: bool = False, seed: int = 0, **options: Any) -> Any:
-        """Entries at random positions, with error feedback.  Paper: stich2018sparsified."""
+        """Entries at random positions, with error feedback.  Paper: stich2018sparsified.
+
+        shared_seed : the same positions on all ranks, so that values alone travel, in a sum
+        """
+        if shared_seed:
+            options.setdefault("exchange", "shared_index")
         return cls.build(params, selector=RandomK(density, shared_seed=shared_seed, seed=seed), **options)
 
     @classmethod
@@ -204,14 +253,18 @@ class Methods:
 
 METHODS = {
     "adacomp": "chen2018adacomp",
+    "chunked": "sun2019csc",
     "dgc": "lin2018dgc",
     "ef_sign": "karimireddy2019error",
     "gaussian_k": "shi2019understanding",
+    "gtopk": "shi2019gtopk",
     "ldte": "chen2021ldte",
     "ldte_bs": "chen2021ldte",
+    "oktopk": "li2022oktopk",
     "radix_select": "alabi2012fast",
     "random_k": "stich2018sparsified",
     "redsync": "fang2019redsync",
+    "scalecom": "chen2020scalecom",
     "sidco": "abdelmoniem2021sidco",
     "stc": "sattler2019stc",
     "strom": "strom2015scalable",

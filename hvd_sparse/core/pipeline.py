@@ -1,15 +1,18 @@
 """The walk of one tensor through one step, in its only place:
 
 memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
+
+Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move memory.update behind
+themselves; those that sum before they select (``sums_first``) start the walk with the sum.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -23,37 +26,59 @@ from .randomness import generator
 from .selectors._aim import Miss
 from .selectors._base import Context, Found, Selector
 
+Part = tuple[slice, Union[np.ndarray, Selection]]
+"""A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
+
 
 class TensorState:
-    """What is kept of one tensor between its steps: memory, what its selector was left with, completed steps.
+    """What is kept of one tensor between its steps: memory, what selector and exchange were left with, completed steps.
 
     A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
+
+    Attributes
+    ----------
+    part : the entries that this rank keeps back for; all, but for exchanges that sum before they select
+    exchange_memo : the same on all ranks
     """
 
-    def __init__(self, spec: TensorSpec, configuration: Configuration) -> None:
+    def __init__(self, spec: TensorSpec, configuration: Configuration, part: slice | None = None) -> None:
         self.spec = spec
-        self.memory: Any = configuration.memory.create(spec, rollback=configuration.rollback)
+        self.part = slice(0, spec.numel) if part is None else part
+        kept = spec if part is None else replace(spec, shape=(part.stop - part.start,))
+        self.memory: Any = configuration.memory.create(kept, rollback=configuration.rollback)
         self.threshold: float | None = None
         self.memo: Any = None
+        self.exchange_memo: Any = None
         self.steps = 0
         self._new: tuple[float | None, Any] = (None, None)
+        self._new_exchange_memo: Any = None
+        self._returned: Selection | None = None
 
     def note(self, threshold: float | None, memo: Any) -> None:
         """What the selector's next step is to start from, once this one is good."""
         self._new = (threshold, memo)
 
-    def restore(self, steps: int, threshold: float | None, memo: Any) -> None:
+    def note_exchange(self, returned: Selection | None, memo: Any) -> None:
+        """What is to be kept back besides, and what the next exchange is told, once this step is good."""
+        self._returned, self._new_exchange_memo = returned, memo
+
+    def restore(self, steps: int, threshold: float | None, memo: Any, exchange_memo: Any = None) -> None:
         """Go on from a checkpoint."""
         self.steps, self.threshold, self.memo = steps, threshold, memo
+        self.exchange_memo = self._new_exchange_memo = exchange_memo
 
     def commit(self) -> None:
         self.memory.commit()
+        if self._returned is not None:
+            self.memory.add(self._returned)
         self.threshold, self.memo = self._new
+        self._returned, self.exchange_memo = None, self._new_exchange_memo
         self.steps += 1
 
     def roll_back(self) -> None:
         self.memory.roll_back()
         self._new = (self.threshold, self.memo)
+        self._returned, self._new_exchange_memo = None, self.exchange_memo
 
 
 @dataclass(frozen=True)
@@ -62,11 +87,12 @@ class Outgoing:
 
     Attributes
     ----------
-    frame : uint8, the encoded selection; None on a dense step
+    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes by itself
     dense : all that was accumulated, flat; None on a sparse step
     entries : how many entries are sent
-    norm : L2 norm of the residual, 0 unless telemetry is on
-    found : how the selection was come by; None on a dense step
+    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is known only later
+    found : how the selection was come by; None on a dense step, and where another rank selects
+    accumulated : what was selected from, until the exchange is over; or, where the exchange sums first, the gradient
     """
 
     frame: np.ndarray | None
@@ -74,6 +100,7 @@ class Outgoing:
     entries: int
     norm: float
     found: Found | None
+    accumulated: np.ndarray | None = None
 
 
 class Pipeline:
@@ -82,30 +109,49 @@ class Pipeline:
     def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
         self.configuration = configuration
         self.kernels = kernels
+        self.exchange = configuration.exchange
 
-    def send(self, state: TensorState, gradient: np.ndarray, rank: int, world_size: int, *, dense: bool) -> Outgoing:
+    def send(
+        self,
+        state: TensorState,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        *,
+        dense: bool,
+        is_summed: bool = False,
+    ) -> Outgoing:
         """This rank's half: take the gradient in, give out what is sent.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
+        is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
         """
-        selector = None if dense else self._selector(state)
-        aim = selector.aim(state.spec.numel, state.threshold, state.memo) if selector is not None else None
+        if self.exchange.sums_first and not is_summed:
+            return self._send_whole(state, gradient, world_size, dense)
+        selector = None if dense else self.selector(state)
+        selects = selector is not None and self.exchange.selects_on(rank, world_size, state.steps, selector)
+        aim = selector.aim(gradient.size, state.threshold, state.memo) if selector is not None and selects else None
         accumulated = self._accumulate(state, gradient, world_size, aim)
         if selector is None:
             state.note(None, state.memo)
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
+        if not selects:
+            vector = accumulated.vector
+            return Outgoing(None, None, 0, self._norm(vector), None, vector)
         try:
             return self._send_selection(state, selector, aim, accumulated, gradient, rank)
         except Exception:
             self._put_back(accumulated)
             raise
 
-    def send_nothing(self, spec: TensorSpec, *, dense: bool) -> Outgoing:
+    def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
         """What stands in for a gradient that is not finite: the carrier says so, and the step leaves no trace."""
-        if dense:
-            return Outgoing(None, np.zeros(spec.numel, spec.accumulator), 0, 0.0, None)
+        spec = state.spec
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
-        return Outgoing(self.configuration.codec.encode(nothing.selection), None, 0, 0.0, nothing)
+        if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
+            return Outgoing(self.codec(state.steps).encode(nothing.selection), None, 0, 0.0, nothing)
+        zeros = np.zeros(spec.numel, spec.accumulator)
+        return Outgoing(None, zeros, 0, 0.0, None) if dense else Outgoing(None, None, 0, 0.0, nothing, zeros)
 
     def _accumulate(self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None) -> Accumulated:
         configuration, kernels = self.configuration, self.kernels
@@ -134,8 +180,14 @@ class Pipeline:
         gradient: np.ndarray,
         rank: int,
     ) -> Outgoing:
-        codec = self._codec(state.steps)
+        codec = self.codec(state.steps)
         found = self._find(state, selector, aim, accumulated, gradient, rank)
+        state.note(found.threshold, found.memo)
+        if self.exchange.settles_later:
+            vector = accumulated.vector
+            if found.is_one_pass:
+                self.kernels.restore(vector, found.selection)
+            return Outgoing(None, None, found.selection.count, self._norm(vector), found, vector)
         sent = codec.complete(found.selection, accumulated.vector)
         frame = codec.encode(sent)
         is_exact = codec.is_exact and not selector.changes_values
@@ -145,9 +197,7 @@ class Pipeline:
         if not codec.is_exact:
             sent = codec.decode(frame)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
-        state.note(found.threshold, found.memo)
-        norm = float(np.linalg.norm(accumulated.vector)) if self.configuration.telemetry else 0.0
-        return Outgoing(frame, None, sent.count, norm, found)
+        return Outgoing(frame, None, sent.count, self._norm(accumulated.vector), found)
 
     def _find(
         self,
@@ -175,12 +225,39 @@ class Pipeline:
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, dataclasses.replace(context, miss=miss))
 
-    def _selector(self, state: TensorState) -> Selector:
+    def _norm(self, x: np.ndarray) -> float:
+        return float(np.linalg.norm(x)) if self.configuration.telemetry else 0.0
+
+    def _send_whole(self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool) -> Outgoing:
+        """What goes to where it is summed; on a dense step, with what this rank keeps back of its part."""
+        if not self.kernels.moments(gradient).is_finite:
+            raise _not_finite(gradient, state.spec)
+        whole = gradient.copy()
+        if not dense:
+            return Outgoing(None, None, 0, 0.0, None, whole)
+        state.memory.step = state.steps
+        state.memory.compensate(gradient[state.part], self.kernels, world_size)
+        whole[state.part] = state.memory.take_all()
+        state.note(None, state.memo)
+        return Outgoing(None, whole, state.spec.numel, 0.0, None)
+
+    def settle(self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Any) -> None:
+        """After an exchange that settles later: keep back what did not leave.
+
+        left : of this rank's own entries, with the values that were accumulated (or the selector's, where it changes them)
+        """
+        if left is not None:
+            state.memory.update(left, not self.selector(state).changes_values, self.kernels)
+        state.note_exchange(returned, memo)
+
+    def selector(self, state: TensorState) -> Selector:
+        """The selector, at the density of a tensor's step."""
         selector: Selector = self.configuration.selector
         density = self.configuration.density(state.steps)
         return selector if density is None else selector.at_density(density)
 
-    def _codec(self, steps: int) -> Codec:
+    def codec(self, steps: int) -> Codec:
+        """The codec, at the density of a step."""
         codec: Codec = self.configuration.codec
         density = self.configuration.density(steps)
         return codec if density is None else codec.at_density(density)
@@ -206,25 +283,25 @@ class Pipeline:
             spec=state.spec,
         )
 
-    def receive(
-        self, spec: TensorSpec, frames: Iterable[np.ndarray], factor: float, out: np.ndarray, steps: int
-    ) -> None:
-        """The other half: out = factor * (sum of all ranks' selections), in the order given, which is rank order.
+    def receive(self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int) -> None:
+        """The other half: out = factor * (sum of the parts), in the order given, which is the same on all ranks.
 
-        out : flat, of the accumulator's dtype; untouched if a frame is not good
+        parts : the range of the tensor that each is of, and an encoded selection or one as it is
+        out : flat, of the accumulator's dtype; untouched if a part is not good
         steps : completed steps of the tensor, as when they were sent
         """
-        codec, parts = self._codec(steps), []
-        for frame in frames:
-            selection = codec.decode(frame)
-            if selection.numel != spec.numel or selection.values.dtype != out.dtype:
+        codec, arrived = self.codec(steps), []
+        for place, sent in parts:
+            selection = sent if isinstance(sent, Selection) else codec.decode(sent)
+            if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
                 raise CorruptPayload(
-                    f"tensor {spec.key!r} has {spec.numel} entries of {out.dtype}; a payload for it is for "
+                    f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "
                     f"{selection.numel} of {selection.values.dtype}"
                 )
+            indices = selection.indices + np.uint32(place.start) if place.start else selection.indices
             values = selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
-            parts.append(Selection(selection.indices, values, spec.numel))
-        self.kernels.assemble(out, parts)
+            arrived.append(Selection(indices, values, spec.numel))
+        self.kernels.assemble(out, arrived)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .carrier import CarrierLayout, carrier_layout
-from .message import Message
 from .pipeline import Outgoing
+
+if TYPE_CHECKING:
+    from .parcel import Arrival
 
 
 @dataclass(eq=False)
@@ -18,10 +21,10 @@ class BucketRun:
     index: int
     members: tuple[int, ...]
     entered: set[int] = field(default_factory=set)
-    frames: dict[int, np.ndarray] = field(default_factory=dict)
+    sending: dict[int, Ticket] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     is_exchanged: bool = False
-    messages: list[Message] | None = None
+    arrivals: dict[int, Arrival] = field(default_factory=dict)
 
     @property
     def is_full(self) -> bool:
@@ -37,7 +40,8 @@ class StepRun:
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
-    sends: int = 0
+    received: set[int] = field(default_factory=set)
+    is_raising: bool = False
     is_closed: bool = False
     is_finite: bool = True
     failure: Exception | None = None
@@ -55,4 +59,5 @@ class Ticket:
     outgoing: Outgoing | None = None
     error: Exception | None = None
     scale: float = 1.0
+    is_finite: bool = True
     extra: object = None

@@ -51,7 +51,7 @@ class Session:
         self.driver = Driver(self.step, collective, configuration.name or "session")
         self.collective = collective
         self.average = average
-        document = describe_rank(configuration, specs, self.driver.name)
+        document = describe_rank(configuration, specs, self.driver.name, self.step.placement)
         shake = handshake(document, collective.world_size)
         Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(configuration.timeout_s)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..types import TensorSpec
 from .configuration import Configuration
 from .pipeline import TensorState
+from .placement import Placement
 from .runs import StepRun
 
 
@@ -24,6 +25,7 @@ class Staging:
         self._states: dict[int, TensorState] = {}
         self._staged_by: dict[int, StepRun] = {}
         self._run = StepRun(is_closed=True)
+        self.placement: Placement | None = None
         self.lock = threading.RLock()
 
     def open_run(self, position: int | None) -> StepRun:
@@ -46,8 +48,20 @@ class Staging:
         with self.lock:
             self._settle(position)
             if position not in self._states:
-                self._states[position] = TensorState(self._specs[position], self._configuration)
+                spec = self._specs[position]
+                self._states[position] = TensorState(spec, self._configuration, self._part_of(spec))
             return self._states[position]
+
+    def _part_of(self, spec: TensorSpec) -> slice | None:
+        """What this rank keeps of a tensor, where a node's ranks divide it among them."""
+        if self.placement is None or not self._configuration.is_sparse(spec.shape, spec.numel):
+            return None
+        return self.placement.part(self.placement.rank, spec.numel)
+
+    def kept_of(self, spec: TensorSpec) -> int:
+        """How many of a tensor's entries this rank keeps back for."""
+        part = self._part_of(spec)
+        return spec.numel if part is None else part.stop - part.start
 
     def _settle(self, position: int) -> None:
         run = self._staged_by.pop(position, None)

@@ -15,11 +15,16 @@ TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
 
 
 def differences_of(
-    state: Mapping[str, Any], configuration: Configuration, specs: Sequence[TensorSpec], place: tuple[int, int]
+    state: Mapping[str, Any],
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    place: tuple[int, int],
+    kept: Mapping[str, int],
 ) -> list[str]:
     """Why a state cannot be loaded: nothing, if it can.
 
     place : rank and size, now
+    kept : how many entries of every tensor this rank keeps back for
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -29,7 +34,7 @@ def differences_of(
     if missing:
         raise CorruptCheckpoint(f"this is no state of a compressor: it lacks {', '.join(missing)}")
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs)
-    return found or _of_place(state, place) + _of_arrays(state["tensors"], specs)
+    return found or _of_place(state, place) + _of_arrays(state["tensors"], kept)
 
 
 def _of_options(saved: Mapping[str, Any], configuration: Configuration) -> list[str]:
@@ -65,8 +70,7 @@ def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
     return []
 
 
-def _of_arrays(tensors: Mapping[str, Any], specs: Sequence[TensorSpec]) -> list[str]:
-    numels = {spec.key: spec.numel for spec in specs}
+def _of_arrays(tensors: Mapping[str, Any], numels: Mapping[str, int]) -> list[str]:
     unknown = [f"tensor {key!r} is unknown" for key in tensors if key not in numels]
     return unknown + [
         f"its {name} of {key!r} has {len(array)} entries, the tensor {numels[key]}"

@@ -8,6 +8,7 @@ It is written down: into the carrier's flag, and in words into the bucket's mess
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -20,13 +21,17 @@ from .aligned import aligned_empty
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
 from .checksum import crc32
 from .configuration import Configuration
+from .exchanges._base import Conversation, Exchange
 from .kernels import Kernels
-from .message import Message, write_error, write_message
+from .parcel import Arrival, Item, Parcel
 from .pipeline import Pipeline, TensorState
+from .placement import Placement
 from .runs import BucketRun, StepRun, Ticket
 from .scaling import check_scale, rescaled, stays_finite, unscaled
 from .staging import Staging
 from .stats import Stats
+
+logger = logging.getLogger("hvd_sparse")
 
 
 class Step:
@@ -59,6 +64,37 @@ class Step:
         self._replicas: dict[str, int] = {}
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
         self.staging = Staging(configuration, self.specs)
+        self.placement: Placement | None = None
+
+    @property
+    def exchange(self) -> Exchange:
+        """The one that runs."""
+        exchange: Exchange = self.pipeline.exchange
+        return exchange
+
+    def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
+        """Before the first step: where the ranks are, for exchanges to which it matters.
+
+        nodes : the node of every rank, None where that is not known
+        """
+        placement = self.configuration.exchange.placement(rank, world_size, nodes)
+        if placement is None:
+            return
+        members = [position for bucket in self.buckets for position in bucket]
+        numel = sum(self.specs[position].numel for position in members)
+        self.pipeline.exchange = self.configuration.exchange.resolve(
+            self.configuration, placement, numel, len(self.buckets)
+        )
+        self.placement = placement
+        if not self.exchange.sums_first:
+            return
+        self.staging.placement = placement
+        if placement.node_count == 1 and self.configuration.allow_dense:
+            logger.warning(
+                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs dense",
+                world_size,
+                self.exchange.id,  # type: ignore[attr-defined]
+            )
 
     # -- this rank's half -------------------------------------------------------------------------------------------
 
@@ -74,26 +110,25 @@ class Step:
         """
         spec = self.specs[position]
         ticket, state = self._enter(position)
-        dense = self.configuration.goes_dense(spec, state.steps, world_size)
+        dense = self.configuration.goes_dense(spec, state.steps, world_size, self.exchange, self.placement)
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
         ticket.scale = scale
-        is_finite = True
         try:
             check_scale(scale)
             ticket.outgoing = self.pipeline.send(state, unscaled(gradient, scale), rank, world_size, dense=dense)
         except NonFiniteGradient as error:
-            is_finite = False
+            ticket.is_finite = False
             if (
                 self.configuration.on_nonfinite == "raise" or np.isfinite(gradient).all()
             ):  # else residual + gradient overflows
                 self._note_failure(ticket, error)
             else:
-                ticket.outgoing = self.pipeline.send_nothing(spec, dense=dense)
+                ticket.outgoing = self.pipeline.send_nothing(state, dense=dense)
         except Exception as error:
             self._note_failure(ticket, error)
-        if ticket.outgoing is not None and ticket.outgoing.frame is not None and ticket.bucket is not None:
-            ticket.bucket.frames[position] = ticket.outgoing.frame
-        return self._write_wire(ticket, spec, state, rank, dense, is_finite), ticket
+        if ticket.outgoing is not None and ticket.outgoing.dense is None and ticket.bucket is not None:
+            ticket.bucket.sending[position] = ticket
+        return self._write_wire(ticket, spec, state, rank, dense), ticket
 
     def poison(self, error: Exception, key: str, dtype: Any, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
@@ -126,9 +161,7 @@ class Step:
         if ticket.bucket is not None:
             ticket.bucket.errors.append(_words(error))
 
-    def _write_wire(
-        self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool, is_finite: bool
-    ) -> np.ndarray:
+    def _write_wire(self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool) -> np.ndarray:
         sent = ticket.outgoing
         identity = f"{self.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
         checksum = crc32(identity.encode()) & ((1 << CHECKSUM_BITS) - 1)
@@ -139,7 +172,7 @@ class Step:
             checksum,
             failed=sent is None,
             replica=self._replicas.get(spec.key, 0),
-            is_finite=is_finite,
+            is_finite=ticket.is_finite,
             density=density,
             norm=norm,
         )
@@ -150,46 +183,61 @@ class Step:
         self.stats.count_bytes("dense", everything.nbytes)
         return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
 
-    def message(self, bucket: BucketRun, run: StepRun, rank: int) -> np.ndarray:
-        """The bytes that this rank gives to the bucket's exchange.  Never empty, whatever happened."""
-        errors = bucket.errors + run.errors
-        step = max((self.staging.steps_of(position) for position in bucket.entered), default=0)
-        if errors:
-            message = write_error(rank, step, self.configuration.checksum, "; ".join(errors))
-        else:
-            message = write_message(rank, step, self.configuration.checksum, bucket.frames)
-        self.stats.count_bytes("payload", message.nbytes)
-        return message
+    def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
+        """The bucket's exchange.  Takes part in every phase, whatever happened on this rank."""
+        parcel = Parcel(
+            rank=rank,
+            world_size=world_size,
+            step=max((self.staging.steps_of(position) for position in bucket.entered), default=0),
+            configuration=self.configuration.checksum,
+            bucket=bucket.index,
+            items={position: self._item(bucket.sending[position]) for position in sorted(bucket.sending)},
+            pipeline=self.pipeline,
+            run=run,
+            keys=[spec.key for spec in self.specs],
+            errors=bucket.errors + run.errors,
+            placement=self.placement,
+        )
+        return self._counted(self.exchange.run(parcel))
+
+    def _item(self, ticket: Ticket) -> Item:
+        assert ticket.position is not None
+        state = self.staging.staged(ticket.position)
+        density = self.configuration.density(state.steps)
+        return Item(
+            self.specs[ticket.position],
+            state,
+            ticket,
+            self.pipeline.selector(state),
+            density,
+            self.pipeline.codec(state.steps),
+        )
+
+    def _counted(self, conversation: Conversation) -> Conversation:
+        """The same, with its bytes counted."""
+        request = next(conversation)
+        while True:
+            self.stats.count_bytes("payload", request.array.nbytes)
+            received = yield request
+            try:
+                request = conversation.send(received)
+            except StopIteration as stop:
+                arrivals: dict[int, Arrival] = stop.value
+                return arrivals
 
     # -- what all ranks sent ----------------------------------------------------------------------------------------
 
-    def receive(self, bucket: BucketRun, messages: list[Message]) -> None:
-        """Accept the messages of all ranks for a bucket.
-
-        Raises
-        ------
-        PeerFailure : some rank says what went wrong there
-        RankMismatch : a rank runs another configuration or step, or sent other tensors
-        """
-        failed = [f"rank {message.rank}: {message.error}" for message in messages if message.error is not None]
-        if failed:
-            raise PeerFailure("compressing failed on " + "; on ".join(failed))
-        first = messages[0]
-        for message in messages:
-            if (message.configuration, message.step, message.members) != (
-                first.configuration,
-                first.step,
-                first.members,
-            ):
-                raise RankMismatch(
-                    f"bucket {bucket.index}: rank {message.rank} is at step {message.step} with tensors "
-                    f"{self._keys(message.members)}, rank {first.rank} at step {first.step} with {self._keys(first.members)}; "
-                    "all ranks must compress the same tensors at every step, with the same options"
-                )
-        bucket.messages = messages
-
-    def _keys(self, members: Sequence[int]) -> list[str]:
-        return [self.specs[i].key if i < len(self.specs) else f"number {i}" for i in members]
+    def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
+        """Accept what an exchange brought for a bucket, and keep back what did not leave this rank."""
+        bucket.arrivals = arrivals
+        if not self.exchange.settles_later:
+            return
+        with self.staging.lock:
+            for position, arrival in arrivals.items():
+                ticket = bucket.sending[position]
+                if ticket.is_finite and self.staging.is_current(position, ticket.run):  # else there is nothing to keep
+                    state = self.staging.staged(position)
+                    self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def result(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, out: np.ndarray | None = None
@@ -221,10 +269,8 @@ class Step:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
         else:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
-            messages = ticket.bucket.messages or []
-            frames = [m.frames[m.members.index(ticket.position)] for m in messages]
-            steps = self.staging.steps_of(ticket.position)
-            self.pipeline.receive(spec, frames, report.factor, result, steps)
+            parts, steps = ticket.bucket.arrivals[ticket.position].parts, self.staging.steps_of(ticket.position)
+            self.pipeline.receive(spec, parts, report.factor, result, steps)
         with self.staging.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back meanwhile
                 raise ticket.run.failure
@@ -300,8 +346,10 @@ class Step:
         sent = ticket.outgoing
         assert sent is not None
         counts = {"dense_steps": 1}
+        if sent.dense is None:
+            kept = self.staging.staged(ticket.position or 0).part
+            counts = {"sparse_steps": 1, "entries_sent": sent.entries, "entries_total": kept.stop - kept.start}
         if sent.found is not None:
-            counts = {"sparse_steps": 1, "entries_sent": sent.entries, "entries_total": spec.numel}
             counts |= {"passes": sent.found.passes, "one_pass": int(sent.found.is_one_pass)}
             counts |= {"fallbacks": int(sent.found.is_fallback)}
         self.stats.count_tensor(spec.key, **counts)

@@ -12,8 +12,9 @@ from ..core.collective import Collective
 from ..core.compressor import Compressor
 from ..core.driver import Conversation
 from ..core.handshake import describe_rank, handshake
+from ..core.placement import is_elastic
 from ..core.redistribution import redistribute
-from ..errors import ExchangeTimeout
+from ..errors import ExchangeTimeout, InvalidOption
 from ..types import TensorSpec
 from .checkpoint import read
 from .gathering import gather_into_file
@@ -24,11 +25,6 @@ from .watchdog import Watchdog
 logger = logging.getLogger("hvd_sparse")
 
 HANDSHAKE = "the handshake before the first step"
-
-
-def is_elastic() -> bool:
-    """Whether workers may come and go."""
-    return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 class DurableCompressor(Compressor):
@@ -48,7 +44,7 @@ class DurableCompressor(Compressor):
         """Make sure that all ranks run the same thing, and tell them where this one can be asked."""
         ledger, timeout_s = self.watchdog.ledger, self.configuration.timeout_s
         ledger.begin(HANDSHAKE)
-        document = describe_rank(self.configuration, specs, self.name)
+        document = describe_rank(self.configuration, specs, self.name, self.step.placement)
         shake = handshake(document, collective.world_size)
         try:
             with ledger.waiting():
@@ -83,6 +79,11 @@ class DurableCompressor(Compressor):
         Every rank receives one tensor's state of all ranks at a time: world_size * numel * itemsize bytes at the most.
         Whatever goes wrong where it is written is an error on all ranks, and leaves the old file as it was.
         """
+        if self.step.exchange.sums_first:
+            raise InvalidOption(
+                "exchange 'hierarchical' divides the residual among the ranks of a node, and one file for any number of ranks "
+                "cannot hold that: save state_dict() on every rank, and load it on the same ranks"
+            )
         gather_into_file(self.state_dict(), path, self.collective, f"hvd_sparse.save.{self.name}", self._limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:

@@ -77,6 +77,8 @@ class TensorflowCompressor(DurableCompressor):
         specs = specs_of(variables)
         self._take_name(specs)
         self.step = Step(self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels)
+        if self.configuration.exchange.needs_nodes and self.process_set.included():
+            self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._variables = variables
         self._index = VariableIndex(variables)
         self._watch(self.process_set.rank() if self.process_set.included() else -1)
@@ -132,17 +134,28 @@ class TensorflowCompressor(DurableCompressor):
             self._traffic.note_dense(spec)
             return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, scale, parameter))
         self._traffic.note_sparse(spec)
-        wire, number, array = tf.numpy_function(
+        phases = self.step.exchange.phases(self.configuration.selector, self.collective.world_size)
+        moved = [wire_dtype if kind == "allreduce" else tf.uint8 for kind in phases]
+        wire, number, array, splits = tf.numpy_function(
             self._traffic.send,
             [flat, token, scale],
-            [wire_dtype, tf.int64, tf.uint8],
+            [wire_dtype, tf.int64, moved[0], tf.int32],
             name="hvd_sparse_send",
         )
         wire.set_shape([None])
         # The graph's scopes, which are those of the carrier, tell the tensors apart: a rank that cannot place a gradient
         # so still meets the others.
-        gathered = self._build_exchange(number, array, f"hvd_sparse.{self.name}")
-        return wire, SparseContext(number, gathered, spec, tensor.dtype, tensor.shape, parameter)
+        name = f"hvd_sparse.{self.name}"
+        for phase, kind in enumerate(phases):
+            if phase:
+                array, splits = tf.numpy_function(
+                    self._traffic.advance, [number, array], [moved[phase], tf.int32], name="hvd_sparse_advance"
+                )
+                name = f"hvd_sparse.{self.name}.{phase}"
+            array.set_shape([None])
+            splits.set_shape([None])
+            array = GRAPH_PHASES[kind](array, splits, name, self.process_set)
+        return wire, SparseContext(number, array, spec, tensor.dtype, tensor.shape, parameter)
 
     def _read(self, position: int | None, site: CallSite, dtype: tf.DType) -> tf.Tensor:
         """The variable's value, flat, for memories that finish with it."""
@@ -160,15 +173,6 @@ class TensorflowCompressor(DurableCompressor):
         if site.variable is not None:
             return runtime_token(site.variable)
         return tf.constant(b"") if position is None else runtime_token(self._variables[position])
-
-    def _build_exchange(self, number: tf.Tensor, array: tf.Tensor, name: str) -> tf.Tensor:
-        """The exchange's collectives as a chain of operations."""
-        for phase, kind in enumerate(self.configuration.exchange.phases):
-            if phase:
-                array = tf.numpy_function(self._traffic.advance, [number, array], tf.uint8, name="hvd_sparse_advance")
-            array.set_shape([None])
-            array = GRAPH_PHASES[kind](array, name if phase == 0 else f"{name}.{phase}", self.process_set)
-        return array
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ..core.collective import Collective
+from ..core.collective import AllToAll, Collective, Request
+from ..core.placement import is_elastic
 from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
 from ..errors import UnknownGradient
-from ..runtime.durable import is_elastic
 from ..runtime.ledger import Ledger
 from ..types import TensorSpec
 
 logger = logging.getLogger("hvd_sparse")
 
-LONGEST_WAIT_S = 2.0
+LONGEST_WAIT_S = 5.0
 """After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
 
 
@@ -60,8 +60,8 @@ class Traffic:
         """Let go of all that is under way: Horovod was started anew, and none of it will end."""
         self._under_way.clear()
 
-    def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray]:
-        """The array to allreduce, the ticket's number, and the first array that the exchange wants moved.
+    def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
+        """The array to allreduce, the ticket's number, and the first array that the exchange wants moved, with splits.
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
@@ -73,14 +73,12 @@ class Traffic:
             wire, ticket = self._step.compress(position, gradient, rank, world_size, float(scale))
         self._ledger.begin(ticket.key)
         bucket = ticket.bucket or BucketRun(-1, ())
-        message = self._step.message(bucket, ticket.run, rank)
-        conversation = self._step.configuration.exchange.run(message, rank, world_size)
-        array = next(conversation).array
+        conversation = self._step.converse(bucket, ticket.run, rank, world_size)
+        array, splits = _moved(next(conversation))
         number = next(self._numbers)
         self._under_way[number] = (ticket, conversation)
-        ticket.run.sends += 1
         self._count_dense(ticket.run)
-        return wire, np.int64(number), array
+        return wire, np.int64(number), array, splits
 
     def _refuse(self, gradient: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         error = UnknownGradient(
@@ -89,29 +87,37 @@ class Traffic:
         )
         return self._step.poison(error, f"of {gradient.size} entries", gradient.dtype, rank, world_size)
 
-    def advance(self, number: np.int64, received: np.ndarray) -> np.ndarray:
-        """The next array that the exchange wants moved."""
-        array: np.ndarray = self._under_way[int(number)][1].send(received).array
-        return array
+    def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The next array that the exchange wants moved, with splits."""
+        return _moved(self._under_way[int(number)][1].send(received))
 
     def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """The reduced gradient, flat; on any error the step is taken back before it is raised."""
+        """The reduced gradient, flat; on any error the step is taken back before it is raised.
+
+        Of a step that has failed already, and whose failure is about to be raised, zeros, which nobody will see: only one
+        thread is kept waiting until the step's other exchanges are through.
+        """
         ticket, conversation = self._under_way.pop(int(number))
         run = ticket.run
+        run.received.add(int(number))
+        if run.is_raising and ticket.position is not None:
+            spec = self._step.specs[ticket.position]
+            return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
-            messages = _finish(conversation, received)
-            self._step.receive(ticket.bucket or BucketRun(-1, ()), messages)
+            arrivals = _finish(conversation, received)
+            self._step.receive(ticket.bucket or BucketRun(-1, ()), arrivals)
             result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
             self._ledger.clear()
             if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
                 logger.error("%s: %s", type(error).__name__, error)
-            run.failure = run.failure or error
-            self._wait_for_sends(run)
+            run.is_raising, run.failure = True, run.failure or error
+            self._wait_for_others(run)
             self._step.fail(run, error)
+            run.is_raising = False
             raise
         self._ledger.end(ticket.key)
         return result
@@ -121,11 +127,11 @@ class Traffic:
         ticket = self._step.enter_dense(self._tokens[_as_bytes(token)], float(scale))
         return self._step.finish_dense(ticket, reduced, parameter)
 
-    def _wait_for_sends(self, run: StepRun) -> None:
-        """Let the step's other tensors be sent: once this one has raised, TensorFlow drops what it has not begun, and
-        the other ranks would wait for it."""
+    def _wait_for_others(self, run: StepRun) -> None:
+        """Let the step's other tensors go through all phases: once this one has raised, TensorFlow drops what it has
+        not begun, and the other ranks would wait for it."""
         deadline = time.monotonic() + LONGEST_WAIT_S
-        while run.sends < len(self._traced) and time.monotonic() < deadline:
+        while len(run.received) < len(self._traced) and time.monotonic() < deadline:
             time.sleep(0.001)
 
     def _count_dense(self, run: StepRun) -> None:
@@ -137,6 +143,12 @@ class Traffic:
 def _as_bytes(token: Any) -> bytes:
     """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
+
+
+def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
+    """What an operation of the graph is fed: an array, and the splits of those that are split."""
+    splits = request.splits if isinstance(request, AllToAll) else np.empty(0)
+    return request.array, splits.astype(np.int32, copy=False)
 
 
 def _finish(conversation: Any, received: np.ndarray) -> Any:

@@ -1,66 +1,165 @@
-"""What every exchange promises, as checks that any exchange can be put to."""
+"""What every exchange promises, as checks that any exchange can be put to.  Numbers are those of the list of invariants."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import worlds
-from conformance.codec_checks import selection_of
 
-from hvd_sparse.collectives.local import LocalCollective
-from hvd_sparse.core import reference
-from hvd_sparse.core.driver import Conversation
-from hvd_sparse.core.message import Message, write_error, write_message
-from hvd_sparse.registry import CODECS
-from hvd_sparse.types import Selection
+from hvd_sparse.core import collective as requests
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.selectors._base import Context, DensitySelector, Found
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import PeerFailure
 
-NUMEL = 40
-CODEC = CODECS.create("index_value")
-
-
-def selection_from(rank: int, seed: int) -> Selection:
-    """Counts as uneven as they come: nothing, one, a few, everything; supports that overlap between ranks."""
-    count = (0, 1, 7, NUMEL)[(rank + seed) % 4]
-    indices = np.sort(np.random.default_rng([rank, seed]).permutation(NUMEL)[:count])
-    return selection_of(indices.tolist(), NUMEL, seed=10 * seed + rank)
+SPECS = worlds.tensors((40,), (7, 9), (300,))
+DENSITY = 0.1
+STEPS = 5
+REQUESTS = {
+    "allgather": requests.AllGather,
+    "allreduce": requests.AllReduce,
+    "broadcast": requests.Broadcast,
+    "alltoall": requests.AllToAll,
+}
 
 
-def messages_on(collective: LocalCollective, exchange: Any, message: np.ndarray, name: str = "x") -> list[Message]:
-    conversation = exchange.run(message, collective.rank, collective.world_size)
-    return Conversation(conversation, collective, name).finish(worlds.TIMEOUT_S)
+@dataclass(frozen=True)
+class Everything(DensitySelector):
+    """All entries that are not zero, whatever the density asks for: counts are what a test makes them."""
+
+    id: ClassVar[str] = "everything"
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        return Found(context.kernels.take_at_least(accumulated, 0.0))
 
 
-def sum_on(collective: LocalCollective, exchange: Any, seed: int) -> np.ndarray:
-    frame = CODEC.encode(selection_from(collective.rank, seed))
-    total = np.zeros(NUMEL, np.float32)
-    for received in messages_on(collective, exchange, write_message(collective.rank, 3, 77, {5: frame}), f"s{seed}"):
-        assert (received.step, received.configuration, received.members) == (3, 77, (5,))
-        selection = CODEC.decode(received.frames[0])
-        reference.scatter_add(total, selection.indices, selection.values)
+def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configuration:
+    """A configuration with this exchange; what the parts refuse is refused here too."""
+    plain = worlds.configure(density=DENSITY, **options)
+    if not isinstance(selector, str):
+        return replace(plain, exchange=exchange, selector=selector)
+    return replace(worlds.configure(selector, DENSITY, **options), exchange=exchange)
+
+
+def whole_residuals(session: Session) -> dict[str, np.ndarray]:
+    """What a rank keeps back, in the place of the tensor that it belongs to."""
+    kept = {}
+    for position, state in session.step.staging.settle_all().items():
+        spec = session.step.specs[position]
+        full = np.zeros(spec.numel, spec.accumulator)
+        full[state.part] = state.memory.arrays()["residual"]
+        kept[spec.key] = full
+    return kept
+
+
+Gradients = Callable[[int, int], dict[str, np.ndarray]]
+"""By rank and step."""
+
+
+def run_steps(
+    configuration: Configuration, world_size: int, gradients: Gradients, steps: int = STEPS
+) -> list[dict[str, Any]]:
+    """The same steps on all ranks: what was given, what was applied (not averaged), what is kept, by rank."""
+
+    def script(collective: Any) -> dict[str, Any]:
+        session = Session(configuration, SPECS, collective, average=False)
+        given = [gradients(collective.rank, step) for step in range(steps)]
+        applied = [session.reduce(g) for g in given]
+        return {"given": given, "applied": applied, "kept": whole_residuals(session), "session": session}
+
+    return worlds.run(world_size, script)
+
+
+def lost(outcomes: list[dict[str, Any]]) -> float:
+    """L1 norm of what was given and was neither applied nor kept."""
+    total = 0.0
+    for spec in SPECS:
+        given = sum(g[spec.key].astype(np.float64).reshape(-1) for o in outcomes for g in o["given"])
+        applied = sum(a[spec.key].astype(np.float64).reshape(-1) for a in outcomes[0]["applied"])
+        kept = sum(outcome["kept"][spec.key].astype(np.float64) for outcome in outcomes)
+        total += float(np.abs(given - applied - kept).sum())
     return total
 
 
-def check_sums(exchange: Any, world_size: int) -> None:
-    """Every rank gets the same bits, which are those of a plain loop over the ranks in order."""
-    for seed in range(4):
-        expected = np.zeros(NUMEL, np.float32)
-        for rank in range(world_size):
-            sent = selection_from(rank, seed)
-            for i, value in zip(sent.indices.tolist(), sent.values):
-                expected[i] = expected[i] + value
-        for total in worlds.run(world_size, lambda c, seed=seed: sum_on(c, exchange, seed)):
-            assert total.tobytes() == expected.tobytes(), f"world of {world_size}, seed {seed}"
+def normals(rank: int, step: int) -> dict[str, np.ndarray]:
+    return worlds.normals(SPECS, rank, step)
 
 
-def check_errors_arrive(exchange: Any, world_size: int) -> None:
-    """An error of one rank reaches every rank, in words, among the others' entries."""
+def integers(rank: int, step: int) -> dict[str, np.ndarray]:
+    return worlds.integers(SPECS, rank, step)
 
-    def script(collective: LocalCollective) -> list[str | None]:
-        rank = collective.rank
-        fails = rank == world_size - 1
-        message = write_error(rank, 0, 1, "ärger") if fails else write_message(rank, 0, 1, {})
-        return [received.error for received in messages_on(collective, exchange, message)]
 
-    for errors in worlds.run(world_size, script):
-        assert errors == [None] * (world_size - 1) + ["ärger"]
+def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
+    """0, 1, k and 2k entries that are not zero, at places that overlap between ranks."""
+    gradients = {}
+    for spec in SPECS:
+        k = int(spec.numel * DENSITY)
+        count = (0, 1, k, 2 * k)[(rank + step) % 4]
+        flat = np.zeros(spec.numel, np.float32)
+        rng = np.random.default_rng([rank, step, spec.numel])
+        flat[rng.permutation(spec.numel // 2)[:count]] = rng.integers(1, 10, min(count, spec.numel // 2))
+        gradients[spec.key] = flat.reshape(spec.shape)
+    return gradients
+
+
+def check_replicas(exchange: Any, world_size: int) -> None:
+    """(24) Every rank applies the same bits."""
+    for outcomes in (
+        run_steps(configured(exchange), world_size, normals),
+        run_steps(configured(exchange, Everything(DENSITY)), world_size, uneven),
+    ):
+        first, *others = outcomes
+        for other in others:
+            for step in range(STEPS):
+                for spec in SPECS:
+                    same = worlds.same_bits(first["applied"][step][spec.key], other["applied"][step][spec.key])
+                    assert same, f"ranks apply different bits: world of {world_size}, step {step}, {spec.key}"
+
+
+def check_conservation(exchange: Any, world_size: int) -> None:
+    """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly ranks sent."""
+    for name, outcomes in {
+        "topk": run_steps(configured(exchange), world_size, integers),
+        "uneven": run_steps(configured(exchange, Everything(DENSITY)), world_size, uneven),
+        "one buffer": run_steps(configured(exchange, rollback=False), world_size, integers),
+    }.items():
+        if exchange.conserves:
+            assert lost(outcomes) == 0.0, f"mass is lost: world of {world_size}, {name}"
+    everywhere = run_steps(configured(exchange), world_size, integers)
+    assert any(np.any(a) for a in everywhere[0]["applied"][0].values()), "nothing was applied at all"
+
+
+def check_failures(exchange: Any, world_size: int) -> None:
+    """A rank that cannot compress takes part in every phase; all raise, and the step leaves no trace on any."""
+    faulty = world_size - 1
+
+    def script(collective: Any) -> tuple[str, bool, int]:
+        session = Session(configured(exchange), SPECS, collective, average=False)
+        session.reduce(integers(collective.rank, 0))
+        before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+        broken = integers(collective.rank, 1)
+        if collective.rank == faulty:
+            broken["t1"][0, 0] = np.nan
+        try:
+            session.reduce(broken)
+            words = "nothing was raised"
+        except PeerFailure as error:
+            words = str(error)
+        after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+        finite = all(np.isfinite(v).all() for v in session.reduce(integers(collective.rank, 1)).values())
+        return words, before == after, int(finite)
+
+    for rank, (words, is_same, is_finite) in enumerate(worlds.run(world_size, script)):
+        assert "compressing failed" in words, f"rank {rank}: {words}"
+        assert is_same, f"rank {rank}: the failed step left a trace"
+        assert is_finite
+
+
+def check_exchange(exchange: Any) -> None:
+    """What the mutants are put to."""
+    for world_size in (2, 5):
+        check_replicas(exchange, world_size)
+        check_conservation(exchange, world_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hvd_sparse.core.codecs.bitmap import Bitmap
@@ -11,6 +13,9 @@ from hvd_sparse.core.codecs.golomb import Golomb
 from hvd_sparse.core.codecs.index_value import IndexValue
 from hvd_sparse.core.codecs.sign_mean import SignMean
 from hvd_sparse.core.exchanges.allgather import AllGatherExchange
+from hvd_sparse.core.exchanges.gtopk import GTopK
+from hvd_sparse.core.exchanges.oktopk import OkTopK
+from hvd_sparse.core.exchanges.shared_index import SharedIndex
 from hvd_sparse.core.memories.error_feedback import ErrorFeedback, ErrorFeedbackState
 from hvd_sparse.core.memories.momentum_correction import MomentumCorrection, MomentumCorrectionState
 from hvd_sparse.types import Selection
@@ -137,9 +142,41 @@ BROKEN_CODECS = {
 
 
 class AnyOrder(AllGatherExchange):
-    def run(self, message, rank, world_size):
-        messages = yield from super().run(message, rank, world_size)
-        return messages[rank:] + messages[:rank]
+    def run(self, parcel):
+        arrivals = yield from super().run(parcel)
+        rank = parcel.rank
+        return {
+            p: replace(arrival, parts=arrival.parts[rank:] + arrival.parts[:rank]) for p, arrival in arrivals.items()
+        }
 
 
-BROKEN_EXCHANGES = {"sums in another order on every rank": AnyOrder()}
+class Overdrawing(OkTopK):
+    """Takes all that a rank offered for sent."""
+
+    def run(self, parcel):
+        arrivals = yield from super().run(parcel)
+        return {p: replace(arrival, left=parcel.items[p].selection) for p, arrival in arrivals.items()}
+
+
+class Pretending(GTopK):
+    """The published rule, said to conserve."""
+
+    @property
+    def conserves(self):
+        return True
+
+
+class Unsettled(SharedIndex):
+    """Keeps back what it has sent."""
+
+    def run(self, parcel):
+        arrivals = yield from super().run(parcel)
+        return {p: replace(arrival, left=None) for p, arrival in arrivals.items()}
+
+
+BROKEN_EXCHANGES = {
+    "sums in another order on every rank": AnyOrder(),
+    "all that was offered taken for sent": Overdrawing(least_entries=1),
+    "cut on the way and forgotten": Pretending(conserving=False),
+    "sent and kept back": Unsettled(),
+}

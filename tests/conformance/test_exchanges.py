@@ -1,65 +1,178 @@
-"""Every exchange brings the same sum to every rank, in worlds of every size."""
+"""Every exchange applies the same on every rank, loses nothing unless it says so, and never waits for ever."""
 
 from __future__ import annotations
 
 import cases
-import numpy as np
 import pytest
 import worlds
-from conformance.exchange_checks import check_errors_arrive, check_sums
+from conformance.exchange_checks import (
+    REQUESTS,
+    SPECS,
+    check_conservation,
+    check_failures,
+    check_replicas,
+    configured,
+    integers,
+    lost,
+    run_steps,
+)
 
-from hvd_sparse.core import collective as requests
-from hvd_sparse.core.driver import Conversation
-from hvd_sparse.core.message import write_message
+from hvd_sparse.core.exchanges._entries import merge, restrict
+from hvd_sparse.core.parcel import Parcel
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import CorruptPayload, ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.registry import EXCHANGES
 
 exchanges = pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
-worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
-REQUESTS = {
-    "allgather": requests.AllGather,
-    "allreduce": requests.AllReduce,
-    "broadcast": requests.Broadcast,
-    "alltoall": requests.AllToAll,
+worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8, 16])
+
+
+@exchanges
+@worlds_of
+def test_all_ranks_apply_the_same_bits_whatever_each_rank_sent(case, world_size):
+    """Invariant 24."""
+    check_replicas(case.create(EXCHANGES), world_size)
+
+
+@exchanges
+@worlds_of
+def test_what_is_applied_and_what_is_kept_is_what_was_given(case, world_size):
+    """Invariants 3 and 25."""
+    check_conservation(case.create(EXCHANGES), world_size)
+
+
+@exchanges
+def test_an_exchange_that_says_it_loses_mass_does(case):
+    """Invariant 3, the other way round: a declaration that is not needed is none."""
+    exchange = case.create(EXCHANGES)
+    if not exchange.conserves:
+        assert lost(run_steps(configured(exchange), 8, integers)) > 0
+
+
+@exchanges
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_a_rank_that_cannot_compress_takes_part_in_all_phases_and_all_raise(case, world_size):
+    """Invariant 30."""
+    check_failures(case.create(EXCHANGES), world_size)
+
+
+class Spy:
+    """A rank's end that writes down which collectives it is asked for."""
+
+    def __init__(self, collective):
+        self._collective = collective
+        self.names = []
+        self.kinds = []
+
+    def __getattr__(self, name):
+        thing = getattr(self._collective, name)
+        if name not in REQUESTS:
+            return thing
+
+        def call(*arguments):
+            if ".handshake." not in arguments[-1] and arguments[-1].startswith("hvd_sparse."):
+                self.kinds.append(name)
+                self.names.append(arguments[-1])
+            return thing(*arguments)
+
+        return call
+
+
+@exchanges
+@worlds_of
+def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case, world_size):
+    """Invariant 30: explicit names, the same on all ranks, and no collective that depends on the rank."""
+    configuration = configured(case.create(EXCHANGES))
+
+    def script(collective):
+        spy = Spy(collective)
+        session = Session(configuration, SPECS, spy, buckets=[(0, 1, 2)])
+        broken = integers(collective.rank, 0)
+        if collective.rank == world_size - 1:
+            broken["t0"][3] = float("nan")
+        for gradients in (integers(collective.rank, 0), broken):
+            try:
+                session.reduce(gradients)
+            except PeerFailure:
+                continue
+        return spy.kinds, spy.names, session.step.exchange.phases(configuration.selector, world_size)
+
+    first, *others = worlds.run(world_size, script)
+    kinds, names, phases = first
+    assert tuple(kinds) == 2 * phases
+    assert len(set(names)) == len(phases)
+    assert all(other == first for other in others)
+
+
+PLACES = {
+    "shared_index": ("hvd_sparse.core.exchanges.shared_index._indices", ("topk",)),
+    "gtopk": ("hvd_sparse.core.exchanges.gtopk._Branch.take_in", ("topk",)),
+    "oktopk": ("hvd_sparse.core.exchanges.oktopk._Plan.reduce", ("topk",)),
+    "hierarchical": ("hvd_sparse.core.exchanges.hierarchical.read_values", ("topk",)),
 }
 
 
-@exchanges
-@worlds_of
-def test_all_ranks_get_the_bits_of_a_sum_in_rank_order_whatever_each_rank_sent(case, world_size):
-    check_sums(case.create(EXCHANGES), world_size)
+@pytest.mark.parametrize("id", PLACES)
+def test_what_goes_wrong_between_two_phases_ends_on_all_ranks(id, monkeypatch):
+    """No rank waits for a collective that another no longer submits."""
+    (case, *_) = [case for case in cases.EXCHANGES if case.id == id]
+    configuration = configured(case.create(EXCHANGES))
+
+    def broken(*arguments):
+        raise CorruptPayload("damaged between two phases")
+
+    def script(collective):
+        session = Session(configuration, SPECS, collective)
+        session.reduce(integers(collective.rank, 0))
+        collective.allreduce(integers(0, 0)["t0"], "meet").wait(worlds.TIMEOUT_S)
+        if collective.rank == 0:
+            monkeypatch.setattr(PLACES[id][0], broken)
+        collective.allreduce(integers(0, 0)["t0"], "meet again").wait(worlds.TIMEOUT_S)
+        with pytest.raises(SparseError) as caught:
+            session.reduce(integers(collective.rank, 1))
+        return type(caught.value), str(caught.value)
+
+    for kind, words in worlds.run(4, script):
+        assert kind is not ExchangeTimeout
+        assert "damaged between two phases" in words
 
 
-@exchanges
-@worlds_of
-def test_an_error_on_one_rank_arrives_on_all(case, world_size):
-    check_errors_arrive(case.create(EXCHANGES), world_size)
+def test_a_discarded_conversation_does_not_write_into_the_step_that_follows():
+    """A parcel whose step was taken back refuses to walk."""
+    seen = []
+
+    def script(collective):
+        (case,) = [case for case in cases.EXCHANGES if case.id == "hierarchical"][:1]
+        session = Session(configured(case.create(EXCHANGES)), SPECS, collective)
+        before = Parcel.send
+        given = integers(collective.rank, 0)
+        session.driver.compress(2, given["t2"].reshape(-1))
+        session.driver.compress(1, given["t1"].reshape(-1))
+        _, ticket = session.driver.compress(0, given["t0"].reshape(-1))
+        session.step.fail(ticket.run, RuntimeError("taken back"))
+        seen.append(before)
+        return {key: value.tolist() for key, value in session.reduce(integers(collective.rank, 1)).items()}
+
+    again = run_steps(
+        configured(next(c for c in cases.EXCHANGES if c.id == "hierarchical").create(EXCHANGES)),
+        2,
+        lambda rank, step: integers(rank, 1),
+        1,
+    )
+    for outcome in worlds.run(2, script):
+        for key, value in outcome.items():
+            assert (2 * worlds.np.array(value) == again[0]["applied"][0][key]).all()
 
 
-@exchanges
-def test_the_first_request_is_the_declared_one_and_never_empty(case):
-    exchange = case.create(EXCHANGES)
-    first = next(exchange.run(write_message(0, 0, 0, {}), 0, 2))
-    assert isinstance(first, REQUESTS[exchange.phases[0]])
-    assert first.array.dtype == np.uint8 and first.array.size > 0
+def test_sparse_vectors_are_added_and_restricted_by_index():
+    a = worlds.np.array([1.0, 2.0, 3.0], worlds.np.float32)
+    first = restrict(
+        merge(_selection([0, 4, 9], a), _selection([4, 7], a[:2])), worlds.np.array([4, 7], worlds.np.uint32)
+    )
+    assert (first.indices.tolist(), first.values.tolist()) == ([4, 7], [3.0, 2.0])
 
 
-@exchanges
-def test_a_world_of_one_asks_for_exactly_the_declared_phases(case):
-    exchange, kinds = case.create(EXCHANGES), []
+def _selection(indices, values):
+    from hvd_sparse.types import Selection
 
-    conversation = spied(exchange.run(write_message(0, 0, 0, {}), 0, 1), kinds)
-    (messages,) = worlds.run(1, lambda collective: Conversation(conversation, collective, "x").finish(1.0))
-    assert tuple(kinds) == exchange.phases
-    assert [message.rank for message in messages] == [0]
-
-
-def spied(conversation, kinds):
-    """The conversation, with the kinds of its requests written down."""
-    received = None
-    while True:
-        try:
-            request = conversation.send(received)
-        except StopIteration as stop:
-            return stop.value
-        kinds.append(next(kind for kind, cls in REQUESTS.items() if isinstance(request, cls)))
-        received = yield request
+    return Selection(worlds.np.array(indices, worlds.np.uint32), values, 10)

@@ -7,14 +7,18 @@ from typing import Any
 STEPS = 6
 METHODS: dict[str, dict[str, Any]] = {
     "adacomp": {"bin_length": 20},
+    "chunked": {"density": 0.2, "chunk_length": 8},
     "dgc": {"density": 0.1},
     "ef_sign": {},
     "gaussian_k": {"density": 0.1},
+    "gtopk": {"density": 0.1},
     "ldte": {"density": 0.1},
     "ldte_bs": {"density": 0.1},
+    "oktopk": {"density": 0.1, "period": 3},
     "radix_select": {"density": 0.1},
     "random_k": {"density": 0.1, "shared_seed": True},
     "redsync": {"density": 0.1, "search": True},
+    "scalecom": {"density": 0.1, "beta": 0.5},
     "sidco": {"density": 0.1, "distribution": "gamma", "stages": 2},
     "stc": {"density": 0.1},
     "strom": {"threshold": 1.5},
@@ -25,12 +29,18 @@ METHODS: dict[str, dict[str, Any]] = {
 
 _TOPK = {"id": "topk", "density": 0.1}
 BUILT: dict[str, dict[str, Any]] = {
-    "chunked": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
+    "chunks_of_each_rank": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
     "redsync_trimmed": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
     "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
     "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
     "no_memory": {"selector": _TOPK, "memory": "none"},
     "warm_up": {"selector": _TOPK, "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}},
+    "chunk_wise_leader": {"selector": {"id": "chunk_max", "density": 0.1}, "exchange": "shared_index"},
+    "gtopk_as_published": {"selector": _TOPK, "exchange": {"id": "gtopk", "conserving": False}},
+    "oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
+    "hierarchical": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
+    "every_rank_a_node": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 1}},
+    "auto": {"selector": _TOPK, "exchange": "auto"},
     "piecewise": {"selector": _TOPK, "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}},
     **{
         f"codec_{number}": {"selector": _TOPK, "codec": codec}

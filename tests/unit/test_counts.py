@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 
 from hvd_sparse.core.counts import check_density, count_from_density
 from hvd_sparse.core.economy import is_dense_cheaper
+from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.registry import EXCHANGES
+
+ALLGATHER = EXCHANGES.create("allgather")
 
 
 @given(numel=st.integers(1, 2**32 - 1), thousandths=st.integers(1, 1000))
@@ -41,9 +45,9 @@ def test_densities_above_zero_and_up_to_one_are_floats_afterwards(density):
 
 @pytest.mark.parametrize("world_size", [2, 4, 10, 32])
 def test_dense_is_cheaper_from_one_over_world_size_on_at_eight_bytes_an_entry(world_size):
-    assert is_dense_cheaper(1 / world_size, world_size, 8.0)
-    assert not is_dense_cheaper(0.99 / world_size, world_size, 8.0)
-    assert not is_dense_cheaper(1 / world_size, world_size, 7.0)
+    assert is_dense_cheaper(ALLGATHER, 1 / world_size, 8.0, in_nodes_of(1, 0, world_size))
+    assert not is_dense_cheaper(ALLGATHER, 0.99 / world_size, 8.0, in_nodes_of(1, 0, world_size))
+    assert not is_dense_cheaper(ALLGATHER, 1 / world_size, 7.0, in_nodes_of(1, 0, world_size))
 
 
 @given(
@@ -56,4 +60,5 @@ def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(wor
     gathered = (world_size - 1) * entries * entry_bytes
     ring = Fraction(2 * (world_size - 1) * 4 * numel, world_size)
     if gathered != ring:
-        assert is_dense_cheaper(entries / numel, world_size, entry_bytes) == (gathered > ring)
+        placement = in_nodes_of(1, 0, world_size)
+        assert is_dense_cheaper(ALLGATHER, entries / numel, entry_bytes, placement) == (gathered > ring)

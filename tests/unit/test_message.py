@@ -11,7 +11,14 @@ from conformance.codec_checks import selection_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.message import ERROR_TEXT_LIMIT, overhead_bytes, split_messages, write_error, write_message
+from hvd_sparse.core.message import (
+    ERROR_TEXT_LIMIT,
+    overhead_bytes,
+    split_messages,
+    split_messages_of,
+    write_error,
+    write_message,
+)
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 
@@ -33,7 +40,7 @@ def messages(draw, rank):
     if draw(st.booleans()):
         text = draw(st.text(max_size=30))
         return write_error(rank, step, configuration, text), (rank, step, configuration, (), [], text)
-    positions = draw(st.sets(st.integers(0, 2**32 - 1), max_size=4))
+    positions = draw(st.sets(st.integers(0, 2**31 - 1), max_size=4))
     frames = {position: frame(draw(st.integers(0, 10)), position) for position in positions}
     order = sorted(frames)
     expected = (rank, step, configuration, tuple(order), [frames[p].tobytes() for p in order], None)
@@ -91,7 +98,7 @@ def test_messages_of_another_number_of_ranks_are_refused(world_size):
 
 def test_messages_in_another_order_than_the_ranks_are_refused():
     swapped = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 0)])
-    with pytest.raises(CorruptPayload, match="message 0 of an allgather says that it is rank 1's"):
+    with pytest.raises(CorruptPayload, match="message 0 of a collective says that it is rank 1's, not rank 0's"):
         split_messages(swapped, 2)
 
 
@@ -173,3 +180,19 @@ def test_forgeries_without_a_fault_are_read():
 def test_what_no_rank_writes_is_refused_though_its_checksums_are_right(message, words):
     with pytest.raises(CorruptPayload, match=words):
         split_messages(message, 1)
+
+
+def test_a_member_without_a_frame_is_a_member_all_the_same():
+    written = write_message(0, 7, 99, {4: frame(3)}, members=[9, 4, 2])
+    (message,) = split_messages(written, 1)
+    assert (message.members, message.framed) == ((2, 4, 9), (4,))
+    assert message.frame(4).tobytes() == frame(3).tobytes()
+    with pytest.raises(CorruptPayload, match="rank 0 lacks a frame for tensor number 9"):
+        message.frame(9)
+
+
+def test_the_messages_of_some_ranks_come_apart_too():
+    joined = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 4)])
+    assert [message.rank for message in split_messages_of(joined, [1, 4])] == [1, 4]
+    with pytest.raises(CorruptPayload, match="says that it is rank 4's, not rank 5's"):
+        split_messages_of(joined, [1, 5])

@@ -75,4 +75,4 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype, words):
     pipeline, _ = pipeline_and_state()
     frame = CODEC.encode(selection_of((1, 2), numel, dtype))
     with pytest.raises(CorruptPayload, match=f"tensor 't0' has 1000 entries of float32; {words}"):
-        pipeline.receive(SPEC, [frame], 1.0, np.zeros(1_000, np.float32), 0)
+        pipeline.receive(SPEC, [(slice(0, 1_000), frame)], 1.0, np.zeros(1_000, np.float32), 0)

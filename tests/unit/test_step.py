@@ -14,8 +14,8 @@ from unit.steps import SPECS, assert_conserved, gradients, measured_step, start,
 from worlds import configure, snapshot
 
 from hvd_sparse.collectives.local import LocalCollective
-from hvd_sparse.core.collective import AllGather, AllReduce
-from hvd_sparse.core.message import split_messages
+from hvd_sparse.core.collective import AllReduce
+from hvd_sparse.core.exchanges.allgather import AllGatherExchange
 from hvd_sparse.errors import UnsupportedReduction
 
 
@@ -30,17 +30,21 @@ class SparseThenDense:
 
 
 @dataclass(frozen=True)
-class TwoPhases:
+class TwoPhases(AllGatherExchange):
     """An exchange that must wait for one collective before it starts the next."""
 
     id: ClassVar[str] = "two_phases"
-    phases: ClassVar[tuple[str, ...]] = ("allreduce", "allgather")
 
-    def run(self, message, rank, world_size):
-        (total,) = yield AllReduce(np.array([message.size], np.int64))
-        gathered = yield AllGather(message)
+    def run(self, parcel):
+        conversation = super().run(parcel)
+        request = next(conversation)
+        (total,) = yield AllReduce(np.array([request.array.size], np.int64))
+        gathered = yield request
         assert gathered.size == total
-        return split_messages(gathered, world_size)
+        try:
+            conversation.send(gathered)
+        except StopIteration as stop:
+            return stop.value
 
 
 @pytest.mark.parametrize("rollback", [True, False])

@@ -24,6 +24,7 @@ class Codec:
     is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
     is_exact_for_signs : exact where all values have one magnitude
     has_fixed_size : the bytes depend on count, numel and the width of the values alone, so ``body_bytes`` is exact
+    keeps_indices : receivers see the indices that were chosen, and no others
     numel_limit : tensors must have fewer entries
     """
 
@@ -31,6 +32,7 @@ class Codec:
     number: ClassVar[int | None]
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
+    keeps_indices: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT
 
     @property

@@ -67,6 +67,7 @@ class Bloom(ValuedCodec):
 
     paper: ClassVar[str | None] = "xu2021deepreduce"
     number: ClassVar[int | None] = 12
+    keeps_indices: ClassVar[bool] = False
     has_fixed_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -3,29 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..collective import Request
-from ..message import Message
+from ..selectors._base import Selector
 
-Conversation = Generator[Request, np.ndarray, "list[Message]"]
-"""Yields a collective that it wants, is sent that collective's result, returns the messages to sum."""
+if TYPE_CHECKING:
+    from ..configuration import Configuration
+    from ..parcel import Arrival, Parcel
+    from ..placement import Placement
+
+Conversation = Generator[Request, np.ndarray, "dict[int, Arrival]"]
+"""Yields a collective that it wants, is sent that collective's result, returns what arrived for every tensor."""
 
 
-class Exchange(Protocol):
+@dataclass(frozen=True)
+class Exchange:
     """An algorithm made of collectives, as a generator: whoever drives it decides how to wait.
 
-    The same code so runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs.
-    All ranks yield the same kinds of requests in the same order, whatever they selected.
+    The same code so runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs.  All ranks
+    yield the same kinds of requests in the same order, whatever they selected and whatever went wrong.
+    Exchanges are frozen dataclasses, registered in ``EXCHANGES``.
 
-    phases : names of the requests that it yields, in order; a graph is built from them
+    Attributes
+    ----------
+    conserves : law 1 holds over all ranks: what is applied and what all keep back are together what was accumulated
+    settles_later : what leaves a rank is known only when all have spoken: memories are updated after the exchange
+    sums_first : gradients are summed before anything is selected, and residuals are kept where that happens
+    shares_indices : all ranks send values at the same indices, so that they can be summed; the codec is not used
+    sums_again : encodes sums of several ranks' entries, so the codec must take any values
+    needs_count : must be told k
+    needs_nodes : must be told which ranks share a node
     """
 
-    id: ClassVar[str]
-    paper: ClassVar[str | None]
-    phases: ClassVar[tuple[str, ...]]
+    paper: ClassVar[str | None] = None
+    settles_later: ClassVar[bool] = False
+    sums_first: ClassVar[bool] = False
+    shares_indices: ClassVar[bool] = False
+    sums_again: ClassVar[bool] = False
+    needs_count: ClassVar[bool] = False
+    needs_nodes: ClassVar[bool] = False
 
-    def run(self, message: np.ndarray, rank: int, world_size: int) -> Conversation:
-        """Exchange this rank's message, uint8; return the messages of all ranks in rank order."""
+    @property
+    def conserves(self) -> bool:
+        """Whether nothing is lost."""
+        return True
+
+    def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
+        """Names of the requests that it yields, in order; a graph is built from them."""
+        raise NotImplementedError
+
+    def selects_on(self, rank: int, world_size: int, step: int, selector: Selector) -> bool:
+        """Whether a rank selects when it is handed its gradient."""
+        return True
+
+    def placement(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> Placement | None:
+        """Where the ranks are, for exchanges to which it matters; ``nodes`` is what the collective found."""
+        return None
+
+    def resolve(self, configuration: Configuration, placement: Placement, numel: int, buckets: int) -> Exchange:
+        """The exchange to run: itself, or what it chooses, from quantities that all ranks share.
+
+        numel, buckets : of all tensors that are compressed
+        """
+        return self
+
+    def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
+        """Bytes that a node (of one rank or several) receives in a step, for each entry of the tensor: the formula.
+
+        Where ranks receive unequally, of the one that receives most.
+        """
+        raise NotImplementedError
+
+    def run(self, parcel: Parcel) -> Conversation:
+        """Exchange one bucket."""
+        raise NotImplementedError
+
+
+def ring(placement: Any) -> float:
+    """The part of a vector that a ring moves past every rank: (N - 1) / N."""
+    return float((placement.world_size - 1) / placement.world_size)

@@ -5,28 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from ...registry import EXCHANGES
 from ..collective import AllGather
-from ..message import split_messages
-from ._base import Conversation
+from ..parcel import Arrival, Parcel
+from ..placement import Placement
+from ..selectors._base import Selector
+from ._base import Conversation, Exchange
 
 
 @EXCHANGES.register("allgather")
 @dataclass(frozen=True)
-class AllGatherExchange:
+class AllGatherExchange(Exchange):
     """Gather all messages on all ranks, by one allgather of bytes a bucket.
 
-    Every rank receives (world_size - 1) messages: grows with the number of ranks, and beats a dense ring while
-    density < 1 / world_size (at 8 bytes an entry).
+        received a rank: (N - 1) * k entries
+
+    Grows with the number of ranks N, and beats a dense ring while density < 1 / N (at 8 bytes an entry).
 
     Paper: aji2017sparse.
     """
 
     paper: ClassVar[str | None] = "aji2017sparse"
-    phases: ClassVar[tuple[str, ...]] = ("allgather",)
 
-    def run(self, message: np.ndarray, rank: int, world_size: int) -> Conversation:
-        gathered = yield AllGather(message)
-        return split_messages(gathered, world_size)
+    def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
+        return ("allgather",)
+
+    def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
+        return (placement.world_size - 1) * density * entry_bytes
+
+    def run(self, parcel: Parcel) -> Conversation:
+        frames = {position: item.outgoing.frame for position, item in parcel.items.items()}
+        gathered = yield AllGather(parcel.write({p: frame for p, frame in frames.items() if frame is not None}))
+        messages = parcel.read(gathered)
+        return {
+            position: Arrival(tuple((slice(0, item.spec.numel), m.frame(position)) for m in messages))
+            for position, item in parcel.items.items()
+        }

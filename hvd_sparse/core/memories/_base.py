@@ -72,6 +72,9 @@ class MemoryState(Protocol):
     def roll_back(self) -> None:
         """The step failed: as if it had not been."""
 
+    def add(self, returned: Selection) -> None:
+        """Keep back, besides, what came back from an exchange: added to the committed state."""
+
     def arrays(self) -> dict[str, np.ndarray]:
         """The committed state, by name, for checkpoints: views, to be copied.  What is kept back is "residual"."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from types import ModuleType
 
 import numpy as np
 
 from ...errors import InvalidOption, NonFiniteGradient
 from ...types import Selection, TensorSpec
+from ..checksum import crc32
 from ..halves import LARGEST, STORED, narrow, widen
 from ..kernels import Aim, Kernels
 from ._base import Accumulated, accumulate
@@ -70,7 +70,7 @@ class HalfResidualState:
             self._kept, self._before = self._before, self._kept
         else:
             self._sent = sent
-        narrow(wide, self._kept, zlib.crc32(f"{self._spec.key}|{self.step}".encode()))
+        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}".encode()))
         self._rounded = float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
         self._is_staged = True
 
@@ -85,13 +85,19 @@ class HalfResidualState:
         elif self._is_staged:
             wide = widen(self._kept)
             wide[self._sent.indices] += self._sent.values
-            narrow(wide, self._kept, zlib.crc32(f"{self._spec.key}|{self.step}|back".encode()))
+            narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}|back".encode()))
             self.rounding += self._rounded + float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
         self._forget()
 
     def _forget(self) -> None:
         self._is_staged, self._rounded = False, 0.0
         self._sent = Selection.empty(self._spec.numel)
+
+    def add(self, returned: Selection) -> None:
+        wide = widen(self._kept)
+        wide[returned.indices] += returned.values
+        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}|returned".encode()))
+        self.rounding += float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The residual, widened: what a checkpoint holds fits any kind of residual."""

@@ -109,6 +109,9 @@ class ErrorFeedbackState:
     def _forget(self) -> None:
         self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
 
+    def add(self, returned: Selection) -> None:
+        self.residual.old[returned.indices] += returned.values
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {"residual": self.residual.old}
 

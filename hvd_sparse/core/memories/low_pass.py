@@ -91,6 +91,9 @@ class LowPassState:
     def roll_back(self) -> None:
         pass
 
+    def add(self, returned: Selection) -> None:
+        self.residual.old[returned.indices] += returned.values
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {"residual": self.residual.old}
 

@@ -163,6 +163,9 @@ class MomentumCorrectionState:
         self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
         self._masked = self._sent.values
 
+    def add(self, returned: Selection) -> None:
+        self.velocity.old[returned.indices] += returned.values
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {"momentum": self.momentum.old, "residual": self.velocity.old, "decay": self.decay.old}
 

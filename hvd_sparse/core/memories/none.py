@@ -57,6 +57,9 @@ class NoMemoryState:
     def roll_back(self) -> None:
         pass
 
+    def add(self, returned: Selection) -> None:
+        pass
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {}
 

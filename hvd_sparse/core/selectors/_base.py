@@ -94,6 +94,8 @@ class Selector:
     needs_gradient : tells this step's gradient from the residual, so the memory must add just these two
     is_unbiased : the expectation of what is sent is what was accumulated, so no residual is needed
     has_shared_indices : all ranks select the same indices
+    sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``, ``find_by``), so that all
+        ranks choose alike
     changes_values : sends other values than the accumulated ones; memories keep the difference
     """
 
@@ -104,6 +106,7 @@ class Selector:
     needs_rng: ClassVar[bool] = False
     needs_gradient: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = False
+    sums_statistics: ClassVar[bool] = False
 
     @property
     def changes_values(self) -> bool:
@@ -152,6 +155,18 @@ class Selector:
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         """Which of the entries that reached the aim are selected; None where the whole vector must be asked."""
         return None
+
+    def measures(self, numel: int) -> int:
+        """How many statistics a vector has; for selectors that declare ``sums_statistics``."""
+        raise NotImplementedError
+
+    def measure(self, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+        """The statistics that ``find_by`` chooses by, of the vector's dtype."""
+        raise NotImplementedError
+
+    def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> Found:
+        """The entries to send, chosen by statistics alone."""
+        raise NotImplementedError
 
     def at_density(self: Any, density: float) -> Any:
         """The same selector at the density that a schedule asks for; itself, for those that are told no density."""

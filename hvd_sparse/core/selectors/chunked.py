@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import SELECTORS
 from ..counts import check_whole
+from ..kernels import Kernels
 from ._base import Context, DensitySelector, Found
 
 
@@ -28,7 +30,9 @@ class Chunked(DensitySelector):
 
     Cost: one pass for the norms, one copy of the chunks.
 
-    Paper: sun2019csc.  Departs: here every rank chooses its own chunks, which then travel with their indices.
+    Exchange ``shared_index`` sums the norms over the ranks, so that all choose the same chunks and no index travels.
+
+    Paper: sun2019csc.  Departs: with other exchanges every rank chooses its own chunks, which travel with their indices.
     """
 
     chunk_length: int = 512
@@ -36,6 +40,7 @@ class Chunked(DensitySelector):
     paper: ClassVar[str | None] = "sun2019csc"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+    sums_statistics: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,9 +51,18 @@ class Chunked(DensitySelector):
         return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        norms = context.kernels.chunk_norms(accumulated, self.chunk_length)
-        chosen = context.kernels.take_largest(norms, self.count(norms.size)).indices
+        return self.find_by(self.measure(accumulated, context.kernels), accumulated, context.kernels)
+
+    def measures(self, numel: int) -> int:
+        return -(-numel // self.chunk_length)
+
+    def measure(self, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+        """L1 norms of the chunks."""
+        return kernels.chunk_norms(accumulated, self.chunk_length)
+
+    def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> Found:
+        chosen = kernels.take_largest(statistics, self.count(statistics.size)).indices
         starts = chosen.astype(np.int64) * self.chunk_length
         indices = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
         indices = indices[indices < accumulated.size].astype(np.uint32)
-        return Found(context.kernels.take_indices(accumulated, indices), passes=1)
+        return Found(kernels.take_indices(accumulated, indices), passes=1)

@@ -1,0 +1,48 @@
+"""Every exchange over Horovod's own collectives: the bits of the core, and a failed step that ends on every rank.
+
+Invariants 24, 25 and 30 on real ranks; two ranks are in ``test_methods``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from frontends._exchange_cases import EXCHANGES
+from frontends._outcomes import measured
+from harness import Outcome, launch
+
+WORLDS = [
+    (2, "gloo", "torch"),
+    (3, "mpi", "torch"),
+    (4, "gloo", "torch"),
+    (2, "gloo", "tensorflow"),
+    (3, "gloo", "tensorflow"),
+    (4, "mpi", "tensorflow"),
+]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: "-".join(map(str, world)))
+def outcome(request: pytest.FixtureRequest) -> Outcome:
+    ranks, controller, frontend = request.param
+    result = launch(f"frontends/{frontend}_exchanges.py", ranks, controller, str(ranks), limit_s=200)
+    result.check()
+    return result
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(outcome: Outcome, name: str) -> None:
+    first, *others = measured(outcome, name)
+    for result in (first, *others):
+        assert (result["applied"], result["kept"]) == (result["expected"]["applied"], result["expected"]["kept"])
+        assert result["applied"] == first["applied"]
+        assert (result["expected"]["lost"] == 0) or "published" in name
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(outcome: Outcome, name: str) -> None:
+    """That the bits above are those of a run without the failed step is what shows the second."""
+    for result in measured(outcome, name):
+        assert "PeerFailure" in result["raised"], result["raised"]
+        assert "NonFiniteGradient" in result["raised"], result["raised"]
+        assert result["is_usable"]

@@ -1,0 +1,313 @@
+"""What the papers say about their exchanges, by the numbers of the list of invariants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import worlds
+from conformance.exchange_checks import whole_residuals
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core import reference
+from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.core.session import Session
+from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.types import TensorSpec
+
+SIZES = [2, 3, 4, 5, 8, 16]
+SPEC = TensorSpec("t", (4_000,), "float32")
+DENSITY = 0.02
+K = 80
+
+
+def configured(exchange, selector="topk", density=DENSITY, **options):
+    return worlds.configure(selector, density, exchange=exchange, **options)
+
+
+def reduce_once(configuration, gradients, *, average=False, spec=SPEC, steps=1, ranks_per_node=1):
+    """The same gradients at every step: what is applied at the last, and what every rank keeps."""
+
+    def script(collective):
+        session = Session(configuration, [spec], collective, average=average)
+        for _ in range(steps):
+            applied = session.reduce({spec.key: gradients[collective.rank].astype(np.float32)})[spec.key]
+        return applied, whole_residuals(session)[spec.key]
+
+    world = LocalWorld(len(gradients), worlds.TIMEOUT_S, ranks_per_node)
+    outcomes = world.run(script)
+    assert all(worlds.same_bits(applied, outcomes[0][0]) for applied, _ in outcomes)
+    return outcomes[0][0], [kept for _, kept in outcomes]
+
+
+def whole_numbers(world_size, seed=0, size=SPEC.numel):
+    """Distinct magnitudes on every rank, so that no tie decides; sums are exact."""
+    rng = np.random.default_rng([seed, world_size])
+    return [rng.permutation(size * 8)[:size] * rng.choice([-1.0, 1.0], size) for _ in range(world_size)]
+
+
+def topk(vector, k):
+    out = np.zeros_like(vector)
+    kept = reference.take_largest(vector, k)
+    out[kept.indices] = kept.values
+    return out
+
+
+@pytest.mark.parametrize("conserving", [False, True])
+def test_gtopk_on_the_papers_own_terms_loses_what_the_counterexample_says(conserving):
+    """Invariant 3, ALGORITHMS.md 12: four ranks, k = 1, entries a:1.0, b:1.1, a:2.0, c:0.1."""
+    spec = TensorSpec("t", (3,), "float32")
+    gradients = [np.array(g) for g in ([1.0, 0, 0], [0, 1.1, 0], [2.0, 0, 0], [0, 0, 0.1])]
+    configuration = configured({"id": "gtopk", "conserving": conserving}, density=0.34)
+    applied, kept = reduce_once(configuration, gradients, spec=spec)
+    assert applied.tolist() == [2.0, 0.0, 0.0]
+    assert [k.tolist() for k in kept[1:]] == [[0, np.float32(1.1), 0], [0, 0, 0], [0, 0, np.float32(0.1)]]
+    assert kept[0].tolist() == ([1.0, 0.0, 0.0] if conserving else [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_gtopk_applies_at_most_k_entries(world_size):
+    """Invariant 28."""
+    applied, _ = reduce_once(configured("gtopk"), whole_numbers(world_size), steps=3)
+    assert 0 < np.count_nonzero(applied) <= K
+
+
+def test_gtopk_of_two_ranks_is_the_top_k_of_the_sum_of_their_top_k():
+    """Invariant 28."""
+    gradients = whole_numbers(2)
+    applied, _ = reduce_once(configured("gtopk"), gradients)
+    assert applied.tolist() == topk(sum(topk(g, K) for g in gradients), K).tolist()
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_gtopk_of_disjoint_supports_is_the_top_k_of_the_sum(world_size):
+    """Invariant 28."""
+    gradients = [g * (np.arange(g.size) % world_size == rank) for rank, g in enumerate(whole_numbers(world_size))]
+    applied, _ = reduce_once(configured("gtopk"), gradients)
+    assert applied.tolist() == topk(sum(topk(g, K) for g in gradients), K).tolist()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("world_size", SIZES)
+def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_top_k(world_size, steps):
+    """Invariant 28, with the k-th entry that the authors' comparison drops; also where regions have moved."""
+    exchange = {"id": "oktopk", "period": 1, "least_entries": 1, "slack": 4.0}
+    gradients, kept = whole_numbers(world_size), [np.zeros(SPEC.numel)] * world_size
+    for _ in range(steps):
+        accumulated = [g + r for g, r in zip(gradients, kept)]
+        expected = topk(sum(topk(a, K) for a in accumulated), K)
+        kept = [np.where((topk(a, K) != 0) & (expected != 0), 0, a) for a in accumulated]
+    applied, residuals = reduce_once(configured(exchange), gradients, steps=steps)
+    assert applied.tolist() == expected.tolist()
+    assert [r.tolist() for r in residuals] == [r.tolist() for r in kept]
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_oktopk_between_two_exact_steps_stays_near_k(world_size):
+    """Threshold reuse: the count drifts in a band, and is exact again after the period."""
+    configuration = configured({"id": "oktopk", "period": 4, "least_entries": 1})
+    gradients = worlds.normals([SPEC], 0)
+
+    def script(collective):
+        session, counts = Session(configuration, [SPEC], collective), []
+        for step in range(9):
+            given = worlds.normals([SPEC], collective.rank, step)
+            counts.append(np.count_nonzero(session.reduce(given)["t"]))
+        return counts
+
+    (first, *others) = worlds.run(world_size, script)
+    assert all(other == first for other in others)
+    assert [first[step] for step in (0, 4, 8)] == [K, K, K]
+    assert all(K / 4 <= count <= 2 * K + world_size for count in first)
+    assert gradients["t"].size == SPEC.numel
+
+
+@pytest.mark.parametrize("exchange", ["allgather", "oktopk"])
+@pytest.mark.parametrize("world_size", SIZES)
+def test_entries_are_added_in_rank_order(exchange, world_size):
+    """Invariant 24: the bits of a serial sum in one process."""
+    gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
+    applied, _ = reduce_once(configured(exchange, density=1.0), gradients)
+    expected = gradients[0].copy()
+    for gradient in gradients[1:]:
+        expected = expected + gradient
+    assert worlds.same_bits(applied, expected)
+
+
+SHARED = [
+    ({"id": "topk", "density": DENSITY}, None),
+    ({"id": "chunk_max", "density": DENSITY}, None),
+    ({"id": "random_k", "density": DENSITY, "shared_seed": True}, None),
+    ({"id": "chunked", "density": DENSITY, "chunk_length": 20}, None),
+]
+
+
+@pytest.mark.parametrize("selector", [selector for selector, _ in SHARED], ids=lambda s: s["id"])
+@pytest.mark.parametrize("world_size", SIZES)
+def test_with_shared_indices_compressing_commutes_with_averaging(selector, world_size):
+    """Invariant 26, exact for whole numbers; 27: the indices are the same on all ranks."""
+    gradients = whole_numbers(world_size)
+    configuration = replace(worlds.configure(exchange="shared_index"), **_selector(selector))
+    applied, kept = reduce_once(configuration, gradients)
+    total = sum(gradients)
+    chosen = applied != 0
+    assert applied[chosen].tolist() == total[chosen].tolist()
+    assert all((k[chosen] == 0).all() and (k[~chosen] == g[~chosen]).all() for k, g in zip(kept, gradients))
+
+
+def _selector(described):
+    configuration = worlds.configure(exchange="shared_index", schedule=None)
+    made = type(configuration).create(selector=described)
+    return {"selector": made.selector, "schedule": made.schedule}
+
+
+def test_chunks_are_those_of_the_summed_norms():
+    """Every rank chooses by the same numbers, and no rank's own choice counts."""
+    gradients = whole_numbers(3)
+    applied, _ = reduce_once(replace(worlds.configure(exchange="shared_index"), **_selector(SHARED[3][0])), gradients)
+    norms = sum(np.abs(g).reshape(-1, 20).sum(1) for g in gradients)
+    expected = sorted(np.argsort(norms)[-int(norms.size * DENSITY) :].tolist())
+    assert np.unique(np.flatnonzero(applied) // 20).tolist() == expected
+
+
+def test_the_leader_changes_with_every_step():
+    """ScaleCom's rule: step mod N."""
+    gradients = whole_numbers(3)
+    configuration = configured("shared_index")
+
+    def script(collective):
+        session = Session(configuration, [SPEC], collective, average=False)
+        chosen = []
+        for _ in range(4):
+            before = whole_residuals(session).get("t", np.zeros(SPEC.numel))
+            applied = session.reduce({"t": gradients[collective.rank].astype(np.float32)})["t"]
+            mine = topk(before + gradients[collective.rank], K)
+            chosen.append(bool(((mine != 0) == (applied != 0)).all()))
+        return chosen
+
+    assert [list(each) for each in zip(*worlds.run(3, script))] == [
+        [rank == step % 3 for rank in range(3)] for step in range(4)
+    ]
+
+
+@pytest.mark.parametrize("beta", [0.25, 1.0])
+def test_scalecoms_residual_follows_its_recursion(beta):
+    """Invariant 4: m' = (1 - beta) m where an entry was sent, m + beta g elsewhere; exact for these numbers."""
+    gradients = [4.0 * g for g in whole_numbers(2)]
+    configuration = configured("shared_index", memory={"id": "low_pass", "beta": beta})
+    first, before = reduce_once(configuration, gradients, steps=1)
+    second, after = reduce_once(configuration, gradients, steps=2)
+    for gradient, old, new in zip(gradients, before, after):
+        sent = np.isin(np.arange(SPEC.numel), np.flatnonzero(second))
+        assert np.where(sent, (1 - beta) * old, old + beta * gradient).tolist() == new.tolist()
+        assert np.where(first != 0, 0.0, beta * gradient).tolist() == old.tolist()
+
+
+def test_shared_draws_leave_every_global_generator_alone():
+    """Invariant 27."""
+    before = np.random.get_state()[1].tolist()
+    configuration = replace(worlds.configure(exchange="shared_index"), **_selector(SHARED[2][0]))
+    reduce_once(configuration, whole_numbers(2))
+    assert np.random.get_state()[1].tolist() == before
+
+
+EVERY = [
+    "allgather",
+    "shared_index",
+    "gtopk",
+    {"id": "gtopk", "conserving": False},
+    "oktopk",
+    {"id": "oktopk", "least_entries": 1},
+    {"id": "hierarchical", "ranks_per_node": 2},
+    "auto",
+]
+
+
+@pytest.mark.parametrize("exchange", EVERY, ids=str)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_averages_are_divided_by_the_number_of_ranks_once(exchange, world_size):
+    """Invariant 29."""
+    gradients = [world_size * g for g in whole_numbers(world_size)]
+    summed, _ = reduce_once(configured(exchange), gradients)
+    averaged, _ = reduce_once(configured(exchange), gradients, average=True)
+    np.testing.assert_allclose(averaged, summed / world_size, rtol=3e-7)
+
+
+@pytest.mark.parametrize("exchange", EVERY, ids=str)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+def test_density_one_is_the_dense_sum(exchange, world_size):
+    """Invariant 31, at every step: a threshold that is used again must not hold anything back."""
+    gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
+    applied, kept = reduce_once(configured(exchange, density=1.0), gradients, steps=3)
+    np.testing.assert_allclose(applied, np.sum(gradients, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5)
+    assert not any(k.any() for k in kept)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 6])
+def test_hierarchical_selects_from_a_nodes_sum_part_by_part(world_size):
+    """Two ranks a node: what is applied is the top k / 2 of each half of every node's sum."""
+    gradients = whole_numbers(world_size)
+    applied, kept = reduce_once(configured({"id": "hierarchical", "ranks_per_node": 2}), gradients)
+    expected = np.zeros(SPEC.numel)
+    for node in range(world_size // 2):
+        total = gradients[2 * node] + gradients[2 * node + 1]
+        for half in (slice(0, 2_000), slice(2_000, 4_000)):
+            expected[half] += topk(total[half], K // 2)
+    assert applied.tolist() == expected.tolist()
+    assert [np.flatnonzero(k).max() < 2_000 for k in kept[::2]] == [True] * (world_size // 2)
+
+
+def test_hierarchical_sends_its_residual_along_on_a_dense_step():
+    """Law 1 across a warm-up: what was kept back of a node's sum is applied by the dense step."""
+    schedule = {"id": "piecewise", "boundaries": [1], "densities": [DENSITY, 1.0]}
+    exchange = {"id": "hierarchical", "ranks_per_node": 2}
+    gradients = whole_numbers(4)
+    configuration = configured(exchange, schedule=schedule, allow_dense=True)
+    first, _ = reduce_once(configuration, gradients, steps=1)
+    second, kept = reduce_once(configuration, gradients, steps=2)
+    assert (first.astype(np.float64) + second).tolist() == (2 * sum(gradients)).tolist()
+    assert not any(k.any() for k in kept)
+
+
+def wire_bytes(configuration, world_size, steps=4, numel=64_000):
+    """Most bytes that any rank receives in a step, headers included, averaged over the steps."""
+    spec = TensorSpec("t", (numel,), "float32")
+
+    def script(collective):
+        session = Session(configuration, [spec], collective)
+        for step in range(steps):
+            session.reduce(worlds.normals([spec], collective.rank, step))
+
+    world = LocalWorld(world_size, worlds.TIMEOUT_S)
+    world.run(script)
+    named = [
+        {name: n for name, n in received.items() if ".hvd_sparse." in name and "handshake" not in name}
+        for received in world.wire_received
+    ]
+    return max(sum(received.values()) for received in named) / steps
+
+
+HEADERS = 200
+"""Bytes of a message without its entries, more than enough: message header, member, frame header."""
+
+
+@pytest.mark.parametrize("exchange", ["allgather", "shared_index", "gtopk", "oktopk"])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8, 16])
+def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
+    """Invariant 20 for exchanges: counted at the collectives, against ``inbound``."""
+    configuration = configured(exchange, density=0.01)
+    formula = EXCHANGES.create(exchange).inbound(0.01, 8.0, in_nodes_of(1, 0, world_size)) * 64_000
+    measured = wire_bytes(configuration, world_size)
+    least = {"oktopk": 2 / 3}.get(exchange, 1.0)  # its formula is a bound: slack is not always taken
+    assert formula * 0.9 * least <= measured <= formula + 4 * world_size * HEADERS
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8, 16, 32])
+def test_oktopk_receives_less_than_six_k_words_whatever_the_number_of_ranks(world_size):
+    """Its paper's bound, with 8 bytes an entry: 6 k words of 4 bytes, every message's header apart."""
+    configuration = configured({"id": "oktopk", "period": 2}, density=0.05)
+    headers = 2 * world_size * HEADERS
+    assert wire_bytes(configuration, world_size) < 6 * 3_200 * 4 + headers
+    assert math.isclose(6 * 3_200 * 4, 3 * 3_200 * 8)

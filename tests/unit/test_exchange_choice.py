@@ -1,0 +1,164 @@
+"""Where ranks are, which exchange ``auto`` takes, and what an exchange refuses to be joined with."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import worlds
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.placement import Placement, in_nodes_of
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.registry import EXCHANGES
+
+TOPK = {"id": "topk", "density": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "numel", "parts"),
+    [
+        ((0, 0, 1, 1), 10, [(0, 5), (5, 10), (0, 5), (5, 10)]),
+        ((0, 0, 0, 1), 10, [(0, 3), (3, 6), (6, 10), (0, 10)]),
+        ((0, 1, 0, 1), 1, [(0, 0), (0, 0), (0, 1), (0, 1)]),
+    ],
+)
+def test_a_tensor_is_divided_among_the_ranks_of_every_node(nodes, numel, parts):
+    placement = Placement(0, nodes)
+    assert [(p.start, p.stop) for p in (placement.part(r, numel) for r in range(len(nodes)))] == parts
+    assert [placement.mates(r) for r in range(2)] == [
+        [i for i, n in enumerate(nodes) if n == nodes[r]] for r in range(2)
+    ]
+
+
+def test_the_last_node_has_the_ranks_that_are_left():
+    assert in_nodes_of(3, 0, 7).nodes == (0, 0, 0, 1, 1, 1, 2)
+
+
+@pytest.mark.parametrize("ranks_per_node", [2, 3])
+def test_ranks_of_a_node_are_found_from_the_collective_where_the_option_is_silent(ranks_per_node):
+    configuration = worlds.configure(exchange="hierarchical")
+    specs = worlds.tensors((12,))
+    world = LocalWorld(6, worlds.TIMEOUT_S, ranks_per_node)
+    nodes = world.run(lambda c: Session(configuration, specs, c).step.placement.nodes)
+    assert nodes == [tuple(rank // ranks_per_node for rank in range(6))] * 6
+
+
+def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
+    configuration, specs = worlds.configure(exchange="hierarchical"), worlds.tensors((12,))
+
+    class Lost:
+        def __init__(self, collective):
+            self._collective = collective
+            self.nodes = (0, 0) if collective.rank else (0, 1)
+
+        def __getattr__(self, name):
+            return getattr(self._collective, name)
+
+    errors = LocalWorld(2, worlds.TIMEOUT_S).run_all(lambda c: Session(configuration, specs, Lost(c)))
+    assert [type(error) for error in errors] == [RankMismatch] * 2
+
+
+def test_nodes_that_are_not_known_must_be_told():
+    with pytest.raises(InvalidOption, match="ranks_per_node"):
+        EXCHANGES.create("hierarchical").placement(0, 4, None)
+
+
+def test_hierarchical_is_not_for_elastic_runs(monkeypatch):
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    with pytest.raises(InvalidOption, match="elastic"):
+        EXCHANGES.create("hierarchical", ranks_per_node=2).placement(0, 4, None)
+
+
+def test_on_one_node_hierarchical_is_dense_and_says_so(caplog):
+    configuration = worlds.configure(exchange="hierarchical", allow_dense=True, density=0.001)
+    specs = worlds.tensors((4_000,))
+
+    def script(collective):
+        session = Session(configuration, specs, collective)
+        session.reduce(worlds.integers(specs, collective.rank))
+        return session.step.stats.report(None)
+
+    with caplog.at_level(logging.WARNING, logger="hvd_sparse"):
+        reports = LocalWorld(2, worlds.TIMEOUT_S, 2).run(script)
+    assert [(r["sparse_steps"], r["dense_steps"]) for r in reports] == [(0, 1)] * 2
+    assert "all 2 ranks are on one node, where exchange hierarchical is a dense sum" in caplog.text
+
+
+def taken(density=0.001, ranks=4, ranks_per_node=1, numel=25_000_000, buckets=60, **options):
+    auto = EXCHANGES.create("auto", ranks_per_node=ranks_per_node, **options.pop("auto", {}))
+    parts = {"selector": {"id": "topk", "density": density}, "exchange": auto, **options}
+    configuration = Configuration.create(**parts)
+    placement = auto.placement(0, ranks, None)
+    return auto.resolve(configuration, placement, numel, buckets).id
+
+
+def test_auto_takes_what_the_formulas_say_is_quickest():
+    assert taken(ranks=2) == "allgather"
+    assert taken(ranks=4, density=0.001) == "allgather"
+    assert taken(ranks=64, density=0.01) == "oktopk"
+    assert taken(ranks=64, density=0.001, auto={"latency_ms": 50.0}) == "allgather"
+    assert taken(ranks=8, ranks_per_node=4, density=0.01) == "hierarchical"
+
+
+def test_auto_takes_shared_indices_where_they_are_shared_anyway():
+    draws = {"id": "random_k", "density": 0.01, "shared_seed": True}
+    assert taken(ranks=16, selector=draws) == "shared_index"
+    assert taken(ranks=16, selector={**draws, "shared_seed": False}) != "shared_index"
+
+
+def test_auto_leaves_out_what_does_not_fit():
+    assert taken(ranks=256, selector={"id": "fixed_threshold", "threshold": 1.0}) == "allgather"
+    momentum = taken(ranks=8, ranks_per_node=4, density=0.01, memory="momentum_correction")
+    assert momentum != "hierarchical"
+
+
+def test_auto_is_the_same_on_all_ranks_and_is_reported():
+    configuration, specs = worlds.configure(exchange="auto", density=0.01), worlds.tensors((4_000,))
+    chosen = worlds.run(5, lambda c: Session(configuration, specs, c).step.exchange)
+    assert len(set(chosen)) == 1 and chosen[0].id != "auto"
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"selector": {"id": "fixed_threshold", "threshold": 1.0}, "exchange": "gtopk"}, "is told none"),
+        ({"selector": {"id": "adacomp"}, "exchange": "oktopk"}, "is told none"),
+        ({"selector": {"id": "stc", "density": 0.1}, "exchange": "shared_index"}, "sends other values"),
+        (
+            {"selector": TOPK, "memory": "momentum_correction", "exchange": "hierarchical"},
+            "before they meet the residual",
+        ),
+        (
+            {"selector": TOPK, "memory": {"id": "error_feedback", "residual": "bfloat16"}, "exchange": "oktopk"},
+            "rounded",
+        ),
+    ],
+    ids=str,
+)
+def test_what_an_exchange_cannot_do_is_refused_by_what_parts_declare(parts, words):
+    with pytest.raises(InvalidOption, match=words):
+        Configuration.create(**parts)
+
+
+@pytest.mark.parametrize(
+    ("id", "options"),
+    [
+        ("gtopk", {"conserving": 1}),
+        ("oktopk", {"period": 0}),
+        ("oktopk", {"drift": 0.9}),
+        ("oktopk", {"slack": 0.5}),
+        ("oktopk", {"least_entries": 0}),
+        ("hierarchical", {"ranks_per_node": 0}),
+        ("auto", {"latency_ms": 0}),
+        ("auto", {"bandwidth_gbit": -1}),
+        ("auto", {"ranks_per_node": 1.5}),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused_by_name(id, options):
+    (name,) = options
+    with pytest.raises(InvalidOption, match=f"{name} of"):
+        EXCHANGES.create(id, **options)
