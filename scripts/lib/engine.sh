@@ -62,6 +62,9 @@ start_engine() {
 engine_down() { # only what engine_up started
     [ -n "$ENGINE_RUN" ] || return 0
     local pid
+    # what a run that was interrupted left in it: a network that outlives the engine would stay on this machine
+    "$DOCKER" ps -aq | xargs -r "$DOCKER" rm --force >/dev/null 2>&1 || true
+    "$DOCKER" network prune --force >/dev/null 2>&1 || true
     pid="$(cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
     if [ -n "$pid" ]; then
         kill "$pid" 2>/dev/null || true
