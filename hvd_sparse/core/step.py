@@ -231,6 +231,8 @@ class Step:
             )
         assert ticket.position is not None and ticket.bucket is not None and ticket.outgoing is not None
         if not self.staging.is_current(ticket.position, ticket.run):
+            if ticket.run.failure is not None:  # another tensor's thread has just taken the step back
+                raise ticket.run.failure
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
                 "give every tape or optimizer that reduces it a compressor of its own"
