@@ -260,6 +260,8 @@ class Step:
             is_average = abs(report.factor * ticket.layout.world_size - 1) < 1e-3
             self.reduction = "average" if is_average else "sum"
         if not self.staging.is_current(ticket.position, ticket.run):
+            if ticket.run.failure is not None:  # another tensor's thread has just taken the step back
+                raise ticket.run.failure
             raise RankMismatch(
                 f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
                 "give every tape or optimizer that reduces it a compressor of its own"
