@@ -136,4 +136,5 @@ def receivers(pipeline: Pipeline, numel: int, frames: list[Any], counts: Sequenc
 def _receiver(pipeline: Pipeline, spec: TensorSpec, frames: list[Any]) -> Any:
     out = np.ones(spec.numel, np.float32)
 
-    return lambda _: pipeline.receive(spec, frames, 1.0 / len(frames), out, 0)
+    parts = [(slice(0, spec.numel), frame) for frame in frames]
+    return lambda _: pipeline.receive(spec, parts, 1.0 / len(parts), out, 0)

@@ -49,7 +49,8 @@ class Listener:
     def decode(self, outgoing: Outgoing) -> np.ndarray:
         """What is left of the gradient after the exchange, dense."""
         dense = np.zeros(self.state.spec.numel, self.state.spec.accumulator)
-        self.pipeline.receive(self.state.spec, [outgoing.frame], 1.0, dense, self.state.steps - 1)
+        parts = [(slice(0, dense.size), outgoing.frame)]
+        self.pipeline.receive(self.state.spec, parts, 1.0, dense, self.state.steps - 1)
         return dense
 
 

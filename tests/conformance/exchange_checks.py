@@ -137,7 +137,7 @@ def check_failures(exchange: Any, world_size: int) -> None:
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[str, bool, int]:
-        session = Session(configured(exchange), SPECS, collective, average=False)
+        session = Session(configured(exchange, on_nonfinite="raise"), SPECS, collective, average=False)
         session.reduce(integers(collective.rank, 0))
         before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
         broken = integers(collective.rank, 1)
@@ -156,6 +156,35 @@ def check_failures(exchange: Any, world_size: int) -> None:
         assert "compressing failed" in words, f"rank {rank}: {words}"
         assert is_same, f"rank {rank}: the failed step left a trace"
         assert is_finite
+
+
+def check_nonfinite(exchange: Any, world_size: int, rollback: bool) -> None:
+    """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer nothing changed."""
+    faulty = world_size - 1
+
+    def script(collective: Any) -> tuple[Any, ...]:
+        session = Session(configured(exchange, rollback=rollback), SPECS, collective, average=False)
+        session.reduce(integers(collective.rank, 0))
+        before = whole_residuals(session)
+        broken = integers(collective.rank, 1)
+        if collective.rank == faulty:
+            broken["t1"][0, 0] = np.nan
+        results = session.reduce(broken)
+        after = whole_residuals(session)
+        good = {key: bool(np.isfinite(value).all()) for key, value in results.items()}
+        return good, before, broken, after, session.reduce(integers(collective.rank, 2))
+
+    outcomes = worlds.run(world_size, script)
+    for rank, (good, before, broken, after, _) in enumerate(outcomes):
+        assert good == {key: key != "t1" for key in good}, f"rank {rank}: {good}"
+        if exchange.sums_first and not rollback:
+            continue  # what stays is the node's sum, which no rank can tell from its own gradient
+        for key, old in before.items():
+            grown = old + np.nan_to_num(broken[key].reshape(-1).astype(old.dtype), nan=0.0)
+            is_kept = (after[key] == old) | ((after[key] == grown) & (not rollback))
+            assert is_kept.all(), f"rank {rank}: {key} lost or gained something"
+            assert not rollback or after[key].tobytes() == old.tobytes()
+    assert all(np.isfinite(value).all() for value in outcomes[0][4].values())
 
 
 def check_exchange(exchange: Any) -> None:

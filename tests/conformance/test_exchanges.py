@@ -10,6 +10,7 @@ from conformance.exchange_checks import (
     SPECS,
     check_conservation,
     check_failures,
+    check_nonfinite,
     check_replicas,
     configured,
     integers,
@@ -54,6 +55,13 @@ def test_an_exchange_that_says_it_loses_mass_does(case):
 def test_a_rank_that_cannot_compress_takes_part_in_all_phases_and_all_raise(case, world_size):
     """Invariant 30."""
     check_failures(case.create(EXCHANGES), world_size)
+
+
+@exchanges
+@pytest.mark.parametrize("rollback", [True, False])
+def test_a_gradient_that_is_not_finite_is_seen_by_all_and_leaves_nothing_behind(case, rollback):
+    exchange = case.create(EXCHANGES)
+    check_nonfinite(exchange, 3, rollback=rollback)
 
 
 class Spy:
