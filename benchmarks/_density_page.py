@@ -53,8 +53,9 @@ PAGE = """# Achieved density and passes
 Count sent / count asked for, and compare-and-count passes over the whole vector, of every selector that is told a
 density, on real gradients: three small models ({models}), {steps} steps each. The models are
 trained with exact top-k and error feedback at the density of the table; every selector listens to the same gradients
-with its own residual, warm start and memo. A pass is one read of the whole vector; the passes for moments and for
-copying the entries out are not counted, nor is the work of exact top-k or of drawing. A fallback is a selection cut by
+with its own residual, warm start and memo. A pass is one read of the whole vector; the passes that add the
+gradient (and take the entries near the last threshold along), for moments and for copying the entries out are not
+counted, nor is the work of exact top-k or of drawing. A fallback is a selection cut by
 exact top-k on its candidates.
 
 Made by `{command}` with {environment}.
