@@ -32,8 +32,9 @@ PAGE = """# Codecs: bytes and time
 
 Made by `hvd-sparse bench codecs --output docs/results` with {environment}.
 Exact top-k of {numel:,} entries of Laplace noise. Bytes are those of the whole frame, its 32 bytes of header included;
-times are medians, in nanoseconds an entry sent, over rounds in which every codec takes its turn, on a machine that had
-other work too. The bound is the entropy of a random set of indices, with whole values of 4 or 2 bytes.
+times are medians of processor time, in nanoseconds an entry sent, over rounds in which every codec takes its turn, on a
+machine that had other work too, so that caches were shared. The bound is the entropy of a random set of indices, with
+whole values of 4 or 2 bytes.
 
 ![bytes and time by density](codecs.png)
 

@@ -94,6 +94,10 @@ class Scale:
     def rounds_of(self, entries: int) -> int:
         return min(8 * self.rounds, max(-(-self.rounds // 4), self.rounds * self.large // entries))
 
+    def every(self, entries: int) -> int:
+        """How many rounds the slow sit out: they race four times, or more where that is quickly done."""
+        return max(1, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
+
 
 FULL = Scale(
     large=25_000_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from matplotlib import pyplot as plt
 from benchmarks import _select_lines as lines
 from benchmarks._contestants import FLOOR, SELECTORS
 from benchmarks._race import Quartiles
-from benchmarks._select_lines import Line
+from benchmarks._select_lines import Line, Scale
 from benchmarks._streams import json_by_line, markdown_table
 
 Trained = list[dict[str, Any]]
@@ -83,14 +84,16 @@ def _spread(quartiles: Quartiles | None) -> str:
     return f"{median} ({low} to {high})"
 
 
-def write(measured: list[Line], trained: Trained, made_with: dict[str, str], folder: Path, *, is_quick: bool) -> None:
+def write(
+    measured: list[Line], trained: Trained, made_with: dict[str, str], folder: Path, scale: Scale, *, is_quick: bool
+) -> None:
     """selecting.json, selecting.png and selecting.md."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = {"made_with": made_with, "quick": is_quick}
+    head = {"made_with": made_with, "quick": is_quick, "scale": asdict(scale)}
     document = json_by_line(head, {"lines": [line.describe() for line in measured], "trainings": trained})
     (folder / "selecting.json").write_text(document, encoding="utf-8")
     draw(measured, folder / "selecting.png")
-    (folder / "selecting.md").write_text(render(measured, trained, made_with, is_quick), encoding="utf-8")
+    (folder / "selecting.md").write_text(render(measured, trained, made_with, scale, is_quick), encoding="utf-8")
 
 
 def draw(measured: list[Line], path: Path) -> None:
@@ -128,14 +131,14 @@ A step of one worker: from the gradient to the encoded payload and the updated, 
 threshold and under error feedback, unless a section says otherwise. The floor is one pass over memory,
 `residual.add_(gradient)` in torch on the same data: 12 bytes an entry.
 
-Made by `hvd-sparse bench select --output docs/results` with {environment}.{quick}
+Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --output docs/results` with {environment}.{quick}
 
-In every round of a section everybody does one step on the same gradient, in another order; the slow ones in every fourth round
-only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with two
-threads, that column says how many times faster they are than one.
-Figures are medians, with the quartiles in brackets. Gradients are Laplace distributed, with a scale that differs
-between 64 stretches of the vector; residuals start as what error feedback leaves after many steps, and then {warm}
-rounds go by before anything is timed. Arrays are {cache}.
+In every round of a section everybody does one step on the same gradient, in another order; the slow ones in some rounds
+only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with
+two threads, that column says how many times faster they are than one. Figures are medians, with the quartiles in
+brackets. Gradients are Laplace distributed, with a scale that differs between 64 stretches of the vector; residuals start as
+what error feedback leaves after many steps, and then {warm} rounds go by before anything is timed. Arrays are used in
+turn by everybody, so that hardly anything is left in the caches from one step to the next.
 
 The peers are written in torch operations from the published descriptions (`benchmarks/_peers.py`), and tests hold them to what
 they should choose.
@@ -157,13 +160,14 @@ checked by page faults (`tests/passes`).
 """
 
 
-def render(measured: list[Line], trained: Trained, made_with: dict[str, str], is_quick: bool) -> str:
+def render(measured: list[Line], trained: Trained, made_with: dict[str, str], scale: Scale, is_quick: bool) -> str:
     return PAGE.format(
         environment=", ".join(f"{name} {version}" for name, version in made_with.items()),
         quick=" **A quick run: no figure here means anything.**" if is_quick else "",
         ours=" and ".join(f"`{id}`" for id in SELECTORS),
-        warm=(lines.QUICK if is_quick else lines.FULL).warm,
-        cache="used in turn by everybody, so that hardly anything is left in the caches from one step to the next",
+        warm=scale.warm,
+        rounds=scale.rounds,
+        steps=scale.training_steps,
         verdict=_verdict(measured),
         sections="\n\n".join(_section(name, list(members)) for name, members in groupby(measured, lambda m: m.section)),
         one_pass=lines.ONE_PASS,

@@ -6,6 +6,7 @@ Every section is a race (``_race``): ours, the peers and the floor, on the same 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import platform
 import re
@@ -53,16 +54,25 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write JSON, picture and page.  0, whether or not goals are met."""
     console = Console()
     console = console if console.is_terminal else Console(width=WIDTH)
-    scale = lines.QUICK if options.quick else lines.FULL
+    scale = scale_of(options)
+    before = os.getloadavg()[0]
     bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bars, console=Console(stderr=True), transient=True) as progress:
         select = Select(scale, options.engine, progress)
         measured = [*select.vectors(), *select.network(), *select.receiving(), *select.threads()]
         trained = list(select.trainings())
     console.print(table_of(measured, trained, is_quick=options.quick))
-    write(measured, trained, {**machine(), **environment()}, options.output, is_quick=options.quick)
+    load = {"load average": f"{before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end"}
+    write(measured, trained, {**machine(), **environment(), **load}, options.output, scale, is_quick=options.quick)
     console.print(f"selecting.json, selecting.png and selecting.md are in {options.output}")
     return 0
+
+
+def scale_of(options: argparse.Namespace) -> Scale:
+    """How much was asked for."""
+    scale = lines.QUICK if options.quick else lines.FULL
+    asked = {"rounds": options.rounds, "training_steps": options.training_steps}
+    return dataclasses.replace(scale, **{name: value for name, value in asked.items() if value is not None})
 
 
 def machine() -> dict[str, str]:
@@ -113,7 +123,7 @@ class Select:
             selector = {"id": name.split(",")[0], "density": density}
             ours = Ours(shapes, selector, rollback="rollback" in name, engine=self.engine, residuals=[residual])
             contestants.append(Contestant(name, ours.step))
-        others = peers(residual, density, every=4 if entries >= 1_000_000 else 1)
+        others = peers(residual, density, every=self.scale.every(entries))
         times = self.race(section, [*contestants, *others], lambda step: Round.cut(gradients.at(step), shapes), entries)
         for contestant in contestants:
             yield _line(times, contestant.name, section, entries, density, goals.get(contestant.name))
@@ -124,6 +134,7 @@ class Select:
     def race(self, section: str, contestants: Sequence[Contestant], feed: Callable[[int], Any], entries: int) -> Times:
         rounds, warm = self.scale.rounds_of(entries), self.scale.warm
         bar = self.progress.add_task(section, total=rounds + warm)
+        self.progress.console.print(section, style="dim")
         times = race(contestants, feed, warm=warm, rounds=rounds, advance=lambda: self.progress.advance(bar))
         self.progress.remove_task(bar)
         return times

@@ -57,9 +57,17 @@ class RankMismatch(SparseError, RuntimeError):
     """Ranks run different models, configurations or steps."""
 
 
+class ReplicaMismatch(SparseError, RuntimeError):
+    """Ranks have applied different gradients."""
+
+
 class PeerFailure(SparseError, RuntimeError):
     """Some rank failed inside ``compress``; the message carries its words."""
 
 
 class ExchangeTimeout(SparseError, TimeoutError):
     """A collective did not finish in ``timeout_s`` seconds."""
+
+
+class CorruptCheckpoint(SparseError, ValueError):
+    """A file or a saved state that is not whole, or not of hvd_sparse."""

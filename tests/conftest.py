@@ -16,3 +16,14 @@ pytest.register_assert_rewrite(
 
 settings.register_profile("suite", derandomize=True, max_examples=50, deadline=None, database=None)
 settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="also run the long tests, which take hours")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--soak"):
+        longest = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=longest)
+        items[:] = [item for item in items if item not in longest]

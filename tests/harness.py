@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,30 @@ class Outcome:
 
 def launch(worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun) or "gloo" (horovodrun)."""
+    return _run(_launcher(ranks, controller), ranks, worker, *arguments, limit_s=limit_s)
+
+
+def launch_elastic(
+    worker: str, hosts: Sequence[str], min_ranks: int, *arguments: str, limit_s: float, silence_s: int
+) -> Outcome:
+    """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back after its process died.
+
+    hosts : names of this machine, for instance localhost, 127.0.0.1 and its own
+    silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts those that wait for it
+    """
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
-        command = [*_launcher(ranks, controller), sys.executable, str(ROOT / "tests" / worker), *arguments]
+        discover = Path(folder) / "discover"
+        discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
+        discover.chmod(0o755)
+        launcher = [*_launcher(len(hosts), "gloo"), "--min-np", str(min_ranks), "--max-np", str(len(hosts))]
+        launcher += ["--host-discovery-script", str(discover), "--blacklist-cooldown-range", "1", "2"]
+        launcher += ["--gloo-timeout-seconds", str(silence_s)]
+        return _run(launcher, len(hosts), worker, *arguments, limit_s=limit_s)
+
+
+def _run(launcher: list[str], ranks: int, worker: str, *arguments: str, limit_s: float) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
+        command = [*launcher, sys.executable, str(ROOT / "tests" / worker), *arguments]
         process = subprocess.Popen(
             command,
             cwd=ROOT,

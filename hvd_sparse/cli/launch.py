@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .hosts import Host, LaunchError, common_interface, parse_hosts, read_hostfile, survey
+from .hosts import Host, LaunchError, common_interface, parse_hosts, read_hostfile
+from .survey import survey
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=10")
 PASSED = ("HVD_SPARSE_", "HOROVOD_")

@@ -92,8 +92,10 @@ def graph_allgather(array: tf.Tensor, splits: tf.Tensor, name: str, process_set:
 
     The graph's name scopes become part of the collective's name, as they do for Horovod's own operations: a trace
     that runs twice in one graph would otherwise submit one name twice at a time.
+
+    Its own name begins as Horovod's do: Horovod's elastic run looks for that in an error, and takes others for the end.
     """
-    return hvd.allgather(array, name=name, process_set=process_set)
+    return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
 
 
 def graph_alltoall(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:

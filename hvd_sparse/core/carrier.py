@@ -9,8 +9,10 @@ allgather and the sum carries what all ranks must agree on:
                                  its square, and a number in [0, 1) drawn for it (other ranks can have the first two
                                  sums' means, as {1, 2, 6} among 0 to 6)
     words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small words: N * sum(w**2)
-                                 equals sum(w)**2 only when all ranks have the same word
+                                 equals sum(w)**2 only when all ranks have the same word; with ``check_replicas_every``
+                                 another, of the gradient that was applied
     failed             2**-20    how many ranks could not compress
+    non-finite         2**-20    how many ranks have NaN or Inf in the tensor
     density, norm      2**-20    telemetry: part of the entries sent, and |residual| squeezed into [0, 1)
 
 All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of parallel
@@ -30,13 +32,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RankMismatch, UnsupportedReduction
+from ..errors import RankMismatch, ReplicaMismatch, UnsupportedReduction
 from .checksum import crc32
 
 CHECKSUM_BITS = 20
 SCALE = 2.0**-20
 SHARED = 4
 """Entries that come first, in full scale."""
+TOLD = 4
+"""Entries that come last."""
 
 
 def drawn_for(rank: int) -> float:
@@ -58,12 +62,14 @@ class CarrierReport:
     ----------
     factor : what Horovod multiplied the sum by: 1 for Sum, 1/N for Average
     failures : how many ranks could not compress
+    non_finite : how many ranks have NaN or Inf in the tensor
     density : mean over the ranks of the part of the tensor's entries that was sent
     norm : mean over the ranks of the squeezed norm of the residual (0 without telemetry)
     """
 
     factor: float
     failures: int
+    non_finite: int
     density: float
     norm: float
 
@@ -74,6 +80,8 @@ class CarrierLayout:
 
     dtype: np.dtype
     world_size: int
+    has_replica: bool = False
+    """A second checksum follows the first: of the gradient that was applied in an earlier step."""
 
     @property
     def word_bits(self) -> int:
@@ -83,22 +91,34 @@ class CarrierLayout:
 
     @property
     def words(self) -> int:
-        return math.ceil(CHECKSUM_BITS / self.word_bits)
+        return math.ceil(CHECKSUM_BITS / self.word_bits) * (2 if self.has_replica else 1)
 
     @property
     def size(self) -> int:
-        return SHARED + 2 * self.words + 3
+        return SHARED + 2 * self.words + TOLD
 
-    def write(self, rank: int, checksum: int, *, failed: bool, density: float = 0.0, norm: float = 0.0) -> np.ndarray:
+    def write(
+        self,
+        rank: int,
+        checksum: int,
+        *,
+        failed: bool,
+        replica: int = 0,
+        is_finite: bool = True,
+        density: float = 0.0,
+        norm: float = 0.0,
+    ) -> np.ndarray:
         """This rank's carrier, [size]."""
         mask = (1 << self.word_bits) - 1
-        words = np.array([(checksum >> (i * self.word_bits)) & mask for i in range(self.words)], np.float64)
+        checksums = [checksum, replica] if self.has_replica else [checksum]
+        places = range(0, CHECKSUM_BITS, self.word_bits)
+        words = np.array([(each >> place) & mask for each in checksums for place in places], np.float64)
         squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
         carrier = np.empty(self.size, np.float64)
         carrier[:SHARED] = 1, rank, rank * rank, drawn_for(rank)
         carrier[SHARED : SHARED + self.words] = words * (SCALE * 2.0**-self.word_bits)
-        carrier[SHARED + self.words : -3] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
-        carrier[-3:] = SCALE * failed, SCALE * density, SCALE * squeezed
+        carrier[SHARED + self.words : -TOLD] = words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
+        carrier[-TOLD:] = SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed
         return carrier.astype(self.dtype)
 
     def read(self, reduced: np.ndarray, key: str) -> CarrierReport:
@@ -108,19 +128,19 @@ class CarrierLayout:
         ------
         UnsupportedReduction : this is no sum over the process set's ranks
         RankMismatch : ranks differ in configuration, tensor or step (and none says that it failed)
+        ReplicaMismatch : they have applied different gradients
         """
         values = reduced.astype(np.float64)
         size = self.world_size
         factor = float(values[0]) / size
         self._check_reduction(values, factor, key)
         sums = values / factor
-        failures = round(float(sums[-3]) / SCALE)
-        if not failures and not self._words_agree(sums):
-            raise RankMismatch(
-                f"tensor {key!r}: the ranks do not run the same step of the same configuration on it; "
-                "they must call compress for the same tensors equally often, with the same options"
-            )
-        return CarrierReport(factor, failures, float(sums[-2]) / SCALE / size, float(sums[-1]) / SCALE / size)
+        failures, non_finite = round(float(sums[-4]) / SCALE), round(float(sums[-3]) / SCALE)
+        if not failures:
+            self._check_words(self._words_agree(sums), key)
+        return CarrierReport(
+            factor, failures, non_finite, float(sums[-2]) / SCALE / size, float(sums[-1]) / SCALE / size
+        )
 
     def _check_reduction(self, values: np.ndarray, factor: float, key: str) -> None:
         size = self.world_size
@@ -135,13 +155,28 @@ class CarrierLayout:
             "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set as the compressor"
         )
 
-    def _words_agree(self, sums: np.ndarray) -> bool:
+    def _check_words(self, agree: np.ndarray, key: str) -> None:
+        if not agree[0]:
+            raise RankMismatch(
+                f"tensor {key!r}: the ranks do not run the same step of the same configuration on it; "
+                "they must call compress for the same tensors equally often, with the same options"
+            )
+        if not agree[-1]:
+            raise ReplicaMismatch(
+                f"tensor {key!r}: the gradients that were applied in the last step that was checked differ between ranks, "
+                "so the replicas do too; go back to a checkpoint, and look for a faulty machine or memory, or for code "
+                "that changes results of Horovod's on one rank"
+            )
+
+    def _words_agree(self, sums: np.ndarray) -> np.ndarray:
+        """Whether the ranks agree in each of the checksums."""
         first = np.round(sums[SHARED : SHARED + self.words] / (SCALE * 2.0**-self.word_bits))
-        second = np.round(sums[SHARED + self.words : -3] / (SCALE * 2.0 ** (-2 * self.word_bits)))
-        return bool(np.array_equal(self.world_size * second, first * first))
+        second = np.round(sums[SHARED + self.words : -TOLD] / (SCALE * 2.0 ** (-2 * self.word_bits)))
+        agree: np.ndarray = (self.world_size * second == first * first).reshape(2 if self.has_replica else 1, -1).all(1)
+        return agree
 
 
 @lru_cache(maxsize=64)
-def carrier_layout(dtype: Any, world_size: int) -> CarrierLayout:
+def carrier_layout(dtype: Any, world_size: int, has_replica: bool = False) -> CarrierLayout:
     """The layout for gradients of a dtype: float64 keeps its own, everything else travels as float32."""
-    return CarrierLayout(np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32), world_size)
+    return CarrierLayout(np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32), world_size, has_replica)

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,9 +18,9 @@ from ..registry import configuration as describe_part
 from ..types import TensorSpec
 from ..version import __version__
 from .configuration import Configuration
+from .footprint import footprint
+from .state_check import STATE_VERSION, differences_of
 from .step import Step
-
-STATE_VERSION = 1
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -67,56 +67,79 @@ class Compressor:
         exchange = describe_part(self.step.exchange)
         return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
 
+    def footprint(self) -> dict[str, Any]:
+        """Bytes of the state and of a step's messages, from shapes alone: ``core.footprint``."""
+        return footprint(self.configuration, self.step.specs, self._place_in_world()[1])
+
     def config(self) -> dict[str, Any]:
         """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""
         return self.configuration.describe()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank keeps of every tensor: memory, threshold, completed steps.  Copies; each rank has its own."""
-        tensors = {
-            self.step.specs[position].key: {
+        """What this rank keeps of every tensor, in plain values and copies of arrays.  Each rank has its own.
+
+        version, library : of this layout, and of hvd_sparse
+        config, model : parts and options; shape and dtype of every tensor
+        rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were averaged or summed
+        tensors : completed steps, threshold, what else the selector was left with, and the memory's arrays, by name;
+            of those that had a step
+        """
+        states = self.step.staging.settle_all()
+        tensors = {}
+        for position, state in sorted(states.items()):
+            spec = self.step.specs[position]
+            tensors[spec.key] = {
                 "steps": state.steps,
-                "threshold": state.threshold,
+                "threshold": None if state.threshold is None else float(state.threshold),
                 "memo": state.memo,
                 "exchange_memo": state.exchange_memo,
+                "is_sparse": self.configuration.is_sparse(spec.shape, spec.numel),
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
-            for position, state in self.step.staging.settle_all().items()
+        rank, world_size = self._place_in_world()
+        return {
+            "version": STATE_VERSION,
+            "library": __version__,
+            "config": self.config(),
+            "model": {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in self.step.specs},
+            "rank": rank,
+            "world_size": world_size,
+            "reduction": self.step.reduction,
+            "tensors": tensors,
         }
-        return {"version": STATE_VERSION, "library": __version__, "config": self.config(), "tensors": tensors}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a state back.  RankMismatch lists what differs when it is another model's or configuration's."""
-        differences = self._differences(state)
+    def _kept(self) -> dict[str, int]:
+        return {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
+
+    def _place_in_world(self) -> tuple[int, int]:
+        """Rank and size, now."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what this rank kept.  RankMismatch lists what differs when it is another model's, configuration's
+        or world's."""
+        differences = differences_of(state, self.configuration, self.step.specs, self._place_in_world(), self._kept())
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
         self.step.staging.reset()
+        self.step.forget_replicas()
+        self.step.reduction = state["reduction"]
         positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
         for key, saved in state["tensors"].items():
             tensor = self.step.staging.state_of(positions[key])
             tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
             tensor.restore(saved["steps"], saved["threshold"], saved["memo"], saved.get("exchange_memo"))
 
-    def _differences(self, state: dict[str, Any]) -> list[str]:
-        if state.get("version") != STATE_VERSION:
-            return [f"it has version {state.get('version')!r}, this build reads {STATE_VERSION}"]
-        numels = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
-        saved = Configuration.create(**state["config"])
-        found = (
-            [] if saved.digest == self.configuration.digest else [f"it was made with {saved}, not {self.configuration}"]
-        )
-        for key, tensor in state["tensors"].items():
-            for name, array in tensor["arrays"].items():
-                if len(array) != numels.get(key, -1):
-                    found.append(
-                        f"its {name} of {key!r} has {len(array)} entries, the tensor {numels.get(key, 'is unknown')}"
-                    )
-        return found
-
     def close(self) -> None:
         """Give the name free; the compressor must not be used afterwards."""
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
+
+    def __reduce__(self) -> Any:
+        raise InvalidOption(
+            f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its model; save config() and "
+            "state_dict(), and make another with Compression.from_config(params, config)"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
@@ -138,6 +161,11 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
 
 def check_process_set(process_set: Any) -> None:
     """It is one of Horovod's, and registered with it."""
+    if os.environ.get("HOROVOD_ELASTIC") == "1" and getattr(process_set, "process_set_id", None):
+        raise InvalidOption(
+            f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts the others while "
+            "process sets are registered; leave process_set out, or run without --min-np"
+        )
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(
             f"process_set is {process_set!r}: give one that Horovod knows, by hvd.init(process_sets=[...]) or "

@@ -13,7 +13,7 @@ from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTOR
 from ..types import TensorSpec
 from .checksum import crc32
 from .composition import check_composition, check_exchange
-from .counts import is_number
+from .counts import check_choice, check_whole, is_number
 from .economy import is_dense_cheaper
 from .placement import Placement, in_nodes_of
 from .schedules.constant import Constant
@@ -34,6 +34,10 @@ class Configuration:
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
     rollback : keep the old state until a step is known good, at the price of a second buffer
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
+    on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step
+        leaves no trace; "raise": it is an error on all ranks
+    check_replicas_every : 0, or after how many steps the ranks compare what was applied of every compressed tensor (one
+        pass over it then, by the next step's carrier)
     telemetry : send the residual's norm with the carrier (one more pass over it)
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
@@ -49,6 +53,8 @@ class Configuration:
     compress_1d: bool = False
     rollback: bool = True
     allow_dense: bool = True
+    on_nonfinite: str = "propagate"
+    check_replicas_every: int = 0
     telemetry: bool = False
     engine: Any = None
     name: str | None = None
@@ -82,6 +88,8 @@ class Configuration:
         if self.engine is not None:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
+        check_whole(self.check_replicas_every, "check_replicas_every", 0)
+        check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):

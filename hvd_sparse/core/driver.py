@@ -75,9 +75,9 @@ class Driver:
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
-    def compress(self, position: int, gradient: np.ndarray) -> tuple[np.ndarray, Ticket]:
+    def compress(self, position: int, gradient: np.ndarray, scale: float = 1.0) -> tuple[np.ndarray, Ticket]:
         """``Step.compress``, and the start of the bucket's exchange when it is full."""
-        wire, ticket = self.step.compress(position, gradient, self.collective.rank, self.collective.world_size)
+        wire, ticket = self.step.compress(position, gradient, self.collective.rank, self.collective.world_size, scale)
         self._begin(ticket.run)
         if ticket.bucket is not None and ticket.bucket.is_full:
             self._start(ticket.bucket, ticket.run)
@@ -107,6 +107,11 @@ class Driver:
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
             raise
+
+    def forget(self) -> None:
+        """Let go of all exchanges under way: Horovod was started anew, and none of them will end."""
+        self._under_way.clear()
+        self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
         """Raise what went wrong on this rank with a gradient that stands for no tensor.

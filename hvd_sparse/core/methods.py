@@ -48,12 +48,17 @@ class Methods:
     rollback=True : a failed step leaves no trace, for a second buffer of the residual's size;
         without it the gradient of a failed step stays in the residual
     allow_dense=True : where dense moves no more bytes, the step runs dense, residual included
+    check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for never
     telemetry=False : send the norm of the residual along (one more pass)
+    on_nonfinite="propagate" : NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step leaves
+        no trace; "raise" makes it an error on all ranks, with rank, tensor and count
+    grad_scaler=None : what multiplies the loss: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a callable that
+        returns the scale; residuals are kept in unscaled units
     timeout_s=600 : seconds after which a collective that did not finish is an error; None waits for ever
     """
 
     @classmethod
-    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> Any:
+    def _create(cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any) -> Any:
         raise NotImplementedError
 
     @classmethod
@@ -62,7 +67,9 @@ class Methods:
         raise NotImplementedError
 
     @classmethod
-    def build(cls, params: Any, *, selector: Any, process_set: Any = None, **options: Any) -> Any:
+    def build(
+        cls, params: Any, *, selector: Any, process_set: Any = None, grad_scaler: Any = None, **options: Any
+    ) -> Any:
         """Compose freely.
 
         Parameters
@@ -71,12 +78,15 @@ class Methods:
         selector, memory, codec, exchange, schedule : parts, as an id, ``{"id": ..., option: value}`` or an object
         options : the common ones, above
         """
-        return cls._create(params, Configuration.create(selector=selector, **options), process_set)
+        configuration = Configuration.create(selector=selector, **options)
+        return cls._create(params, configuration, process_set, grad_scaler)
 
     @classmethod
-    def from_config(cls, params: Any, config: dict[str, Any], *, process_set: Any = None) -> Any:
+    def from_config(
+        cls, params: Any, config: dict[str, Any], *, process_set: Any = None, grad_scaler: Any = None
+    ) -> Any:
         """The compressor whose ``config()`` this is."""
-        return cls._create(params, Configuration.create(**config), process_set)
+        return cls._create(params, Configuration.create(**config), process_set, grad_scaler)
 
     @classmethod
     def ldte_bs(

@@ -94,6 +94,7 @@ class Outgoing:
     norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is known only later
     found : how the selection was come by; None on a dense step, and where another rank selects
     accumulated : what was selected from, until the exchange is over; or, where the exchange sums first, the gradient
+    is_nothing : zeros in the place of a gradient that is not finite: nothing of what is kept back is sent
     """
 
     frame: np.ndarray | None
@@ -102,6 +103,7 @@ class Outgoing:
     norm: float
     found: Found | None
     accumulated: np.ndarray | None = None
+    is_nothing: bool = False
 
 
 class Pipeline:
@@ -144,6 +146,16 @@ class Pipeline:
         except Exception:
             self._put_back(accumulated)
             raise
+
+    def send_nothing(self, spec: TensorSpec, *, dense: bool) -> Outgoing:
+        """What stands in for a gradient that is not finite: the carrier says so, and the step leaves no trace."""
+        if dense:
+            return Outgoing(None, np.zeros(spec.numel, spec.accumulator), 0, 0.0, None)
+        nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
+        if self.exchange.settles_later or self.exchange.sums_first:
+            zeros = np.zeros(spec.numel, spec.accumulator)
+            return Outgoing(None, None, 0, 0.0, nothing, zeros, is_nothing=True)
+        return Outgoing(self.configuration.codec.encode(nothing.selection), None, 0, 0.0, nothing)
 
     def _accumulate(self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None) -> Accumulated:
         configuration, kernels = self.configuration, self.kernels

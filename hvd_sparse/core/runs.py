@@ -43,6 +43,7 @@ class StepRun:
     received: set[int] = field(default_factory=set)
     is_raising: bool = False
     is_closed: bool = False
+    is_finite: bool = True
     failure: Exception | None = None
 
 
@@ -57,4 +58,5 @@ class Ticket:
     bucket: BucketRun | None = None
     outgoing: Outgoing | None = None
     error: Exception | None = None
+    scale: float = 1.0
     extra: object = None

@@ -18,6 +18,7 @@ from .configuration import Configuration
 from .driver import NOTHING, Conversation, Driver
 from .handshake import describe_rank, handshake
 from .kernels import Kernels
+from .runs import Ticket
 from .step import Step
 
 
@@ -54,18 +55,26 @@ class Session:
         shake = handshake(document, collective.world_size)
         Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(configuration.timeout_s)
 
-    def reduce(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """One step: the reduced gradients, of the shapes and dtypes given."""
+    def reduce(self, gradients: Mapping[str, np.ndarray], scale: float = 1.0) -> dict[str, np.ndarray]:
+        """One step: the reduced gradients, of the shapes and dtypes given.
+
+        scale : by which the loss, and so the gradients, were multiplied
+        """
         factor = 1.0 / self.collective.world_size if self.average else 1.0
-        sent = {}
+        sent: dict[str, tuple[np.ndarray, Ticket]] = {}
         for position, spec in enumerate(self.step.specs):
             if spec.key in gradients:
                 flat = np.ascontiguousarray(gradients[spec.key], spec.accumulator).reshape(-1)
-                is_sparse = self.step.configuration.is_sparse(spec.shape, spec.numel)
-                sent[spec.key] = self.driver.compress(position, flat) if is_sparse else (flat, None)
+                if self.step.configuration.is_sparse(spec.shape, spec.numel):
+                    sent[spec.key] = self.driver.compress(position, flat, scale)
+                else:
+                    sent[spec.key] = flat, self.step.enter_dense(position, scale)
         reduced = {key: self.collective.allreduce(wire, key).wait(None) * factor for key, (wire, _) in sent.items()}
         results = {}
         for key, (_, ticket) in sent.items():
-            flat = reduced[key] if ticket is None else self.driver.decompress(reduced[key], ticket, NOTHING)
+            if ticket.bucket is None:
+                flat = self.step.finish_dense(ticket, reduced[key], NOTHING)
+            else:
+                flat = self.driver.decompress(reduced[key], ticket, NOTHING)
             results[key] = flat.reshape(gradients[key].shape).astype(gradients[key].dtype, copy=False)
         return results

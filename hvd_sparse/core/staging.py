@@ -67,7 +67,7 @@ class Staging:
         run = self._staged_by.pop(position, None)
         if run is None:
             return
-        if position in run.completed and run.failure is None:
+        if position in run.completed and run.failure is None and run.is_finite:
             self._states[position].commit()
         else:
             self._states[position].roll_back()

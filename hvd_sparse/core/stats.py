@@ -18,6 +18,7 @@ class Stats:
     def __init__(self) -> None:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
+        self.nonfinite_steps = 0
         self._lock = threading.Lock()  # TensorFlow calls from several threads
 
     def count_tensor(self, key: str, **counts: int) -> None:
@@ -33,6 +34,7 @@ class Stats:
         """JSON-able.
 
         steps : the most steps any tensor has completed
+        nonfinite_steps : steps that left no trace, as some rank had NaN or Inf in them
         sparse_steps, dense_steps : tensor-steps that sent a selection; that sent everything
         entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
         payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank; their sum
@@ -45,7 +47,8 @@ class Stats:
         for counts in self.tensors.values():
             totals.update(counts)
         steps = max((counts["sparse_steps"] + counts["dense_steps"] for counts in self.tensors.values()), default=0)
-        report: dict[str, Any] = {"steps": steps, "density_asked": density_asked, **_with_density(totals)}
+        report: dict[str, Any] = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
+        report |= {"density_asked": density_asked, **_with_density(totals)}
         for kind in ("payload", "carrier", "dense"):
             report[f"{kind}_bytes"] = self.bytes[kind]
         report["bytes_sent"] = sum(self.bytes.values())

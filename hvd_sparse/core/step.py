@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PeerFailure, RankMismatch
+from ..errors import NonFiniteGradient, PeerFailure, RankMismatch
 from ..types import TensorSpec
 from .aligned import aligned_empty
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
@@ -27,6 +27,7 @@ from .parcel import Arrival, Item, Parcel
 from .pipeline import Pipeline, TensorState
 from .placement import Placement
 from .runs import BucketRun, StepRun, Ticket
+from .scaling import check_scale, rescaled, stays_finite, unscaled
 from .staging import Staging
 from .stats import Stats
 
@@ -59,6 +60,8 @@ class Step:
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
+        self.reduction = "average"
+        self._replicas: dict[str, int] = {}
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
         self.staging = Staging(configuration, self.specs)
         self.placement: Placement | None = None
@@ -95,10 +98,13 @@ class Step:
 
     # -- this rank's half -------------------------------------------------------------------------------------------
 
-    def compress(self, position: int, gradient: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
+    def compress(
+        self, position: int, gradient: np.ndarray, rank: int, world_size: int, scale: float = 1.0
+    ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
+        scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
 
         The array is the carrier, followed by all that was accumulated where this step of the tensor runs dense.
         """
@@ -106,13 +112,24 @@ class Step:
         ticket, state = self._enter(position)
         dense = self.configuration.goes_dense(spec, state.steps, world_size, self.exchange, self.placement)
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
+        ticket.scale = scale
+        is_finite = True
         try:
-            ticket.outgoing = self.pipeline.send(state, gradient, rank, world_size, dense=dense)
+            check_scale(scale)
+            ticket.outgoing = self.pipeline.send(state, unscaled(gradient, scale), rank, world_size, dense=dense)
+        except NonFiniteGradient as error:
+            is_finite = False
+            if (
+                self.configuration.on_nonfinite == "raise" or np.isfinite(gradient).all()
+            ):  # else residual + gradient overflows
+                self._note_failure(ticket, error)
+            else:
+                ticket.outgoing = self.pipeline.send_nothing(spec, dense=dense)
         except Exception as error:
             self._note_failure(ticket, error)
         if ticket.outgoing is not None and ticket.outgoing.dense is None and ticket.bucket is not None:
             ticket.bucket.sending[position] = ticket
-        return self._write_wire(ticket, spec, state, rank, dense), ticket
+        return self._write_wire(ticket, spec, state, rank, dense, is_finite), ticket
 
     def poison(self, error: Exception, key: str, dtype: Any, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
@@ -126,7 +143,8 @@ class Step:
 
     def layout(self, dtype: Any, world_size: int, *, alone: bool) -> CarrierLayout:
         """How a carrier lies in memory, travelling alone or before a dense gradient of the dtype."""
-        return carrier_layout(self.carrier_dtype if alone and self.carrier_dtype is not None else dtype, world_size)
+        chosen = self.carrier_dtype if alone and self.carrier_dtype is not None else dtype
+        return carrier_layout(chosen, world_size, self.configuration.check_replicas_every > 0)
 
     def _enter(self, position: int) -> tuple[Ticket, TensorState]:
         with self.staging.lock:
@@ -144,13 +162,23 @@ class Step:
         if ticket.bucket is not None:
             ticket.bucket.errors.append(_words(error))
 
-    def _write_wire(self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool) -> np.ndarray:
+    def _write_wire(
+        self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool, is_finite: bool
+    ) -> np.ndarray:
         sent = ticket.outgoing
-        identity = f"{self.configuration.digest}|{spec.key}|{state.steps}|{dense}"
+        identity = f"{self.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
         checksum = crc32(identity.encode()) & ((1 << CHECKSUM_BITS) - 1)
         density = sent.entries / spec.numel if sent is not None else 0.0
         norm = sent.norm if sent is not None else 0.0
-        carrier = ticket.layout.write(rank, checksum, failed=sent is None, density=density, norm=norm)
+        carrier = ticket.layout.write(
+            rank,
+            checksum,
+            failed=sent is None,
+            replica=self._replicas.get(spec.key, 0),
+            is_finite=is_finite,
+            density=density,
+            norm=norm,
+        )
         self.stats.count_bytes("carrier", carrier.nbytes)
         if not dense:
             return carrier
@@ -209,6 +237,9 @@ class Step:
             return
         with self.staging.lock:
             for position, arrival in arrivals.items():
+                outgoing = bucket.sending[position].outgoing
+                if outgoing is None or outgoing.is_nothing:
+                    continue
                 if self.staging.is_current(position, bucket.sending[position].run):
                     state = self.staging.staged(position)
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
@@ -230,6 +261,9 @@ class Step:
                 f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
             )
         assert ticket.position is not None and ticket.bucket is not None and ticket.outgoing is not None
+        if ticket.layout.world_size > 1:  # one rank's sum is its average
+            is_average = abs(report.factor * ticket.layout.world_size - 1) < 1e-3
+            self.reduction = "average" if is_average else "sum"
         if not self.staging.is_current(ticket.position, ticket.run):
             if ticket.run.failure is not None:  # another tensor's thread has just taken the step back
                 raise ticket.run.failure
@@ -248,28 +282,72 @@ class Step:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back meanwhile
                 raise ticket.run.failure
             self._count(ticket, spec)
-            return self._finish(ticket.position, ticket.run, result, parameter, is_compressed=True)
+            return self._finish(ticket, result, parameter, is_finite=not report.non_finite)
 
-    def enter_dense(self, position: int) -> Ticket:
+    def enter_dense(self, position: int, scale: float = 1.0) -> Ticket:
         """A tensor that is never compressed begins a step: what its memory makes of it goes back with the others'."""
         with self.staging.lock:
             run = self.staging.open_run(position)
-            self.staging.enter(position, run)
-        return Ticket(run, self.specs[position].key, position=position)
+            if self.configuration.memory.finishes:
+                self.staging.enter(position, run)
+            else:
+                run.entered.add(position)
+        return Ticket(run, self.specs[position].key, position=position, scale=scale)
 
     def finish_dense(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        assert ticket.position is not None
-        return self._finish(ticket.position, ticket.run, reduced, parameter, is_compressed=False)
+        """What the optimizer is given for a tensor that Horovod reduced by itself.
 
-    def _finish(
-        self, position: int, run: StepRun, reduced: np.ndarray, parameter: np.ndarray, *, is_compressed: bool
-    ) -> np.ndarray:
-        if self.configuration.memory.finishes:
-            state = self.staging.staged(position)
+        It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
+        """
+        is_finite = bool(np.isfinite(reduced).all())
+        if not is_finite and self.configuration.on_nonfinite == "raise":
+            error = NonFiniteGradient(
+                f"tensor {ticket.key!r}, which travels dense: {np.count_nonzero(~np.isfinite(reduced))} of {reduced.size} "
+                "entries of the reduced gradient are NaN or Inf, on some rank; look for the step's loss, lower the "
+                "learning rate, or clip gradients before they are compressed"
+            )
+            self.fail(ticket.run, error)
+            raise error
+        if is_finite and self.configuration.memory.finishes:
+            reduced = unscaled(reduced, ticket.scale)
+        elif is_finite:
+            return reduced
+        return self._finish(ticket, reduced, parameter, is_finite=is_finite)
+
+    def _finish(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, *, is_finite: bool) -> np.ndarray:
+        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere leaves no trace."""
+        assert ticket.position is not None
+        spec = self.specs[ticket.position]
+        if is_finite and self.configuration.memory.finishes:
+            state = self.staging.staged(ticket.position)
+            is_compressed = ticket.bucket is not None
             reduced = state.memory.finish(reduced, parameter, is_compressed, self.pipeline.kernels)
-        run.completed.add(position)
-        return reduced
+        reduced = rescaled(reduced, ticket.scale)
+        ticket.run.completed.add(ticket.position)
+        if is_finite and stays_finite(reduced, spec.dtype, ticket.scale):
+            self._note_replica(ticket, reduced)
+            return reduced
+        self._take_back(ticket.run)
+        return np.full(spec.numel, np.nan, spec.accumulator)
+
+    def forget_replicas(self) -> None:
+        """Compare nothing of the past: this rank goes on from another state."""
+        self._replicas.clear()
+
+    def _note_replica(self, ticket: Ticket, applied: np.ndarray) -> None:
+        """A checksum for the tensor's next carrier, where it is due."""
+        every = self.configuration.check_replicas_every
+        if every and ticket.bucket is not None and ticket.position is not None:
+            is_due = (self.staging.steps_of(ticket.position) + 1) % every == 0
+            self._replicas[ticket.key] = crc32(applied.tobytes()) & ((1 << CHECKSUM_BITS) - 1) if is_due else 0
+
+    def _take_back(self, run: StepRun) -> None:
+        """NaN or Inf somewhere in a step: all of its tensors go back to what they were, when their next step begins."""
+        with self.staging.lock:
+            if run.is_finite:
+                run.is_finite = False
+                self.stats.nonfinite_steps += 1
+            self._uncount(run)
 
     def _count(self, ticket: Ticket, spec: TensorSpec) -> None:
         sent = ticket.outgoing
@@ -283,14 +361,19 @@ class Step:
             counts |= {"fallbacks": int(sent.found.is_fallback)}
         self.stats.count_tensor(spec.key, **counts)
         ticket.run.counted.append((spec.key, counts))
+        if not ticket.run.is_finite:
+            self._uncount(ticket.run)
 
     def fail(self, run: StepRun, failure: Exception) -> None:
         """Take a step back, all of its tensors and what was counted of them."""
         self.staging.fail(run, failure)
         with self.staging.lock:
-            for key, counts in run.counted:
-                self.stats.count_tensor(key, **{name: -count for name, count in counts.items()})
-            run.counted.clear()
+            self._uncount(run)
+
+    def _uncount(self, run: StepRun) -> None:
+        for key, counts in run.counted:
+            self.stats.count_tensor(key, **{name: -count for name, count in counts.items()})
+        run.counted.clear()
 
 
 def _words(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,17 +11,17 @@ import tensorflow as tf
 
 from ..collectives.horovod_tensorflow import GRAPH_PHASES, HorovodTensorflowCollective, hvd
 from ..core.buckets import one_per_tensor
-from ..core.compressor import Compressor, check_process_set
+from ..core.compressor import check_process_set
 from ..core.configuration import Configuration
-from ..core.driver import Conversation
-from ..core.handshake import describe_rank, handshake
 from ..core.methods import Methods
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import RankMismatch, UnknownGradient, UnsupportedReduction
+from ..runtime.durable import DurableCompressor
 from ..types import TensorSpec
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
 from .optimizer import refuse_momentum, take_momentum
+from .scaler import scale_of
 from .traffic import Traffic
 from .variables import VariableSource, specs_of
 
@@ -42,23 +44,28 @@ class DenseContext:
 
     dtype: tf.DType
     token: tf.Tensor
+    scale: tf.Tensor
     parameter: tf.Tensor
 
 
-class TensorflowCompressor(Compressor):
+class TensorflowCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``.
 
     ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is numpy, outside the
     graphs, so that retracing, branches and ``tf.function`` do not touch it.
     """
 
-    def __init__(self, params: Any, configuration: Configuration, process_set: Any) -> None:
+    def __init__(self, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any = None) -> None:
+        self._scale = scale_of(grad_scaler)
+        # Without need, dense tensors are spared a call of Python at every step.
+        self._finishes_dense = configuration.memory.finishes or grad_scaler is not None
+        self._finishes_dense |= configuration.on_nonfinite == "raise"
         self._source = VariableSource(params)
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
         super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size())
-        self._collective = HorovodTensorflowCollective(self.process_set)
+        self.collective = HorovodTensorflowCollective(self.process_set)
         self._index: VariableIndex | None = None
         self._has_shaken_hands = False
 
@@ -71,22 +78,43 @@ class TensorflowCompressor(Compressor):
         self._take_name(specs)
         self.step = Step(self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels)
         if self.configuration.exchange.needs_nodes and self.process_set.included():
-            self.step.place(self._collective.rank, self._collective.world_size, self._collective.nodes)
+            self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._variables = variables
         self._index = VariableIndex(variables)
-        self._traffic = Traffic(self.step, self._collective, self._index.tokens())
+        self._watch(self.process_set.rank() if self.process_set.included() else -1)
+        self._traffic = Traffic(self.step, self.collective, self._index.tokens(), self.watchdog.ledger)
 
     def stats(self) -> dict[str, Any]:
         self.resolve()
         return super().stats()
 
+    def footprint(self) -> dict[str, Any]:
+        self.resolve()
+        return super().footprint()
+
     def state_dict(self) -> dict[str, Any]:
         self.resolve()
         return super().state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.resolve()
         super().load_state_dict(state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        self.resolve()
+        super().save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        self.resolve()
+        super().load(path)
+
+    def rejoin(self) -> None:
+        self.resolve()
+        super().rejoin()
+
+    def _forget_world(self) -> None:
+        super()._forget_world()
+        self._traffic.forget()
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -101,15 +129,16 @@ class TensorflowCompressor(Compressor):
         flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
         token = self._token(position, site)
         parameter = self._read(position, site, wire_dtype)
+        scale = self._scale()
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             self._traffic.note_dense(spec)
-            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, parameter))
+            return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, scale, parameter))
         self._traffic.note_sparse(spec)
-        phases = self.step.exchange.phases(self.configuration.selector, self._collective.world_size)
+        phases = self.step.exchange.phases(self.configuration.selector, self.collective.world_size)
         moved = [wire_dtype if kind == "allreduce" else tf.uint8 for kind in phases]
         wire, number, array, splits = tf.numpy_function(
             self._traffic.send,
-            [flat, token],
+            [flat, token, scale],
             [wire_dtype, tf.int64, moved[0], tf.int32],
             name="hvd_sparse_send",
         )
@@ -165,11 +194,11 @@ class TensorflowCompressor(Compressor):
         return result
 
     def _finish_dense(self, reduced: tf.Tensor, ctx: DenseContext) -> tf.Tensor:
-        if not self.configuration.memory.finishes:
+        if not self._finishes_dense:
             return reduced
         flat = tf.numpy_function(
             self._traffic.finish_dense,
-            [ctx.token, tf.reshape(reduced, [-1]), ctx.parameter],
+            [ctx.token, ctx.scale, tf.reshape(reduced, [-1]), ctx.parameter],
             reduced.dtype,
             name="hvd_sparse_finish",
         )
@@ -210,10 +239,9 @@ class TensorflowCompressor(Compressor):
         if self.configuration.memory.finishes:
             refuse_momentum()
         self.resolve()
-        if self.process_set.included():  # TensorFlow traces on ranks outside the set too, but never runs there
-            document = describe_rank(self.configuration, self.step.specs, self.name, self.step.placement)
-            shake = handshake(document, self._collective.world_size)
-            Conversation(shake, self._collective, self.handshake_name).finish(self.configuration.timeout_s)
+        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state meets before tracing.
+        if self.process_set.included() and self._world is None:
+            self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
 
 
@@ -231,8 +259,10 @@ class Compression(Methods):
     """
 
     @classmethod
-    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TensorflowCompressor:
-        return TensorflowCompressor(params, configuration, process_set)
+    def _create(
+        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any
+    ) -> TensorflowCompressor:
+        return TensorflowCompressor(params, configuration, process_set, grad_scaler)
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

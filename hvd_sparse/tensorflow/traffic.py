@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,11 @@ from ..core.collective import AllToAll, Collective, Request
 from ..core.runs import BucketRun, StepRun, Ticket
 from ..core.step import Step
 from ..errors import UnknownGradient
+from ..runtime.durable import is_elastic
+from ..runtime.ledger import Ledger
 from ..types import TensorSpec
+
+logger = logging.getLogger("hvd_sparse")
 
 LONGEST_WAIT_S = 5.0
 """After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
@@ -29,12 +34,14 @@ class Traffic:
     ----------
     step, collective : of the compressor
     tokens : positions by what ``identity.runtime_token`` gives for their variables
+    ledger : is told what is sent and received
     """
 
-    def __init__(self, step: Step, collective: Collective, tokens: Mapping[bytes, int]) -> None:
+    def __init__(self, step: Step, collective: Collective, tokens: Mapping[bytes, int], ledger: Ledger) -> None:
         self._step = step
         self._collective = collective
         self._tokens = tokens
+        self._ledger = ledger
         self._numbers = itertools.count()
         self._under_way: dict[int, tuple[Ticket, Any]] = {}
         self._dense_bytes: dict[str, int] = {}
@@ -49,13 +56,22 @@ class Traffic:
         """A tensor that is sent at every step of some graph; known when it is traced."""
         self._traced.add(spec.key)
 
-    def send(self, gradient: np.ndarray, token: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
+    def forget(self) -> None:
+        """Let go of all that is under way: Horovod was started anew, and none of it will end."""
+        self._under_way.clear()
+
+    def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
         """The array to allreduce, the ticket's number, and the first array that the exchange wants moved, with splits.
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
         rank, world_size = self._collective.rank, self._collective.world_size
-        wire, ticket = self._compress(gradient, _as_bytes(token), rank, world_size)
+        position = self._tokens.get(_as_bytes(token))
+        if position is None:
+            wire, ticket = self._refuse(gradient, rank, world_size)
+        else:
+            wire, ticket = self._step.compress(position, gradient, rank, world_size, float(scale))
+        self._ledger.begin(ticket.key)
         bucket = ticket.bucket or BucketRun(-1, ())
         conversation = self._step.converse(bucket, ticket.run, rank, world_size)
         array, splits = _moved(next(conversation))
@@ -64,10 +80,7 @@ class Traffic:
         self._count_dense(ticket.run)
         return wire, np.int64(number), array, splits
 
-    def _compress(self, gradient: np.ndarray, token: bytes, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
-        position = self._tokens.get(token)
-        if position is not None:
-            return self._step.compress(position, gradient, rank, world_size)
+    def _refuse(self, gradient: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         error = UnknownGradient(
             f"a gradient of {gradient.size} entries belongs to no registered variable: "
             "give the compressor all variables that the tape or optimizer has"
@@ -96,17 +109,22 @@ class Traffic:
             ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
             arrivals = _finish(conversation, received)
             self._step.receive(ticket.bucket or BucketRun(-1, ()), arrivals)
-            return self._step.result(ticket, reduced, parameter)
+            result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
+            self._ledger.clear()
+            if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
+                logger.error("%s: %s", type(error).__name__, error)
             run.is_raising, run.failure = True, run.failure or error
             self._wait_for_others(run)
             self._step.fail(run, error)
             run.is_raising = False
             raise
+        self._ledger.end(ticket.key)
+        return result
 
-    def finish_dense(self, token: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+    def finish_dense(self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.enter_dense(self._tokens[_as_bytes(token)])
+        ticket = self._step.enter_dense(self._tokens[_as_bytes(token)], float(scale))
         return self._step.finish_dense(ticket, reduced, parameter)
 
     def _wait_for_others(self, run: StepRun) -> None:

@@ -11,18 +11,20 @@ import torch
 
 from ..collectives.horovod_torch import HorovodTorchCollective, hvd
 from ..core.buckets import merge_small
-from ..core.compressor import Compressor, check_keys, check_process_set
+from ..core.compressor import check_keys, check_process_set
 from ..core.configuration import Configuration
-from ..core.driver import NOTHING, Conversation, Driver
-from ..core.handshake import describe_rank, handshake
+from ..core.driver import NOTHING, Driver
 from ..core.methods import Methods
 from ..core.runs import Ticket
 from ..core.step import Step
 from ..engines import resolve_engine
-from ..errors import InvalidOption, SparseError, UnsupportedReduction
+from ..errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedReduction
+from ..runtime.checkpoint import with_arrays
+from ..runtime.durable import DurableCompressor
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
+from .scaler import scale_of
 from .views import check_device, flatten, like, memory_of, spec_of, unflatten
 
 
@@ -31,15 +33,25 @@ class DenseTicket:
     """A tensor that Horovod's allreduce takes as it is."""
 
     gradient: torch.Tensor
-    ticket: Ticket | None = None
+    ticket: Ticket
+
+    @property
+    def key(self) -> str:
+        """The tensor's."""
+        return self.ticket.key
 
 
-class TorchCompressor(Compressor):
+class TorchCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
 
     def __init__(
-        self, named_parameters: Iterable[tuple[str, torch.Tensor]], configuration: Configuration, process_set: Any
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        configuration: Configuration,
+        process_set: Any,
+        grad_scaler: Any = None,
     ) -> None:
+        self._scale = scale_of(grad_scaler)
         named = _check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -48,9 +60,11 @@ class TorchCompressor(Compressor):
         self._take_name(specs)
         kernels = resolve_engine(configuration.engine)
         self.step = Step(configuration, specs, merge_small(specs, configuration), kernels, carrier_dtype=np.float64)
-        self._driver = Driver(self.step, HorovodTorchCollective(self.process_set), self.name)
+        self.collective = HorovodTorchCollective(self.process_set)
+        self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
         self._has_shaken_hands = False
+        self._watch(self.process_set.rank())
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
@@ -61,16 +75,18 @@ class TorchCompressor(Compressor):
             )
         if not self._has_shaken_hands:
             self._shake_hands()
+        elif self.is_in_another_world:  # where workers only left, Horovod's elastic states are not synchronized
+            self.rejoin()
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
             check_device(spec.key, tensor)
         except SparseError as error:
             return self._poison(error, tensor)
+        self.watchdog.ledger.begin(spec.key)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            entered = self.step.enter_dense(position) if self.configuration.memory.finishes else None
-            return self._leave_dense(tensor, entered)
-        wire, ticket = self._driver.compress(position, flatten(tensor, spec))
+            return self._leave_dense(tensor, self.step.enter_dense(position, self._scale()))
+        wire, ticket = self._driver.compress(position, flatten(tensor, spec), self._scale())
         ticket.extra = tensor
         return torch.from_numpy(wire), ticket
 
@@ -78,10 +94,27 @@ class TorchCompressor(Compressor):
         """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was given."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
+        ledger = self.watchdog.ledger
+        try:
+            with ledger.waiting():
+                result = self._finish(tensor, ctx)
+        except ExchangeTimeout as error:
+            self._explain(error)
+        except Exception:
+            ledger.clear()
+            raise
+        ledger.end(ctx.key)
+        return result
+
+    def _finish(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         if isinstance(ctx, DenseTicket):
             return self._finish_dense(tensor, ctx)
         out = memory_of(ctx.extra, self.step.specs[ctx.position]) if ctx.position is not None else None
         return unflatten(self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(..., weights_only=True)``."""
+        return with_arrays(super().state_dict(), torch.from_numpy)
 
     def close(self) -> None:
         super().close()
@@ -89,12 +122,13 @@ class TorchCompressor(Compressor):
 
     def _shake_hands(self) -> None:
         check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
-        collective = self._driver.collective
-        document = describe_rank(self.configuration, self.step.specs, self.name, self.step.placement)
-        Conversation(handshake(document, collective.world_size), collective, self.handshake_name).finish(
-            self.configuration.timeout_s
-        )
+        if self._world is None:  # an elastic state may have been synchronized before
+            self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
+
+    def _forget_world(self) -> None:
+        super()._forget_world()
+        self._driver.forget()
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
         """The value of a ticket's parameter, for memories that finish with it."""
@@ -103,15 +137,14 @@ class TorchCompressor(Compressor):
         return flatten(self._index.parameter(ticket.position), self.step.specs[ticket.position])
 
     def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
-        if ctx.ticket is None:
-            return like(reduced, ctx.gradient)
         if ctx.ticket.error is not None:
             self._driver.refuse(ctx.ticket)
         assert ctx.ticket.position is not None
         flat = flatten(reduced, self.step.specs[ctx.ticket.position])
-        return unflatten(self.step.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket)), ctx.gradient)
+        finished = self.step.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket))
+        return like(reduced, ctx.gradient) if finished is flat else unflatten(finished, ctx.gradient)
 
-    def _leave_dense(self, gradient: torch.Tensor, ticket: Ticket | None = None) -> tuple[torch.Tensor, DenseTicket]:
+    def _leave_dense(self, gradient: torch.Tensor, ticket: Ticket) -> tuple[torch.Tensor, DenseTicket]:
         """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
@@ -140,8 +173,8 @@ class Compression(Methods):
     """
 
     @classmethod
-    def _create(cls, params: Any, configuration: Configuration, process_set: Any) -> TorchCompressor:
-        return TorchCompressor(params, configuration, process_set)
+    def _create(cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any) -> TorchCompressor:
+        return TorchCompressor(params, configuration, process_set, grad_scaler)
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

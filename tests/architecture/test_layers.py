@@ -13,7 +13,7 @@ LAYERS = (
     ("errors", "types", "papers", "version"),
     ("registry",),
     ("core",),
-    ("engines", "collectives"),
+    ("engines", "collectives", "runtime"),
     ("__init__",),
     ("torch", "tensorflow"),
     ("cli",),

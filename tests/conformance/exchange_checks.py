@@ -38,6 +38,7 @@ class Everything(DensitySelector):
 
 def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configuration:
     """A configuration with this exchange; what the parts refuse is refused here too."""
+    options.setdefault("on_nonfinite", "raise")
     plain = worlds.configure(density=DENSITY, **options)
     if not isinstance(selector, str):
         return replace(plain, exchange=exchange, selector=selector)

@@ -15,6 +15,7 @@ from conformance.exchange_checks import (
     integers,
     lost,
     run_steps,
+    whole_residuals,
 )
 
 from hvd_sparse.core.exchanges._entries import merge, restrict
@@ -176,3 +177,22 @@ def _selection(indices, values):
     from hvd_sparse.types import Selection
 
     return Selection(worlds.np.array(indices, worlds.np.uint32), values, 10)
+
+
+@exchanges
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_a_gradient_that_is_not_finite_on_one_rank_gives_nan_on_all_and_leaves_no_trace(case, world_size):
+    configuration = configured(case.create(EXCHANGES), on_nonfinite="propagate")
+
+    def script(collective):
+        session = Session(configuration, SPECS, collective, average=False)
+        session.reduce(integers(collective.rank, 0))
+        before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+        broken = integers(collective.rank, 1)
+        if collective.rank == world_size - 1:
+            broken["t1"][0, 0] = float("inf")
+        result = session.reduce(broken)
+        after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+        return bool(worlds.np.isnan(result["t1"]).all()), before == after
+
+    assert worlds.run(world_size, script) == [(True, True)] * world_size

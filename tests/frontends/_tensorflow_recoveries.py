@@ -60,7 +60,7 @@ def integers(rank: int, step: int) -> list[np.ndarray]:
 def recover(name: str, *, fault: str, rollback: bool, as_function: bool) -> dict[str, Any]:
     """Some steps, one of which fails: what is raised, what it changes, and what is lost at the end."""
     variables = variables_of(SHAPES)
-    compressor = compress(variables, name=name, rollback=rollback)
+    compressor = compress(variables, name=name, rollback=rollback, on_nonfinite="raise")
 
     def step(gradients: Any) -> Any:
         return tape_gradients(linear_loss(variables, gradients), variables, compressor, op=hvd.Sum)
@@ -129,7 +129,7 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     That rank then does nothing for a while, so that nothing it does later can help the others out.
     """
     early, late = variables_of([(4, 3), (3, 5)])
-    compressor = compress([early, late], name=name)
+    compressor = compress([early, late], name=name, on_nonfinite="raise")
 
     def slow(x: np.ndarray) -> np.ndarray:
         time.sleep(1.0 if last_rank() else 0.0)

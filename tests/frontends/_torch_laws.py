@@ -68,7 +68,7 @@ class Ledger:
     def lost_entries(self) -> int:
         """Entries whose applied sum and residuals, over all ranks, are not exactly the sum of all that was given."""
         tensors = self.compressor.state_dict()["tensors"]
-        kept = {key: torch.from_numpy(state["arrays"]["residual"]) for key, state in tensors.items()}
+        kept = {key: state["arrays"]["residual"] for key, state in tensors.items()}
         missing = torch.cat([self._given[key].flatten() - kept[key] for key in self.parameters])
         arrived = torch.cat([self._applied[key].flatten() for key in self.parameters])
         return int(torch.count_nonzero(summed(missing, "balance") - arrived))

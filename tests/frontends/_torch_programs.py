@@ -10,6 +10,7 @@ import torch
 from _common import SPARSE_ONLY, Cases
 from _torch_cases import digest_of, flat_parameters
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 from hvd_sparse.torch import Compression
 
@@ -179,6 +180,61 @@ def train_tower(compress: Compress, **options: Any) -> list[nn.Module]:
         model(data(step)).pow(2).mean().backward()
         optimizer.step()
     return [model]
+
+
+class Tied(nn.Module):
+    """A weight that is used twice, and one that is frozen at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.second(self.first(x).tanh()).tanh())
+
+
+def train_steps(
+    compress: Compress, model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]
+) -> list[nn.Module]:
+    named = list(model.named_parameters())
+    optimizer = wrap(named, compress(named))
+    for step in range(STEPS):
+        model.zero_grad()
+        forward(data(step)).pow(2).mean().backward()
+        optimizer.step()
+    return [model]
+
+
+@cases
+def shared_and_frozen_parameters(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = Tied()
+        model.head.weight.requires_grad_(False)
+        return train_steps(compress, model, model)
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def a_compiled_model(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = tower(6, 8, 8, 3)
+        return train_steps(compress, model, torch.compile(model, backend="aot_eager"))
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def gradient_checkpointing(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = tower(6, 8, 8, 3)
+        return train_steps(compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False))
+
+    return compare_with_dense(program, name)
 
 
 @cases

@@ -16,7 +16,7 @@ from harness import Outcome, launch
 from hvd_sparse.engines import is_fast_installed
 
 SLACK = 0.2
-"""Gradients: 6.7 MB of 33.5; half a copy would be found."""
+"""Gradients: 3.4 MB of 16.8; half a copy would be found."""
 RESIDUALS = {
     "topk_without_rollback": 1.0,
     "topk_with_rollback": 2.0,
@@ -25,8 +25,8 @@ RESIDUALS = {
 }
 REDUCED = {"torch": 0.0, "tensorflow": 1.0}
 """PyTorch's reduced gradient is in the memory of the gradient; TensorFlow's tensors are never written to, so it is another."""
-ACCUMULATED = {"topk_with_half_a_residual": 1.0}
-"""A residual of 16 bits is added to the gradient in float32."""
+WORKING = {"topk_with_half_a_residual": 5.0}
+"""A residual of 16 bits is widened, added to the gradient and rounded again in arrays of float32 that last for one tensor."""
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -58,12 +58,12 @@ def test_between_steps_there_is_a_residual_and_a_second_with_rollback(outcome: t
 def test_a_step_makes_no_copy_of_the_gradient(outcome: tuple[str, Outcome], case: str) -> None:
     framework, launched = outcome
     for result in measured(launched, case):
-        assert result["needed"] <= max(REDUCED[framework], ACCUMULATED.get(case, 0.0)) + SLACK
+        assert result["needed"] <= max(REDUCED[framework], WORKING.get(case, 0.0)) + SLACK
 
 
 def test_a_copy_would_be_seen(outcome: tuple[str, Outcome]) -> None:
-    """A compressor that is given a gradient that is not contiguous has to copy it, once."""
+    """A gradient that is not contiguous has to be copied, and its reduced one put back in its order."""
     framework, launched = outcome
     if framework == "torch":
         for result in measured(launched, "not_contiguous"):
-            assert result["needed"] == pytest.approx(1.0, abs=SLACK)
+            assert result["needed"] == pytest.approx(2.0, abs=SLACK)

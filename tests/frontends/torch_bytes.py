@@ -48,7 +48,7 @@ def send_by_horovod(name: str) -> tuple[Any, dict[str, Any]]:
         give_gradients({parameters[key]: gradient for key, gradient in gradients.items()})
         optimizer.step()
     residuals = {
-        key: base64.b64encode(state["arrays"]["residual"].tobytes()).decode()
+        key: base64.b64encode(state["arrays"]["residual"].numpy().tobytes()).decode()
         for key, state in compressor.state_dict()["tensors"].items()
     }
     applied = {key: parameter.grad.double().flatten()[:50].tolist() for key, parameter in parameters.items()}

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, differences, parse_hosts, read_hostfile, survey
+from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, differences, parse_hosts, read_hostfile
 from hvd_sparse.cli.launch import build
+from hvd_sparse.cli.survey import survey
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "network"))
@@ -76,6 +77,12 @@ def test_the_interface_is_the_one_that_carries_the_addresses(monkeypatch):
     carried["b"] = facts(interfaces={"ens3": ["10.0.0.2"]})
     with pytest.raises(LaunchError, match=r"a: eth1, b: ens3.*--interface"):
         common_interface(carried)
+
+
+def test_a_host_that_calls_itself_loopback_is_known_by_the_address_nearest_to_the_others(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", {"a": "127.0.1.1", "b": "10.1.0.2"}.__getitem__)
+    here = {"lo": ["127.0.0.1"], "docker0": ["172.17.0.1"], "eth0": ["10.1.0.1"], "eth1": ["10.9.0.1"]}
+    assert common_interface({"a": facts(interfaces=here), "b": facts(interfaces={"eth0": ["10.1.0.2"]})}) == "eth0"
 
 
 def test_waiting_ranks_yield_only_where_they_outnumber_cores():

@@ -11,8 +11,10 @@ import torch
 pytest.importorskip("horovod.torch", reason="the baselines are written over Horovod")
 
 from benchmarks.network.methods import Dgc, Gathered, TopK
+from benchmarks.network.models import shapes
 from benchmarks.network.spans import Spans
 from benchmarks.network.summary import ratio
+from benchmarks.network.timings import ready
 
 DENSITY = 0.01
 
@@ -83,6 +85,15 @@ def test_a_phase_inside_another_is_taken_out_of_it():
         with spans.phase("send"):
             torch.randn(300_000).sort()
         assert spans.seconds["decode"] - before < spans.seconds["send"]
+
+
+@pytest.mark.parametrize(("model", "numel"), [("resnet50", 25_557_032), ("vgg16", 138_357_544)])
+def test_models_have_their_published_sizes_and_a_time_for_every_gradient(model, numel):
+    sizes = shapes(model)
+    assert sum(math.prod(shape) for _, shape in sizes) == numel
+    times = ready(model, sizes)
+    assert min(times) > 0 and max(times) <= 1
+    assert times[-1] < times[0]  # the last layer's gradient is there first
 
 
 def test_ratios_are_taken_within_a_round():

@@ -172,7 +172,7 @@ def test_8_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
     specs = worlds.tensors((4, 4), (5, 5))
 
     def script(collective):
-        session = Session(worlds.configure(rollback=rollback), specs, collective)
+        session = Session(worlds.configure(rollback=rollback, on_nonfinite="raise"), specs, collective)
         broken = worlds.normals(specs, 0)
         broken["t1"][1, 1:4] = bad
         session.reduce(broken)

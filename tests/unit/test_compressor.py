@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import re
@@ -12,7 +13,7 @@ from worlds import configure, normals, tensors
 
 from hvd_sparse.core.compressor import Compressor, say_alone
 from hvd_sparse.core.session import Session
-from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
 
 SPECS = tensors((30, 4), (9,))
 
@@ -23,8 +24,12 @@ class NumpyCompressor(Compressor):
     def __init__(self, collective, configuration, specs=SPECS):
         super().__init__(configuration, "numpy", collective.world_size)
         self._take_name(specs)
+        self.collective = collective
         self.session = Session(configuration, specs, collective)
         self.step = self.session.step
+
+    def _place_in_world(self):
+        return self.collective.rank, self.collective.world_size
 
     def train(self, steps):
         return [self.session.reduce(normals(SPECS, step))["t0"].tobytes() for step in steps]
@@ -87,10 +92,17 @@ def test_a_state_from_before_the_first_step_takes_everything_back(make):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda s: s.update(version=99), "it has version 99, this build reads 1"),
-        (lambda s: s["tensors"].update(other=s["tensors"]["t0"]), "of 'other' has 120 entries, the tensor is unknown"),
+        (lambda s: s.update(version=99), "it has version 99, this build reads 2"),
+        (lambda s: s["tensors"].update(other=s["tensors"]["t0"]), "tensor 'other' is unknown"),
         (lambda s: s["tensors"].update(t1=s["tensors"]["t0"]), "its residual of 't1' has 120 entries, the tensor 9"),
-        (lambda s: s["config"].update(rollback=False), "rollback=False"),
+        (lambda s: s["config"].update(rollback=False), "rollback was False and is True"),
+        (lambda s: s["config"]["selector"].update(density=0.5), "'density': 0.5"),
+        (lambda s: s["config"]["selector"].update(id="unheard_of"), "its configuration is none of this build's"),
+        (lambda s: s["model"].update(t1="[7] float32"), "tensor 't1' was [7] float32 and is [9] float32"),
+        (lambda s: s["model"].update(t2="[7] float32"), "tensor 't2' is no longer there"),
+        (lambda s: s["model"].pop("t1"), "tensor 't1' is new"),
+        (lambda s: s.update(world_size=2), "it is of a world of 2 ranks, this one has 1: save(path) and load(path)"),
+        (lambda s: s.update(rank=1), "it is rank 1's, this is rank 0: residuals belong to their rank"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, words):
@@ -101,6 +113,15 @@ def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, wor
     with pytest.raises(RankMismatch, match=re.escape(words)):
         compressor.load_state_dict(state)
     assert worlds.snapshot(compressor.session) == before
+
+
+@pytest.mark.parametrize("field", ["config", "model", "rank", "world_size", "reduction", "tensors"])
+def test_a_state_that_lacks_a_field_is_no_state(make, field):
+    compressor = make()
+    state = compressor.state_dict()
+    del state[field]
+    with pytest.raises(CorruptCheckpoint, match=field):
+        compressor.load_state_dict(state)
 
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
@@ -146,12 +167,18 @@ def test_compressors_meet_for_the_handshake_by_order_of_creation_whatever_their_
     assert names[0].startswith("hvd_sparse.handshake.numpy.")
 
 
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_and_copying_are_refused_with_the_remedy(make, take):
+    with pytest.raises(InvalidOption, match=r"cannot be pickled or copied: .*state_dict\(\).*from_config"):
+        take(make())
+
+
 def test_repr_stats_and_config_say_what_the_compressor_is(make):
     compressor = make(configure("ldte_bs", 0.1, name="generator"))
     for word in (
         "NumpyCompressor(",
         "LdteBs(density=0.1",
-        "ErrorFeedback()",
+        "ErrorFeedback(residual=",
         "IndexValue()",
         "rollback=True",
         "'generator'",

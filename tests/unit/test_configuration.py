@@ -27,6 +27,8 @@ SHARED = {
     "rollback": False,
     "allow_dense": False,
     "telemetry": True,
+    "on_nonfinite": "raise",
+    "check_replicas_every": 100,
 }
 LOCAL = {"name": "generator", "engine": "numpy", "timeout_s": 5.0}
 
@@ -94,6 +96,10 @@ WRONG = [
     ("rollback", "no"),
     ("allow_dense", None),
     ("telemetry", "yes"),
+    ("on_nonfinite", "ignore"),
+    ("check_replicas_every", -1),
+    ("check_replicas_every", 1.5),
+    ("check_replicas_every", True),
 ]
 
 
@@ -151,7 +157,7 @@ class Recorder(Methods):
     """What a frontend is given by a named method."""
 
     @classmethod
-    def _create(cls, params, configuration, process_set):
+    def _create(cls, params, configuration, process_set, grad_scaler):
         return params, configuration, process_set
 
 

@@ -78,7 +78,7 @@ def test_steps_that_needed_no_pass_of_their_own_are_counted():
 
 def test_a_failed_step_counts_its_bytes_and_nothing_else():
     def script(collective):
-        session = Session(configure(density=0.1), SPECS, collective)
+        session = Session(configure(density=0.1, on_nonfinite="raise"), SPECS, collective)
         session.reduce(normals(SPECS, collective.rank, 0))
         before = session.step.stats.report(0.1)
         broken = normals(SPECS, collective.rank, 1)

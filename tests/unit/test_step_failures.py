@@ -22,7 +22,8 @@ from hvd_sparse.errors import (
     UnsupportedReduction,
 )
 
-SPARSE, DENSE = configure(), configure(density=1.0, allow_dense=True)
+SPARSE = configure(on_nonfinite="raise")
+DENSE = configure(density=1.0, allow_dense=True, on_nonfinite="raise")
 
 
 def spoil_last_gradient(session, given):
@@ -75,7 +76,7 @@ def test_without_rollback_a_refused_gradient_changes_nothing():
     """It is refused before it is accumulated; what the step before sent must not come back."""
 
     def script(collective):
-        session = start(collective, configure(rollback=False))
+        session = start(collective, configure(rollback=False, on_nonfinite="raise"))
         session.reduce(gradients(collective, 0))
         before = snapshot(session)
         with pytest.raises(PeerFailure):
@@ -88,7 +89,7 @@ def test_without_rollback_a_refused_gradient_changes_nothing():
 
 def test_without_rollback_a_peers_failure_keeps_the_gradient_in_the_residual():
     def script(collective):
-        session = start(collective, configure(rollback=False))
+        session = start(collective, configure(rollback=False, on_nonfinite="raise"))
         session.reduce(gradients(collective, 0))
         before, fine = worlds.residuals(session), gradients(collective, 1)
         broken = {**fine, "t2": np.full((3, 3), np.nan, np.float32)}
@@ -176,7 +177,7 @@ def test_a_failure_takes_back_no_earlier_step():
     """The tensors take turns: that of the failed step is not the one that was through before."""
 
     def script(collective):
-        session = start(collective)
+        session = start(collective, SPARSE)
         session.reduce({"t0": gradients(collective, 0)["t0"]})
         with pytest.raises(PeerFailure):
             session.reduce({"t1": np.full(8, np.nan, np.float32)})

@@ -1,0 +1,74 @@
+"""Horovod's elastic states for TensorFlow and Keras, with a compressor:
+
+    from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
+
+    state = TensorFlowKerasState(model, optimizer, compressor=compressor, batch=0, epoch=0)
+
+Horovod would pickle a compressor given to its own, and give rank 0's to all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.tensorflow import elastic
+
+from .compression import TensorflowCompressor
+
+
+class _WithCompressor:
+    """Commits, restores and synchronizes a compressor with the rest of a state."""
+
+    def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
+        self.compressor = compressor
+        self._skips_sync = False
+        self._committed = compressor.state_dict()
+        super().__init__(*arguments, **options)
+
+    def save(self) -> None:
+        """Remember the state: a commit."""
+        self._committed = self.compressor.state_dict()
+        super().save()  # type: ignore[misc]
+
+    def restore(self) -> None:
+        """Back to the last commit."""
+        self.compressor.go_back(self._committed)
+        super().restore()  # type: ignore[misc]
+
+    def sync(self) -> None:
+        """Meet the ranks of the new world.  Collective."""
+        self._rejoin()
+        self._committed = self.compressor.state_dict()
+        super().sync()  # type: ignore[misc]
+
+    def check_host_updates(self) -> None:
+        """Where workers only left, Horovod does not synchronize states: ``reset`` has to know."""
+        try:
+            super().check_host_updates()  # type: ignore[misc]
+        except HostsUpdatedInterrupt as interrupt:
+            self._skips_sync = interrupt.skip_sync
+            raise
+
+    def reset(self) -> None:
+        """Horovod was started anew."""
+        super().reset()  # type: ignore[misc]
+        if self._skips_sync:
+            self._skips_sync = False
+            self._rejoin()
+
+    def _rejoin(self) -> None:
+        """A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that."""
+        try:
+            self.compressor.rejoin()
+        except tf.errors.UnknownError as error:
+            raise HorovodInternalError(error) from error
+
+
+class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]
+    """``horovod.tensorflow.elastic.TensorFlowState``, with a compressor of its variables."""
+
+
+class TensorFlowKerasState(_WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
+    """``horovod.tensorflow.elastic.TensorFlowKerasState``, with a compressor; also for ``horovod.tensorflow.keras``."""

@@ -1,0 +1,38 @@
+"""Compressors in ``hvd.elastic.TorchState(model=..., optimizer=..., compressor=compressor)``.
+
+Horovod would pickle an object that it has no handler for, and give rank 0's to all.
+"""
+
+from __future__ import annotations
+
+from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
+
+from .compression import TorchCompressor
+
+
+class CompressorStateHandler(StateHandler):  # type: ignore[misc]
+    """Commits and restores this rank's state; brings the ranks' states together when the world has changed."""
+
+    def __init__(self, compressor: TorchCompressor) -> None:
+        super().__init__(compressor)
+        self.save()
+
+    def save(self) -> None:
+        """Remember the state: a commit."""
+        self._committed = self.value.state_dict()
+
+    def restore(self) -> None:
+        """Back to the last commit."""
+        self.value.go_back(self._committed)
+
+    def sync(self) -> None:
+        """Meet the ranks of the new world.  Collective."""
+        self.value.rejoin()
+        self.save()
+
+
+def register() -> None:
+    """Make the handler known to Horovod, once."""
+    known = get_handler_registry()
+    if all(kind is not TorchCompressor for kind, _ in known):
+        set_handler_registry([(TorchCompressor, CompressorStateHandler), *known])

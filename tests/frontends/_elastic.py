@@ -1,0 +1,106 @@
+"""An elastic run whose workers die in mid-step: what is checked, whatever the framework.
+
+The books are kept in the elastic state: what all ranks gave on average, what was applied, what each worker's residual
+still owes, and what died with workers.  Vectors over all tensors, in float64.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORKER = uuid.uuid4().hex
+SIZE = 3
+STEPS_A_KILL = 6
+DENSITY = 0.05
+SHAPES = {"wide": (16, 20), "tall": (30, 6)}
+NUMEL = sum(int(np.prod(shape)) for shape in SHAPES.values())
+
+
+def gradients_of(rank: int, step: int) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng([rank, step])
+    return {key: draw.normal(size=shape).astype("f4") for key, shape in SHAPES.items()}
+
+
+def flat(arrays: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in arrays])
+
+
+def empty_books() -> dict[str, Any]:
+    zero = np.zeros(NUMEL)
+    return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "worst": 0.0, "resets": 0, "sizes": []}
+
+
+def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
+    """Of all tensors; zeros before the first step."""
+    return flat(residuals[key] for key in SHAPES) if residuals else np.zeros(NUMEL)
+
+
+def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dict[str, Any]:
+    """After the state is synchronized: the ranks owe what the survivors among them owed.
+
+    here : worker and residual of every rank
+    """
+    owes = sum(residual for _, residual in here) / len(here)
+    workers = {worker for worker, _ in here}
+    expected = sum((owed for worker, owed in books["owed"].items() if worker in workers), np.zeros(NUMEL))
+    died = sum((owed for worker, owed in books["owed"].items() if worker not in workers), np.zeros(NUMEL))
+    worst = max(books["worst"], float(np.abs(owes - expected).max()))
+    owed = {worker: residual / len(here) for worker, residual in here}
+    sizes = [*books["sizes"], len(here)]
+    changes = {
+        "lost": books["lost"] + died,
+        "owed": owed,
+        "worst": worst,
+        "resets": books["resets"] + 1,
+        "sizes": sizes,
+    }
+    return {**books, **changes}
+
+
+def note_step(
+    books: dict[str, Any], given: np.ndarray, applied: np.ndarray, here: list[tuple[str, np.ndarray]]
+) -> dict[str, Any]:
+    owed = {worker: residual / len(here) for worker, residual in here}
+    return {**books, "given": books["given"] + given, "applied": books["applied"] + applied, "owed": owed}
+
+
+def conclude(books: dict[str, Any]) -> dict[str, Any]:
+    """What a rank reports: the balance of the whole run, JSON-able."""
+    balance = books["given"] - books["applied"] - books["lost"] - sum(books["owed"].values())
+    return {
+        "missing": float(np.abs(balance).max()),
+        "lost": float(np.abs(books["lost"]).max()),
+        "given": float(np.abs(books["given"]).max()),
+        "worst": books["worst"],
+        "sizes": books["sizes"],
+    }
+
+
+class Killer:
+    """Kills workers of a full world in mid-step, every few steps, each rank in turn; notes it in a folder.
+
+    ``done`` is to be asked on one rank and told to the others: between two ranks' questions a third may have died.
+    """
+
+    def __init__(self, folder: str, kills: int) -> None:
+        self._folder = Path(folder)
+        self._kills = kills
+
+    @property
+    def done(self) -> int:
+        return len(list(self._folder.glob("kill.*")))
+
+    def is_over(self, done: int, size: int) -> bool:
+        return done == self._kills and size == SIZE
+
+    def visit(self, done: int, rank: int, size: int, step: int) -> None:
+        if size == SIZE and step % STEPS_A_KILL == STEPS_A_KILL - 1 and done < self._kills and rank == done % SIZE:
+            (self._folder / f"kill.{done}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,40 @@
+"""Workers killed in mid-step and others added, under horovodrun: nothing is lost but what died, replicas stay equal."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from harness import launch_elastic
+
+HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
+SILENCE_S = {"torch": 20, "tensorflow": 60}
+
+
+def check_elastic(framework: str, kills: int, folder: Path) -> None:
+    silence_s = SILENCE_S[framework]
+    limit_s = 90 + (30 + silence_s) * kills
+    worker, arguments = f"frontends/{framework}_elastic.py", (str(kills), str(folder))
+    outcome = launch_elastic(worker, HOSTS, 2, *arguments, limit_s=limit_s, silence_s=silence_s)
+    results = outcome.check()
+    assert len(list(folder.glob("kill.*"))) == kills
+    assert len({result["weights"] for result in results}) == 1
+    for result in results:
+        assert result["sizes"].count(2) >= kills and result["sizes"][-1] == 3  # each came back
+        assert result["lost"] > 0  # with the workers that died; the books would not notice an empty residual
+        assert result["worst"] < 1e-6 * result["given"]
+        assert result["missing"] < 1e-5 * result["given"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("framework", "kills"), [("torch", 2), ("tensorflow", 1)])
+def test_killed_workers_take_nothing_but_their_own_residual_along(framework: str, kills: int, tmp_path: Path) -> None:
+    check_elastic(framework, kills, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_so_it_is_over_twenty_kills_in_one_run(framework: str, tmp_path: Path) -> None:
+    check_elastic(framework, 20, tmp_path)

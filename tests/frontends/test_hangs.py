@@ -1,0 +1,96 @@
+"""A rank that is paused, hangs, ends, throws or joins: the others say so, and end in bounded time."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from harness import launch
+
+SOON_S = 60.0
+"""With the start and the end of all processes; the watchdog's limit in these launches is 3 s."""
+HANGS = [
+    ("torch", "stopped", 3, "mpi"),
+    ("torch", "asleep", 2, "gloo"),
+    ("tensorflow", "stopped", 2, "gloo"),
+    ("tensorflow", "asleep", 2, "mpi"),
+]
+MORE_HANGS = [
+    (framework, fault, 2, controller)
+    for framework in ("torch", "tensorflow")
+    for fault in ("stopped", "asleep")
+    for controller in ("mpi", "gloo")
+]
+REASONS = {
+    "stopped": "takes connections and does not answer: its process is paused",
+    "asleep": r"has not submitted them: it is at \S*_hangs.py",
+}
+
+pytestmark = pytest.mark.timeout(2 * SOON_S)
+
+
+def fail(framework: str, fault: str, ranks: int, controller: str) -> str:
+    """The output of a launch that must end, soon, and not well."""
+    start = time.monotonic()
+    outcome = launch(f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S)
+    assert outcome.results == ["here"] * ranks, outcome.output
+    assert outcome.code not in (0, None), outcome.output
+    assert time.monotonic() - start < SOON_S
+    return outcome.output
+
+
+def check_hang(framework: str, fault: str, ranks: int, controller: str) -> None:
+    output = fail(framework, fault, ranks, controller)
+    said = re.findall(r"ExchangeTimeout: rank (\d) waits for (.*?) since \d+ s; (.*)", output)
+    assert said, output
+    assert {int(rank) for rank, _, _ in said} <= set(range(ranks - 1))
+    for _, tensors, reason in said:
+        assert re.match(r"(tensor\d:0|\d\.weight|\d\.bias)(, |$)", tensors)
+        assert re.search(f"rank {ranks - 1} {REASONS[fault]}", reason)
+
+
+@pytest.mark.parametrize(("framework", "fault", "ranks", "controller"), HANGS)
+def test_who_keeps_the_others_waiting_is_named_and_the_job_ends(
+    framework: str, fault: str, ranks: int, controller: str
+) -> None:
+    check_hang(framework, fault, ranks, controller)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("framework", "fault", "ranks", "controller"), MORE_HANGS)
+def test_so_it_is_under_both_frameworks_and_controllers(
+    framework: str, fault: str, ranks: int, controller: str
+) -> None:
+    check_hang(framework, fault, ranks, controller)
+
+
+@pytest.mark.parametrize(
+    ("framework", "controller"),
+    [
+        ("torch", "mpi"),
+        ("torch", "gloo"),
+        pytest.param("tensorflow", "mpi", marks=pytest.mark.soak),
+        pytest.param("tensorflow", "gloo", marks=pytest.mark.soak),
+    ],
+)
+def test_join_is_refused_with_the_reason(framework: str, controller: str) -> None:
+    assert "hvd.join() cannot be used with hvd_sparse" in fail(framework, "joins", 2, controller)
+
+
+@pytest.mark.parametrize(
+    ("framework", "fault", "controller"),
+    [
+        ("torch", "throws", "mpi"),
+        ("torch", "killed", "gloo"),
+        *(
+            pytest.param(framework, fault, controller, marks=pytest.mark.soak)
+            for framework in ("torch", "tensorflow")
+            for fault in ("throws", "killed")
+            for controller in ("mpi", "gloo")
+        ),
+    ],
+)
+def test_a_rank_that_ends_ends_the_job(framework: str, fault: str, controller: str) -> None:
+    output = fail(framework, fault, 2, controller)
+    assert "HorovodInternalError" in output or "UnknownError" in output or fault == "killed", output

@@ -1,0 +1,77 @@
+"""Worker of an elastic run.  Arguments: how many workers to kill, and a folder to note it in."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from _common import SPARSE_ONLY
+from _elastic import (
+    DENSITY,
+    SHAPES,
+    WORKER,
+    Killer,
+    conclude,
+    empty_books,
+    flat,
+    gradients_of,
+    note_reset,
+    note_step,
+    residual_of,
+)
+from _torch_cases import digest_of, give_gradients
+from harness import report
+
+from hvd_sparse.torch import Compression
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        for key, shape in SHAPES.items():
+            self.register_parameter(key, torch.nn.Parameter(torch.zeros(shape)))
+
+
+def main() -> None:
+    hvd.init()
+    torch.set_num_threads(1)
+    killer = Killer(sys.argv[2], int(sys.argv[1]))
+    model = Model()
+    named = list(model.named_parameters())
+    compressor = Compression.topk(named, density=DENSITY, name="elastic", **{**SPARSE_ONLY, "timeout_s": 60.0})
+    descent = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
+
+    def residuals() -> list[Any]:
+        tensors = compressor.state_dict()["tensors"]
+        kept = residual_of({key: tensor["arrays"]["residual"] for key, tensor in tensors.items()})
+        return hvd.allgather_object((WORKER, kept), name="residuals")
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        state.books = note_reset(state.books, residuals())
+        while not killer.is_over(done := int(hvd.broadcast(torch.tensor(killer.done), 0, name="done")), hvd.size()):
+            gradients = gradients_of(hvd.rank(), state.step)
+            optimizer.zero_grad()
+            give_gradients({getattr(model, key): torch.from_numpy(array) for key, array in gradients.items()})
+            killer.visit(done, hvd.rank(), hvd.size(), state.step)
+            optimizer.step()
+            given = hvd.allreduce(torch.from_numpy(flat(gradients.values())), name="given").numpy()
+            applied = flat(getattr(model, key).grad for key in SHAPES)
+            state.books = note_step(state.books, given, applied, residuals())
+            digests = hvd.allgather_object(digest_of(model.parameters()), name="digests")
+            assert len(set(digests)) == 1, f"replicas differ at step {state.step}"
+            state.step += 1
+            time.sleep(0.05)
+            state.commit()
+
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0)
+    train(state)
+    report(hvd.rank(), {**conclude(state.books), "steps": state.step, "weights": digest_of(model.parameters())})
+
+
+if __name__ == "__main__":
+    main()

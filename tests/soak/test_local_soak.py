@@ -1,0 +1,92 @@
+"""Training with faults in small worlds: conservation and replica identity at every step."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import worlds
+from soak_plan import SHAPES, Plan, check_redistribution, check_step
+
+from hvd_sparse.core.compressor import Compressor
+from hvd_sparse.core.redistribution import redistribute
+from hvd_sparse.core.session import Session
+from hvd_sparse.runtime import checkpoint
+from hvd_sparse.types import TensorSpec
+
+SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]
+
+
+class NumpyCompressor(Compressor):
+    """A compressor around a numpy session."""
+
+    def __init__(self, collective: Any, configuration: Any, average: bool) -> None:
+        super().__init__(configuration, f"soak.{id(collective)}", collective.world_size)
+        self.collective = collective
+        self.session = Session(configuration, SPECS, collective, average=average)
+        self.step = self.session.step
+
+    def _place_in_world(self) -> tuple[int, int]:
+        return self.collective.rank, self.collective.world_size
+
+    def residuals(self) -> dict[str, np.ndarray]:
+        kept = worlds.residuals(self.session)
+        return {spec.key: kept.get(spec.key, np.zeros(spec.numel, np.float32)) for spec in SPECS}
+
+
+def gather(collective: Any, value: Any) -> list[Any]:
+    data = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = collective.allgather(np.array([data.size]), "sizes").wait(None)
+    everything = collective.allgather(data, "values").wait(None)
+    return [pickle.loads(part.tobytes()) for part in np.split(everything, np.cumsum(sizes)[:-1])]
+
+
+def run_segment(collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any) -> bytes:
+    """Some steps of one world, from what was saved of the last; what this rank saves.  Rank 0 checks for all."""
+    compressor = NumpyCompressor(collective, configuration, average)
+    rank, size = collective.rank, collective.world_size
+    if saved:
+        states = [checkpoint.from_bytes(state) for state in saved]
+        compressor.load_state_dict(redistribute(states, size)[rank])
+        kept = gather(collective, compressor.residuals())
+        old = [{key: t["arrays"]["residual"] for key, t in state["tensors"].items()} for state in states]
+        check_redistribution(old, kept, average=average)
+    for step in steps:
+        before = compressor.residuals()
+        result = compressor.session.reduce(plan.gradients(step, rank, size), plan.scale(step))
+        columns = list(zip(*gather(collective, (before, compressor.residuals(), result))))
+        failure = ""
+        if rank == step % size:
+            try:
+                check_step(plan, step, *columns, average=average)
+            except AssertionError as error:
+                failure = str(error)
+        assert not any(failures := gather(collective, failure)), failures  # all ranks end, or the others would wait
+    return checkpoint.to_bytes(compressor.state_dict())
+
+
+def soak(seed: int, segments: int, steps_a_segment: int, selector: str, average: bool) -> int:
+    """How many steps had a fault."""
+    plan, saved, start = Plan(seed), [], 0
+    schedule = plan.schedule(segments * steps_a_segment)
+    configuration = worlds.configure(selector, 0.1, schedule=schedule, check_replicas_every=10)
+    for size in plan.sizes(segments):
+        steps = range(start, start + steps_a_segment)
+        world = worlds.LocalWorld(size, 3600.0)
+        saved = world.run(run_segment, plan, configuration, steps, average, saved)
+        start += steps_a_segment
+    return sum(bool(plan.spoiled(step, 4)) for step in range(start))
+
+
+@pytest.mark.parametrize(("selector", "average"), [("ldte_bs", True), ("topk", False), ("sidco", True)])
+def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(selector: str, average: bool) -> None:
+    assert soak(seed=1, segments=6, steps_a_segment=40, selector=selector, average=average) > 5
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("selector", "average"), [("ldte_bs", True), ("topk", False)])
+def test_so_it_is_over_20000_steps(selector: str, average: bool) -> None:
+    assert soak(seed=2, segments=40, steps_a_segment=500, selector=selector, average=average) > 500

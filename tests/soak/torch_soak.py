@@ -1,0 +1,82 @@
+"""Worker: a segment of the soak.  Arguments: folder of checkpoints, first step, steps, between checks, total steps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+from harness import report
+from soak_plan import SHAPES, Plan, check_redistribution, check_step
+from torch import nn
+
+from hvd_sparse.runtime import checkpoint
+from hvd_sparse.torch import Compression
+
+SEED = 3
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    start, count, between, total = map(int, sys.argv[2:6])
+    hvd.init()
+    torch.set_num_threads(1)
+    rank, size, plan, scale = hvd.rank(), hvd.size(), Plan(SEED), [1.0]
+    parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in SHAPES.items()}
+    compressor = Compression.topk(
+        parameters.items(),
+        density=0.1,
+        name="soak",
+        min_numel=1,
+        allow_dense=False,
+        schedule=plan.schedule(total),
+        grad_scaler=lambda: scale[0],
+        check_replicas_every=10,
+        engine="numpy",
+    )
+    descent = torch.optim.SGD(parameters.values(), lr=0.0)
+    optimizer = hvd.DistributedOptimizer(descent, named_parameters=parameters.items(), compression=compressor)
+
+    def residuals() -> dict[str, np.ndarray]:
+        tensors = compressor.state_dict()["tensors"]
+        return {
+            key: tensors[key]["arrays"]["residual"].numpy() if key in tensors else np.zeros(int(np.prod(shape)), "f4")
+            for key, shape in SHAPES.items()
+        }
+
+    def gather(value: Any) -> list[Any]:
+        return hvd.allgather_object(value, name="books")
+
+    if start:
+        compressor.load(folder / str(start))
+        old = [
+            {k: t["arrays"]["residual"] for k, t in s["tensors"].items()} for s in checkpoint.read(folder / str(start))
+        ]
+        check_redistribution(old, gather(residuals()), average=True)
+    checks = faults = 0
+    for step in range(start, start + count):
+        scale[0] = plan.scale(step)
+        is_checked = step % between == 0
+        before = residuals() if is_checked else {}
+        optimizer.zero_grad()
+        given = plan.gradients(step, rank, size)
+        sum((parameters[key] * torch.from_numpy(given[key])).sum() for key in SHAPES).backward()
+        optimizer.step()
+        faults += bool(plan.spoiled(step, size))
+        if is_checked:
+            result = {key: parameter.grad.numpy() for key, parameter in parameters.items()}
+            check_step(plan, step, *zip(*gather((before, residuals(), result))), average=True)
+            checks += 1
+        with torch.no_grad():
+            for parameter in parameters.values():
+                parameter.zero_()  # a step with NaN that nobody skips would spoil them
+    compressor.save(folder / str(start + count))
+    report(rank, {"checks": checks, "faults": faults, "skipped": compressor.stats()["nonfinite_steps"]})
+    hvd.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""A long training with faults from a seeded plan, and what must hold at a step of it, on numpy or on real ranks.
+
+The books are exact, bit for bit: every entry was sent or stayed, and what came out is what the ranks sent, added up in
+rank order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+SHAPES = {"wide": (24, 10), "tall": (40, 3), "small": (7, 5)}
+Arrays = Mapping[str, np.ndarray]
+
+
+class Plan:
+    """What happens at which step; the same on all ranks.
+
+    Parameters
+    ----------
+    seed : of all that follows
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def _draw(self, *what: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, *what])
+
+    def schedule(self, steps: int) -> dict[str, Any]:
+        """Densities that change every few hundred steps."""
+        boundaries = list(range(150, steps + 1000, 250))
+        densities = np.exp(self._draw(0).uniform(np.log(0.01), np.log(0.5), len(boundaries) + 1))
+        return {"id": "piecewise", "boundaries": boundaries, "densities": [float(d) for d in densities]}
+
+    def scale(self, step: int) -> float:
+        """Of the loss: a power of two that changes every few steps."""
+        return float(2.0 ** self._draw(1, step // 7).integers(0, 17))
+
+    def spoiled(self, step: int, world_size: int) -> dict[int, str]:
+        """Bursts of NaN and Inf: the tensor, by rank."""
+        if self._draw(2, step // 5).random() > 0.06:
+            return {}
+        draw = self._draw(3, step)
+        ranks = draw.choice(world_size, draw.integers(1, world_size + 1), replace=False)
+        return {int(rank): str(draw.choice(list(SHAPES))) for rank in ranks}
+
+    def gradients(self, step: int, rank: int, world_size: int) -> dict[str, np.ndarray]:
+        """Scaled, with a few large entries, and spoiled if that is the plan."""
+        draw = self._draw(4, step, rank)
+        scale = np.float32(self.scale(step))
+        given = {key: (draw.standard_t(3, shape).astype("f4") * scale).astype("f4") for key, shape in SHAPES.items()}
+        bad = self.spoiled(step, world_size).get(rank)
+        if bad is not None:
+            given[bad].flat[draw.integers(given[bad].size)] = draw.choice([np.nan, np.inf, -np.inf])
+        return given
+
+    def sizes(self, segments: int) -> list[int]:
+        """Of the worlds that follow each other: a restart, with other ranks as a rule."""
+        return [int(size) for size in self._draw(5).integers(2, 5, segments)]
+
+
+def check_step(
+    plan: Plan,
+    step: int,
+    before: Sequence[Arrays],
+    after: Sequence[Arrays],
+    results: Sequence[Arrays],
+    *,
+    average: bool,
+) -> None:
+    """Conservation and replica identity of one step, from the flat residuals and the results of all ranks."""
+    size, scale = len(before), np.float32(plan.scale(step))
+    bad = set(plan.spoiled(step, size).values())
+    for key in SHAPES:
+        assert len({np.asarray(result[key]).tobytes() for result in results}) == 1, f"replicas differ: {key}, {step}"
+        if bad:
+            for old, new in zip(before, after):
+                assert new[key].tobytes() == old[key].tobytes(), f"a step taken back left a trace: {key}, {step}"
+            assert np.isnan(results[0][key]).any() == (key in bad), f"seen in another tensor: {key}, {step}"
+            continue
+        out = np.zeros(before[0][key].size, np.float32)
+        for rank, (old, new) in enumerate(zip(before, after)):
+            accumulated = old[key] + plan.gradients(step, rank, size)[key].reshape(-1) / scale
+            sent = new[key] != accumulated
+            assert not new[key][sent].any(), f"neither sent nor kept: {key}, rank {rank}, {step}"
+            factor = np.float32(1.0 / size if average else 1.0)
+            out[sent] += accumulated[sent] * factor if average else accumulated[sent]
+        assert (out * scale).tobytes() == np.asarray(results[0][key]).reshape(-1).tobytes(), f"lost: {key}, {step}"
+
+
+def check_redistribution(old: Sequence[Arrays], new: Sequence[Arrays], *, average: bool) -> None:
+    """The optimizer is owed the same; to a rounding to float32 of each entry."""
+    for key in SHAPES:
+        sums = [
+            sum(np.asarray(r[key], np.float64) for r in ranks) / (len(ranks) if average else 1) for ranks in (old, new)
+        ]
+        slack = 2.0**-22 * sum(np.abs(np.asarray(r[key], np.float64)) for r in new) + 1e-30
+        assert (np.abs(sums[0] - sums[1]) <= slack).all(), f"lost with the world's size: {key}"

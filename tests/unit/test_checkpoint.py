@@ -1,0 +1,179 @@
+"""Files of states: whole or refused, written at once or not at all; other worlds; what differs is listed."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core.redistribution import redistribute
+from hvd_sparse.errors import CorruptCheckpoint, PeerFailure, RankMismatch
+from hvd_sparse.runtime import checkpoint
+from hvd_sparse.runtime.gathering import gather_into_file
+
+ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
+
+
+def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
+    draw = np.random.default_rng([rank, size])
+    arrays = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
+    tensors = {
+        "a": {"steps": step, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True, "arrays": arrays},
+        "b": {
+            "steps": step,
+            "threshold": None,
+            "memo": None,
+            "is_sparse": False,
+            "arrays": {"residual": draw.normal(size=3)},
+        },
+    }
+    fixed = {"version": 2, "library": "1", "config": {"name": None}, "model": MODEL, "reduction": reduction}
+    return {**fixed, "rank": rank, "world_size": size, "tensors": tensors}
+
+
+def flat(states, key, name="residual"):
+    return np.stack([np.asarray(state["tensors"][key]["arrays"][name], np.float64) for state in states])
+
+
+def assert_same(one, other):
+    assert {k: v for k, v in one.items() if k != "tensors"} == {k: v for k, v in other.items() if k != "tensors"}
+    for key, tensor in one["tensors"].items():
+        arrays = other["tensors"][key]["arrays"]
+        assert {n: (a.dtype, a.tobytes()) for n, a in tensor["arrays"].items()} == {
+            n: (a.dtype, a.tobytes()) for n, a in arrays.items()
+        }
+        assert {**tensor, "arrays": 0} == {**other["tensors"][key], "arrays": 0}
+
+
+def test_what_is_written_is_read_bit_for_bit(tmp_path):
+    states = [state_of(rank) for rank in range(3)]
+    checkpoint.write(tmp_path / "file", states)
+    for given, found in zip(states, checkpoint.read(tmp_path / "file")):
+        assert_same(given, found)
+    assert_same(states[1], checkpoint.from_bytes(checkpoint.to_bytes(states[1])))
+
+
+def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
+    path = tmp_path / "file"
+    checkpoint.write(path, [state_of(0, 1)])
+    whole = path.read_bytes()
+    damaged = [whole[:size] for size in range(len(whole))]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(len(whole))]
+    for content in [*damaged, whole + b"\0"]:
+        path.write_bytes(content)
+        with pytest.raises(CorruptCheckpoint):
+            checkpoint.read(path)
+
+
+@pytest.mark.parametrize(
+    "told", [{"dtype": "object"}, {"length": -1}, {"place": 10**9}, {"dtype": "O"}, {"length": None}]
+)
+def test_a_file_with_a_right_digest_and_wrong_arrays_is_refused(tmp_path, told):
+    with checkpoint.atomic(tmp_path / "file") as stream:
+        writer = checkpoint.Writer(stream)
+        array = {**writer.add(np.ones(3, "f4")), **told}
+        writer.finish([{"tensors": {"a": {"arrays": {"residual": array}}}}])
+    with pytest.raises(CorruptCheckpoint):
+        checkpoint.read(tmp_path / "file")
+
+
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
+    checkpoint.write(tmp_path / "file", [state_of(0)])
+    before = (tmp_path / "file").read_bytes()
+    with pytest.raises(TypeError):
+        checkpoint.write(tmp_path / "file", [{**state_of(0), "config": object()}])
+    assert (tmp_path / "file").read_bytes() == before
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("new_size", [1, 2, 4, 7])
+@pytest.mark.parametrize(("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)])
+def test_the_mass_that_the_optimizer_is_owed_is_kept_across_world_sizes(new_size, reduction, factor):
+    """factor * sum over ranks, of residual and of velocity; two roundings to float32 a rank are allowed for."""
+    old = [state_of(rank, 3, reduction, ("residual", "momentum")) for rank in range(3)]
+    new = redistribute(old, new_size)
+    assert [state["rank"] for state in new] == list(range(new_size))
+    for name in ("residual", "momentum"):
+        owed, kept = flat(old, "a", name).sum(0) * factor(3), flat(new, "a", name).sum(0) * factor(new_size)
+        np.testing.assert_allclose(kept, owed, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("reduction", ["average", "sum"])
+def test_what_is_the_same_on_every_rank_stays_as_it_is(reduction):
+    old = [state_of(rank, 3, reduction, ("residual", "decay")) for rank in range(3)]
+    for state in old:
+        state["tensors"]["a"]["arrays"]["decay"] = np.arange(ROWS, dtype="f4")
+        state["tensors"]["b"]["arrays"]["residual"] = np.arange(3.0)
+    for state in redistribute(old, 5):
+        assert state["tensors"]["a"]["arrays"]["decay"].tolist() == list(range(ROWS))
+        assert state["tensors"]["b"]["arrays"]["residual"].tolist() == [0, 1, 2]
+        assert state["tensors"]["a"]["steps"] == 7
+        assert state["tensors"]["a"]["threshold"] is None
+
+
+def test_a_world_of_the_same_size_gets_its_states_back_in_rank_order():
+    states = [state_of(rank) for rank in (2, 0, 1)]
+    for rank, state in enumerate(redistribute(states, 3)):
+        assert_same(state_of(rank), state)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "change", "words"),
+    [
+        ((), {}, "no states"),
+        ((0, 1), {}, r"ranks \[0, 1\], of a world of 3"),
+        ((0, 1, 1), {}, r"ranks \[0, 1, 1\]"),
+        ((0, 1, 2), {"config": {"name": "x"}}, "config"),
+        ((0, 1, 2), {"model": {}}, "model"),
+        ((0, 1, 2), {"reduction": "sum"}, "reduction"),
+    ],
+)
+def test_states_that_are_not_those_of_one_world_are_refused(ranks, change, words):
+    states = [state_of(rank) for rank in ranks]
+    if states:
+        states[-1].update(change)
+    with pytest.raises(RankMismatch, match=words):
+        redistribute(states, 2)
+
+
+def test_states_of_different_steps_are_refused():
+    with pytest.raises(RankMismatch, match=r"'a' has made \[7, 8\] steps"):
+        redistribute([state_of(0, 2), state_of(1, 2, step=8)], 1)
+
+
+def test_all_ranks_gather_into_one_file(tmp_path):
+    """Also where a tensor has had a step on some ranks alone."""
+
+    def on_rank(collective):
+        state = state_of(collective.rank)
+        if collective.rank == 1:
+            del state["tensors"]["b"]
+        gather_into_file(state, tmp_path / "file", collective, "save", 5.0)
+
+    LocalWorld(3).run(on_rank)
+    found = checkpoint.read(tmp_path / "file")
+    assert [sorted(state["tensors"]) for state in found] == [["a", "b"], ["a"], ["a", "b"]]
+    assert_same(state_of(2), found[2])
+
+
+def test_a_file_that_rank_0_cannot_write_is_an_error_on_every_rank(tmp_path):
+    def on_rank(collective):
+        gather_into_file(state_of(collective.rank), tmp_path / "missing" / "file", collective, "save", 5.0)
+
+    results = LocalWorld(3).run_all(on_rank)
+    assert [type(result) for result in results] == [PeerFailure] * 3
+    assert "missing" in str(results[2])
+
+
+def test_states_can_be_gathered_again_after_a_failure(tmp_path):
+    def on_rank(collective):
+        for path in (tmp_path / "missing" / "file", tmp_path / "file"):
+            try:
+                gather_into_file(state_of(collective.rank), path, collective, "save", 5.0)
+            except PeerFailure:
+                continue
+
+    LocalWorld(3).run(on_rank)
+    assert len(checkpoint.read(tmp_path / "file")) == 3

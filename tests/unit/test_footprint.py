@@ -1,0 +1,40 @@
+"""The bytes that are told before anything is allocated are those that are taken."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from worlds import configure, tensors
+
+from hvd_sparse.core.footprint import footprint
+from hvd_sparse.core.staged import StagedArray
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+SPECS = [*tensors((30, 20), (64, 3)), TensorSpec("short", (12,), "float32")]
+
+
+@pytest.mark.parametrize("case", cases.MEMORIES, ids=str)
+@pytest.mark.parametrize("rollback", [True, False])
+def test_a_states_bytes_are_those_of_its_vectors(case, rollback):
+    configuration = configure(memory=case.create(MEMORIES), rollback=rollback, min_numel=100)
+    states = [configuration.memory.create(spec, rollback=rollback) for spec in SPECS]
+    held = [
+        sum(thing.nbytes for thing in vars(state).values() if isinstance(thing, (StagedArray, np.ndarray)))
+        for state in states
+    ]
+    expected = sum(held if configuration.memory.finishes else held[:2])
+    assert footprint(configuration, SPECS, 4)["state_bytes"] == expected
+
+
+def test_error_feedback_takes_two_vectors_with_rollback_and_one_without():
+    (spec,) = tensors((1000, 1000))
+    assert footprint(configure(), [spec], 2)["state_bytes"] == 8_000_000
+    assert footprint(configure(rollback=False), [spec], 2)["state_bytes"] == 4_000_000
+
+
+def test_gathered_bytes_grow_with_ranks_and_density():
+    (spec,) = tensors((1000, 1000))
+    one, other = (footprint(configure(density=0.01), [spec], size)["gathered_bytes"] for size in (2, 8))
+    assert other == 4 * one > 2 * 10_000 * 8

@@ -1,0 +1,72 @@
+"""Replicas that drift apart are noticed by the carrier of the next step, and the tensor is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import worlds
+from worlds import configure, integers, tensors
+
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import ReplicaMismatch
+
+SPECS = tensors((6, 5), (8,), (3, 3))
+FAULTY = 1
+
+
+def break_memory(session, position):
+    """From now on, one bit of one tensor is another, as on a machine whose memory is faulty."""
+    receive = session.step.pipeline.receive
+
+    def faulty(spec, frames, factor, out, *others):
+        receive(spec, frames, factor, out, *others)
+        if spec is SPECS[position]:
+            out.view(np.uint32)[2] ^= 1
+
+    session.step.pipeline.receive = faulty
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_named(broken, world_size):
+    def script(collective):
+        session = Session(configure(check_replicas_every=3), SPECS, collective)
+        session.reduce(integers(SPECS, collective.rank, 0))
+        if collective.rank == FAULTY:
+            break_memory(session, broken)
+        for step in (1, 2):
+            session.reduce(integers(SPECS, collective.rank, step))
+        with pytest.raises(ReplicaMismatch, match=f"tensor 't{broken}': the gradients that were applied"):
+            session.reduce(integers(SPECS, collective.rank, 3))
+
+    worlds.run(world_size, script)
+
+
+@pytest.mark.parametrize("options", [{}, {"density": 1.0, "allow_dense": True}, {"min_numel": 9}])
+def test_replicas_that_agree_go_on(options):
+    """The same results as without checks."""
+
+    def script(collective):
+        checked = Session(configure(check_replicas_every=2, **options), SPECS, collective)
+        plain = Session(configure(**options), SPECS, collective)
+        for step in range(9):
+            given = integers(SPECS, collective.rank, step)
+            ours, theirs = checked.reduce(given), plain.reduce(given)
+            assert {key: array.tobytes() for key, array in ours.items()} == {
+                key: array.tobytes() for key, array in theirs.items()
+            }
+
+    worlds.run(4, script)
+
+
+def test_a_step_that_is_taken_back_is_not_checked():
+    def script(collective):
+        session = Session(configure(check_replicas_every=1), SPECS, collective)
+        for step in range(6):
+            given = integers(SPECS, collective.rank, step)
+            if step % 2 and collective.rank == FAULTY:
+                given["t1"][3] = np.nan
+            session.reduce(given)
+        return session.step.stats.nonfinite_steps
+
+    assert worlds.run(3, script) == [3] * 3

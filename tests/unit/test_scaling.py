@@ -1,0 +1,159 @@
+"""Loss scales, NaN and Inf: what the residual is kept in, and steps that leave no trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import worlds
+from worlds import configure, tensors
+
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import PeerFailure, RankMismatch
+from hvd_sparse.types import TensorSpec
+
+SPECS = tensors((6, 5), (8,), (3, 3))
+FAULTY, BAD_STEP, STEPS = 1, 3, 7
+CONFIGURATIONS = {
+    "sparse": configure("ldte_bs", 0.25),
+    "dense steps": configure("topk", 1.0, allow_dense=True),
+    "momentum": configure(memory={"id": "momentum_correction", "momentum": 0.9, "weight_decay": 0.0}),
+    "thresholds that are used again": configure("redsync_search", 0.2),
+    "tensors that stay dense": configure(min_numel=9),
+    "a lossy selector": configure("stc", 0.2),
+    "warm-up": configure(schedule={"id": "piecewise", "boundaries": [2, 4], "densities": [1.0, 0.5, 0.2]}),
+}
+
+
+def train(session, steps, scales=lambda step: 1.0, spoil=lambda step, given: None):
+    """Reduced gradients of every step, by bytes."""
+    results = []
+    for step in steps:
+        given = worlds.normals(SPECS, session.collective.rank, step)
+        given = {key: (g * np.float32(scales(step))).astype(g.dtype) for key, g in given.items()}
+        spoil(step, given)
+        results.append(session.reduce(given, scales(step)))
+    return results
+
+
+def bits(results):
+    return [{key: array.tobytes() for key, array in result.items()} for result in results]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("tensor", ["t0", "t1", "t2"])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no_trace(name, tensor, bad):
+    """The other steps are, bit for bit, those of a training that never had it."""
+
+    def script(collective):
+        def spoil(step, given):
+            if step == BAD_STEP and collective.rank == FAULTY:
+                given[tensor].flat[2] = bad
+
+        session = Session(CONFIGURATIONS[name], SPECS, collective)
+        results = train(session, range(STEPS), spoil=spoil)
+        clean = Session(CONFIGURATIONS[name], SPECS, collective)
+        steps = [step for step in range(STEPS) if step != BAD_STEP]
+        expected = bits(train(clean, steps))
+        assert worlds.snapshot(session) == worlds.snapshot(clean)
+        assert session.step.stats.nonfinite_steps == 1
+        seen = results.pop(BAD_STEP)
+        assert {key for key, array in seen.items() if not np.isfinite(array).all()} == {tensor}
+        return bits(results) == expected
+
+    assert worlds.run(3, script) == [True] * 3
+
+
+def test_bursts_of_nan_on_several_ranks_leave_no_trace_either():
+    def script(collective):
+        def spoil(step, given):
+            if 2 <= step < 6:
+                given[f"t{(step + collective.rank) % 3}"][...] = np.nan
+
+        session, clean = (Session(CONFIGURATIONS["sparse"], SPECS, collective) for _ in range(2))
+        results = train(session, range(9), spoil=spoil)
+        assert bits(results[:2] + results[6:]) == bits(train(clean, [0, 1, 6, 7, 8]))
+        return worlds.snapshot(session) == worlds.snapshot(clean)
+
+    assert worlds.run(2, script) == [True] * 2
+
+
+def test_without_rollback_the_finite_part_of_such_a_step_stays_in_the_residual():
+    def script(collective):
+        session = Session(configure(rollback=False), SPECS, collective)
+        given = worlds.integers(SPECS, collective.rank, 0)
+        expected = {key: g.reshape(-1).copy() for key, g in given.items()}
+        if collective.rank == FAULTY:
+            given["t0"].flat[4] = np.nan
+            expected["t0"][4] = 0
+        session.reduce(given)
+        kept = worlds.residuals(session)
+        assert all(np.isfinite(residual).all() for residual in kept.values())
+        for key in ("t1", "t2"):
+            assert kept[key].tolist() == expected[key].tolist()
+
+    worlds.run(2, script)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_residuals_are_in_unscaled_units_whatever_the_scale_and_its_changes(name):
+    """Powers of two: what comes out is the scale times what comes out without one, and what stays is the same bits."""
+    scales = [2.0**16, 2.0**16, 2.0**15, 1.0, 2.0**20, 2.0**-3, 2.0**16]
+
+    def script(collective):
+        scaled, plain = (Session(CONFIGURATIONS[name], SPECS, collective) for _ in range(2))
+        results = train(scaled, range(STEPS), scales.__getitem__)
+        expected = train(plain, range(STEPS))
+        assert worlds.snapshot(scaled) == worlds.snapshot(plain)
+        for scale, result, wanted in zip(scales, results, expected):
+            for key in wanted:
+                assert (result[key] / np.float32(scale)).tobytes() == wanted[key].tobytes()
+
+    worlds.run(3, script)
+
+
+def test_a_scale_that_is_no_power_of_two_is_right_to_rounding():
+    def script(collective):
+        scaled, plain = (Session(CONFIGURATIONS["sparse"], SPECS, collective) for _ in range(2))
+        results = train(scaled, range(5), lambda step: 1000.0 + step)
+        for step, (result, wanted) in enumerate(zip(results, train(plain, range(5)))):
+            for key in wanted:
+                np.testing.assert_allclose(result[key] / (1000.0 + step), wanted[key], rtol=1e-5, atol=1e-6)
+
+    worlds.run(2, script)
+
+
+def test_ranks_with_different_scales_are_refused():
+    def script(collective):
+        session = Session(CONFIGURATIONS["sparse"], SPECS, collective)
+        session.reduce(worlds.normals(SPECS, 0), 8.0 if collective.rank == FAULTY else 16.0)
+
+    with pytest.raises(RankMismatch):
+        worlds.run(2, script)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
+def test_what_is_no_scale_is_refused_on_all_ranks(scale):
+    def script(collective):
+        session = Session(CONFIGURATIONS["sparse"], SPECS, collective)
+        session.reduce(worlds.normals(SPECS, 0), scale if collective.rank == FAULTY else 1.0)
+
+    for result in worlds.LocalWorld(2, 20.0).run_all(script):
+        assert isinstance(result, (PeerFailure, RankMismatch))
+    assert "the loss scale is" in str(worlds.LocalWorld(2, 20.0).run_all(script)[FAULTY])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_16_bits_cannot_hold_is_nan_on_all_ranks_and_stays_in_the_residual(dtype):
+    """A float16 gradient of 60000 is finite on every rank, and twice that is not."""
+    spec = TensorSpec("half", (2, 2), dtype)
+
+    def script(collective):
+        session = Session(configure(density=0.25), [spec], collective, average=False)
+        return session.reduce({"half": np.full((2, 2), 6e4, np.float32)}), worlds.residuals(session)["half"]
+
+    for result, kept in worlds.run(2, script):
+        if dtype == "float16":
+            assert np.isnan(result["half"]).all() and not kept.any()
+        else:
+            assert result["half"].max() == 1.2e5 and kept.max() == np.float32(6e4)

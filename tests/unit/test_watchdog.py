@@ -1,0 +1,186 @@
+"""The watchdog's parts without Horovod: the ledger, the questions that ranks ask each other, what is said of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import worlds
+
+from hvd_sparse.core.driver import Conversation
+from hvd_sparse.runtime.ledger import Ledger
+from hvd_sparse.runtime.peers import Endpoint, Listener, ask, ask_all, introduce
+from hvd_sparse.runtime.watchdog import Watchdog, is_in_join, place_of_main_thread
+
+ANSWER = {"behind": ["a"], "pending": 2, "place": "train.py:3 (step)", "is_joined": False}
+
+OTHER_PROCESS = """
+import sys, time
+from hvd_sparse.runtime.watchdog import Watchdog
+endpoint = Watchdog("other", 5, None).endpoint(5)
+print(endpoint.port, endpoint.token, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def listen():
+    """Starts listeners, and closes them."""
+    made = []
+
+    def start(rank=0, answer=lambda submitted: ANSWER):
+        made.append(Listener(rank, answer))
+        return made[-1].endpoint
+
+    yield start
+    for listener in made:
+        listener.close()
+
+
+@pytest.fixture
+def other_process():
+    """A watched process, and where it listens."""
+    process = subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], stdout=subprocess.PIPE, text=True)
+    port, token = process.stdout.readline().split()
+    yield process, Endpoint(5, socket.gethostname(), (), int(port), token)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_ledger_knows_what_is_pending_since_when_and_how_often():
+    ledger = Ledger()
+    ledger.begin("a")
+    time.sleep(0.02)
+    ledger.begin("b")
+    assert list(ledger.pending()) == ["a", "b"]
+    assert ledger.pending(older_than_s=60) == {}
+    assert 0.02 <= ledger.oldest_s() < 5
+    ledger.end("a")
+    ledger.begin("a")
+    assert ledger.pending() == {"b": 1, "a": 2}
+    ledger.clear()
+    assert ledger.pending() == {} and ledger.oldest_s() == 0
+
+
+def test_a_ledger_is_behind_another_in_what_it_submitted_less_often():
+    ledger = Ledger()
+    for name in "aab":
+        ledger.begin(name)
+    assert ledger.behind({"a": 2, "b": 2, "c": 1}) == ["b", "c"]
+    ledger.restart()
+    assert ledger.behind({"a": 1}) == ["a"]
+
+
+def test_a_ledger_says_whether_a_wait_of_our_own_is_under_way():
+    ledger = Ledger()
+    with ledger.waiting(), ledger.waiting():
+        assert ledger.is_waiting
+    assert not ledger.is_waiting
+
+
+def test_a_rank_answers_what_it_is_asked(listen):
+    asked = []
+    endpoint = listen(3, lambda submitted: asked.append(submitted) or ANSWER)
+    answer = ask(endpoint, {"a": 4, "b": 1})
+    assert (answer.rank, answer.state, answer.behind, answer.pending) == (3, "answers", ("a",), 2)
+    assert answer.place == ANSWER["place"]
+    assert asked == [{"a": 4, "b": 1}]
+
+
+def test_whoever_does_not_know_the_secret_learns_nothing(listen):
+    endpoint = listen()
+    stranger = Endpoint(0, endpoint.host, (), endpoint.port, "0" * 32)
+    assert ask(stranger, {}).state == "unreachable"
+    assert ask(endpoint, {}).state == "answers"
+
+
+@pytest.mark.parametrize("said", [b"", b"\n", b"{}\n", b"[]\n", b"\xff\xfe\n", b'{"token": 3}\n', b"9" * 5000])
+def test_a_listener_outlives_whatever_is_said_to_it(listen, said):
+    endpoint = listen()
+    with socket.create_connection(("127.0.0.1", endpoint.port), 5) as connection:
+        connection.sendall(said)
+    assert ask(endpoint, {}).state == "answers"
+
+
+def test_all_ranks_are_asked_at_once_and_answer_in_order(listen):
+    endpoints = [listen(rank, lambda submitted: time.sleep(0.2) or ANSWER) for rank in range(8)]
+    start = time.monotonic()
+    assert [answer.rank for answer in ask_all(endpoints, {})] == list(range(8))
+    assert time.monotonic() - start < 8 * 0.2
+
+
+def test_a_process_that_runs_one_that_is_paused_and_one_that_has_ended_are_told_apart(other_process):
+    process, endpoint = other_process
+    assert ask(endpoint, {"a": 1}, 5).behind == ("a",)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # returns when it has stopped
+    assert ask(endpoint, {}, 0.5).state == "paused"
+    os.kill(process.pid, signal.SIGCONT)
+    assert ask(endpoint, {}, 5).state == "answers"
+    process.kill()
+    process.wait()
+    assert ask(endpoint, {}, 5).state == "ended"
+
+
+def test_a_forked_child_does_not_keep_its_parents_port():
+    watchdog = Watchdog("parent", 0, None)
+    endpoint = watchdog.endpoint(0)
+    child = os.fork()
+    if not child:
+        time.sleep(20)
+        os._exit(0)
+    try:
+        watchdog.close()
+        assert ask(endpoint, {}, 2).state == "ended"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_ranks_introduce_themselves_in_rank_order(listen):
+    endpoints = [listen(rank) for rank in range(3)]
+
+    def on_rank(collective):
+        return Conversation(introduce(endpoints[collective.rank]), collective, "meet").finish(5.0)
+
+    assert worlds.run(3, on_rank) == [endpoints] * 3
+
+
+def test_what_is_said_names_tensors_and_ranks(listen):
+    watchdog = Watchdog("here", 0, None)
+    gone = listen(2)
+    closed = Endpoint(2, gone.host, (), _free_port(), gone.token)
+    elsewhere = Endpoint(3, "another host", ("no address",), 1, "")
+    watchdog.meet([watchdog.endpoint(0), listen(1), closed, elsewhere])
+    watchdog.ledger.begin("a")
+    watchdog.ledger.begin("b")
+    words = watchdog.explain()
+    watchdog.close()
+    assert words.startswith("rank 0 waits for a, b since 0 s; ")
+    assert "rank 1 has not submitted a: it is at train.py:3 (step)" in words
+    assert "rank 2 has ended" in words
+    assert "rank 3 could not be asked at no address:1" in words
+
+
+def _free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def test_the_place_is_the_programs_own_innermost_line():
+    """As another thread sees it."""
+    told = []
+    thread = threading.Thread(target=lambda: told.extend([place_of_main_thread(), is_in_join()]))
+    thread.start()
+    thread.join()
+    place, is_joined = told
+    assert re.search(rf"threading.py:\d+ \(\w+\), called by {re.escape(__file__)}:\d+ \(test_the_place", place)
+    assert not is_joined  # that was a thread's join
