@@ -92,4 +92,4 @@ def _merge_tensor(key: str, first: Mapping[str, Any], states: Sequence[Mapping[s
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])
         arrays[name] = (total * weight).astype(dtype)
-    return {**given[0], "threshold": None, "memo": None, "arrays": arrays}
+    return {**given[0], "threshold": None, "memo": None, "exchange_memo": None, "arrays": arrays}

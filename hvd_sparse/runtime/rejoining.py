@@ -83,4 +83,4 @@ def _sum_tensor(
             part[:] = mine["tensors"][key]["arrays"][array_name]
             part *= weight
         arrays[array_name] = collective.allreduce(part, name).wait(timeout_s).astype(dtype)
-    return {**example, "threshold": None, "memo": None, "arrays": arrays}
+    return {**example, "threshold": None, "memo": None, "exchange_memo": None, "arrays": arrays}

@@ -38,6 +38,8 @@ EXCHANGES: dict[str, dict[str, Any]] = {
     "hierarchical": {"selector": _ALL_ABOVE, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
     "auto": {"selector": _TOPK, "exchange": {"id": "auto", "ranks_per_node": 1}},
 }
+for _options in EXCHANGES.values():
+    _options["on_nonfinite"] = "raise"
 """Options of ``Compression.build``."""
 
 
