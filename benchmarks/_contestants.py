@@ -13,7 +13,8 @@ from benchmarks._gradients import ALIGNMENT, Gradients
 from benchmarks._peers import PEERS, Peer
 from benchmarks._race import Contestant
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.engines import resolve_engine
 from hvd_sparse.types import TensorSpec
 

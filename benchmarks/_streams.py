@@ -20,7 +20,8 @@ from rich.progress import Progress
 import hvd_sparse.core.selectors
 from benchmarks._models import Task
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Outgoing, Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import Outgoing, TensorState
 from hvd_sparse.engines import resolve_engine
 from hvd_sparse.types import TensorSpec
 

@@ -19,10 +19,11 @@ from ..types import Selection, TensorSpec
 from .codecs._base import Codec
 from .counts import count_from_density
 from .message import Message, split_messages_of, write_error, write_message
-from .pipeline import Outgoing, Part, Pipeline, TensorState
+from .pipeline import Pipeline
 from .placement import Placement
 from .runs import StepRun, Ticket
 from .selectors._base import Selector
+from .state import Outgoing, Part, TensorState
 
 
 @dataclass(frozen=True)

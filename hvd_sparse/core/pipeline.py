@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -25,82 +24,7 @@ from .memories._base import Accumulated
 from .randomness import generator
 from .selectors._aim import Miss
 from .selectors._base import Context, Found, Selector
-
-Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
-
-
-class TensorState:
-    """What is kept of one tensor between its steps: memory, what selector and exchange were left with, completed steps.
-
-    A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
-
-    Attributes
-    ----------
-    part : the entries that this rank keeps back for; all, but for exchanges that sum before they select
-    exchange_memo : the same on all ranks
-    """
-
-    def __init__(self, spec: TensorSpec, configuration: Configuration, part: slice | None = None) -> None:
-        self.spec = spec
-        self.part = slice(0, spec.numel) if part is None else part
-        kept = spec if part is None else replace(spec, shape=(part.stop - part.start,))
-        self.memory: Any = configuration.memory.create(kept, rollback=configuration.rollback)
-        self.threshold: float | None = None
-        self.memo: Any = None
-        self.exchange_memo: Any = None
-        self.steps = 0
-        self._new: tuple[float | None, Any] = (None, None)
-        self._new_exchange_memo: Any = None
-        self._returned: Selection | None = None
-
-    def note(self, threshold: float | None, memo: Any) -> None:
-        """What the selector's next step is to start from, once this one is good."""
-        self._new = (threshold, memo)
-
-    def note_exchange(self, returned: Selection | None, memo: Any) -> None:
-        """What is to be kept back besides, and what the next exchange is told, once this step is good."""
-        self._returned, self._new_exchange_memo = returned, memo
-
-    def restore(self, steps: int, threshold: float | None, memo: Any, exchange_memo: Any = None) -> None:
-        """Go on from a checkpoint."""
-        self.steps, self.threshold, self.memo = steps, threshold, memo
-        self.exchange_memo = self._new_exchange_memo = exchange_memo
-
-    def commit(self) -> None:
-        self.memory.commit()
-        if self._returned is not None:
-            self.memory.add(self._returned)
-        self.threshold, self.memo = self._new
-        self._returned, self.exchange_memo = None, self._new_exchange_memo
-        self.steps += 1
-
-    def roll_back(self) -> None:
-        self.memory.roll_back()
-        self._new = (self.threshold, self.memo)
-        self._returned, self._new_exchange_memo = None, self.exchange_memo
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """What one tensor sends in one step: a frame, or everything.
-
-    Attributes
-    ----------
-    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes by itself
-    dense : all that was accumulated, flat; None on a sparse step
-    entries : how many entries are sent
-    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is known only later
-    found : how the selection was come by; None on a dense step, and where another rank selects
-    accumulated : what was selected from, until the exchange is over; or, where the exchange sums first, the gradient
-    """
-
-    frame: np.ndarray | None
-    dense: np.ndarray | None
-    entries: int
-    norm: float
-    found: Found | None
-    accumulated: np.ndarray | None = None
+from .state import Outgoing, Part, TensorState
 
 
 class Pipeline:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .carrier import CarrierLayout, carrier_layout
-from .pipeline import Outgoing
+from .state import Outgoing
 
 if TYPE_CHECKING:
     from .parcel import Arrival

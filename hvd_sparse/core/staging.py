@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from ..types import TensorSpec
 from .configuration import Configuration
-from .pipeline import TensorState
 from .placement import Placement
 from .runs import StepRun
+from .state import TensorState
 
 
 class Staging:

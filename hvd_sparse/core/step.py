@@ -24,11 +24,12 @@ from .configuration import Configuration
 from .exchanges._base import Conversation, Exchange
 from .kernels import Kernels
 from .parcel import Arrival, Item, Parcel
-from .pipeline import Pipeline, TensorState
+from .pipeline import Pipeline
 from .placement import Placement
 from .runs import BucketRun, StepRun, Ticket
 from .scaling import check_scale, rescaled, stays_finite, unscaled
 from .staging import Staging
+from .state import TensorState
 from .stats import Stats
 
 logger = logging.getLogger("hvd_sparse")

@@ -10,8 +10,9 @@ from recorded import recorded
 
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
 from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.types import TensorSpec
 

@@ -10,7 +10,8 @@ from distributions import draw
 
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.types import TensorSpec
 

@@ -11,8 +11,9 @@ from distributions import ALL, draw
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
 from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
 from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.types import TensorSpec
 

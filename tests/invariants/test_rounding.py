@@ -9,7 +9,8 @@ from distributions import ALL, draw
 
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.registry import CODECS, MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 

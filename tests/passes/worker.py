@@ -18,7 +18,8 @@ from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Outgoing, Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import Outgoing, TensorState
 from hvd_sparse.engines import resolve_engine
 from hvd_sparse.types import TensorSpec
 

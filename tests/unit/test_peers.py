@@ -11,7 +11,8 @@ from benchmarks._gradients import Gradients, resnet50_shapes
 from benchmarks._peers import PEERS, DgcSampled, GaussianK, LaplaceBisection, Peer, RedsyncSearch
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.types import TensorSpec
 
 EXACT = ("torch.topk", "RedSync, trimmed top-k")

@@ -10,7 +10,8 @@ from distributions import draw
 from worlds import configure
 
 from hvd_sparse.core import reference
-from hvd_sparse.core.pipeline import Pipeline, TensorState
+from hvd_sparse.core.pipeline import Pipeline
+from hvd_sparse.core.state import TensorState
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 
