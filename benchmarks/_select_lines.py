@@ -96,7 +96,7 @@ class Scale:
 
     def every(self, entries: int) -> int:
         """How many rounds the slow sit out: they race four times, or more where that is quickly done."""
-        return max(1, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
+        return max(2, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
 
 
 FULL = Scale(

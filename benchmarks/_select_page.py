@@ -100,7 +100,7 @@ def draw(measured: list[Line], path: Path) -> None:
     """Time against size on the left, against density on the right."""
     largest = max(line.entries for line in measured if line.density != PICTURE_DENSITY)
     figure, (by_size, by_density) = plt.subplots(1, 2, figsize=(11, 5.5), sharey=True, layout="constrained")
-    vectors = [line for line in measured if line.section.endswith(f"density {line.density:g}") and line.what in STYLES]
+    vectors = [line for line in measured if line.section == f"{line.entries:,} entries, density {line.density:g}"]
     for name, (color, marker, dashes) in STYLES.items():
         mine = [line for line in vectors if line.what == name]
         style = {"color": color, "marker": marker, "linestyle": dashes, "fillstyle": "none", "label": name}
@@ -132,6 +132,9 @@ threshold and under error feedback, unless a section says otherwise. The floor i
 `residual.add_(gradient)` in torch on the same data: 12 bytes an entry.
 
 Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --output docs/results` with {environment}.{quick}
+
+A load average above the number of cores says that others were at work meanwhile: such figures are rough, above all those of two
+threads.
 
 In every round of a section everybody does one step on the same gradient, in another order; the slow ones in some rounds
 only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with

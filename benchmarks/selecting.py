@@ -46,7 +46,7 @@ DENSITY = 0.001
 """Of the network, of receiving and of the picture's sizes."""
 SETTLED = 20
 """Steps of a training after which one pass is to be enough."""
-WIDTH = 160
+WIDTH = 200
 """Characters, where the table goes to no terminal."""
 
 
