@@ -129,7 +129,7 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     That rank then does nothing for a while, so that nothing it does later can help the others out.
     """
     early, late = variables_of([(4, 3), (3, 5)])
-    compressor = compress([early, late], name=name, on_nonfinite="raise")
+    compressor = compress([early, late], name=name, on_nonfinite="raise", timeout_s=30.0)  # longer than IDLE_S
 
     def slow(x: np.ndarray) -> np.ndarray:
         time.sleep(1.0 if last_rank() else 0.0)
