@@ -69,7 +69,7 @@ class Compressor:
 
     def footprint(self) -> dict[str, Any]:
         """Bytes of the state and of a step's messages, from shapes alone: ``core.footprint``."""
-        return footprint(self.configuration, self.step.specs, self._place_in_world()[1])
+        return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> dict[str, Any]:
         """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""
@@ -111,6 +111,10 @@ class Compressor:
     def _place_in_world(self) -> tuple[int, int]:
         """Rank and size, now."""
         raise NotImplementedError
+
+    def _size_of_world(self) -> int:
+        """Ranks in the process set, which this one need not be in."""
+        return self._place_in_world()[1]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what this rank kept.  RankMismatch lists what differs when it is another model's, configuration's

@@ -73,6 +73,9 @@ class DurableCompressor(Compressor):
         """Of the state: those of the handshake, as in an elastic run the world is another before the state is."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
+    def _size_of_world(self) -> int:
+        return self._world[1] if self._world else self.collective.world_size
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0 writes.
 

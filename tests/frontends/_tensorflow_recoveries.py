@@ -31,24 +31,26 @@ BROKEN = 1
 """The position of the tensor that fails."""
 STEPS, FAILING_STEP = 6, 2
 IDLE_S = 6.0
+SPOILED = 3
+"""The entry that becomes NaN."""
 RECOVERIES = Cases()
 
 
 @contextlib.contextmanager
 def broken_selector() -> Iterator[None]:
     """On one rank, choosing one tensor's entries raises."""
-    mended = TopK.find
+    mended = TopK.aim
 
-    def find(self: TopK, accumulated: Any, context: Any) -> Any:
-        if last_rank() and accumulated.size == int(np.prod(SHAPES[BROKEN])):
+    def aim(self: TopK, numel: int, warm: Any, memo: Any) -> Any:
+        if last_rank() and numel == int(np.prod(SHAPES[BROKEN])):
             raise RuntimeError("the selector broke")
-        return mended(self, accumulated, context)
+        return mended(self, numel, warm, memo)
 
-    TopK.find = find  # type: ignore[method-assign]
+    TopK.aim = aim  # type: ignore[method-assign]
     try:
         yield
     finally:
-        TopK.find = mended  # type: ignore[method-assign]
+        TopK.aim = mended  # type: ignore[method-assign]
 
 
 def integers(rank: int, step: int) -> list[np.ndarray]:
@@ -94,10 +96,12 @@ def recover(name: str, *, fault: str, rollback: bool, as_function: bool) -> dict
 def unexplained(missing: np.ndarray, tensor: int, rollback: bool) -> float:
     """How far what is missing is from nothing.
 
-    Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in: nearest to a sum of some
-    ranks' gradients.
+    Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in, but for what is NaN:
+    nearest to a sum of some ranks' gradients.
     """
     failed = [integers(rank, FAILING_STEP)[tensor] for rank in range(hvd.size())]
+    if tensor == BROKEN:
+        failed[-1].flat[SPOILED] = 0
     choices = itertools.product((0, 1), repeat=0 if rollback else len(failed))
     sums = [
         sum((gradient for kept, gradient in zip(choice, failed) if kept), np.zeros(SHAPES[tensor]))
@@ -112,7 +116,7 @@ def fail(run: Any, gradients: list[np.ndarray], fault: str) -> dict[str, Any]:
         with broken_selector():
             return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
     if last_rank():
-        gradients[BROKEN].flat[3] = np.nan
+        gradients[BROKEN].flat[SPOILED] = np.nan
     return outcome_of(lambda: run([tf.constant(gradient) for gradient in gradients]))
 
 
