@@ -21,18 +21,25 @@ cases = Cases()
 
 def broken_selector(step: Callable[[], None], gradients: Gradients) -> dict[str, Any]:
     """On one rank, choosing the second tensor's entries raises."""
-    mended = TopK.find
+    mended = TopK.find, TopK.cut
+
+    def check(numel: int) -> None:
+        if last_rank() and numel == gradients["late"].numel():
+            raise RuntimeError("the selector broke")
 
     def find(self: TopK, accumulated: Any, context: Any) -> Any:
-        if last_rank() and accumulated.size == gradients["late"].numel():
-            raise RuntimeError("the selector broke")
-        return mended(self, accumulated, context)
+        check(accumulated.size)
+        return mended[0](self, accumulated, context)
 
-    TopK.find = find  # type: ignore[method-assign]
+    def cut(self: TopK, taken: Any, aim: Any, context: Any) -> Any:
+        check(taken.numel)
+        return mended[1](self, taken, aim, context)
+
+    TopK.find, TopK.cut = find, cut  # type: ignore[method-assign]
     try:
         return raised_by(step)
     finally:
-        TopK.find = mended  # type: ignore[method-assign]
+        TopK.find, TopK.cut = mended  # type: ignore[method-assign]
 
 
 def not_a_number(step: Callable[[], None], gradients: Gradients) -> dict[str, Any]:
