@@ -64,7 +64,7 @@ class TorchCompressor(DurableCompressor):
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
         self._has_shaken_hands = False
-        self._watch(self.process_set.rank())
+        self._watch(self.process_set.rank() if self.process_set.included() else -1)
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
