@@ -46,3 +46,11 @@ class ProcessSetRanks:
         """Horovod names the root of a broadcast by its rank among all processes."""
         ranks = self.process_set.ranks
         return rank if ranks is None else int(ranks[rank])
+
+
+def rank_in(process_set: Any) -> int:
+    """This rank's number in a process set; -1 outside of it."""
+    try:
+        return int(process_set.rank())
+    except ValueError:  # Horovod's, for ranks that are not in it
+        return -1

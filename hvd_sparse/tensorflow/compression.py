@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..collectives._process_set import rank_in
 from ..collectives.horovod_tensorflow import GRAPH_PHASES, HorovodTensorflowCollective, hvd
 from ..core.buckets import one_per_tensor
 from ..core.compressor import check_process_set
@@ -81,7 +82,7 @@ class TensorflowCompressor(DurableCompressor):
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._variables = variables
         self._index = VariableIndex(variables)
-        self._watch(self.process_set.rank() if self.process_set.included() else -1)
+        self._watch(rank_in(self.process_set))
         self._traffic = Traffic(self.step, self.collective, self._index.tokens(), self.watchdog.ledger)
 
     def stats(self) -> dict[str, Any]:

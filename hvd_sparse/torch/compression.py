@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..collectives._process_set import rank_in
 from ..collectives.horovod_torch import HorovodTorchCollective, hvd
 from ..core.buckets import merge_small
 from ..core.compressor import check_keys, check_process_set
@@ -64,7 +65,7 @@ class TorchCompressor(DurableCompressor):
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
         self._has_shaken_hands = False
-        self._watch(self.process_set.rank() if self.process_set.included() else -1)
+        self._watch(rank_in(self.process_set))
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
