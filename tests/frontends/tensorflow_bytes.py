@@ -48,10 +48,10 @@ def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
     traffic = compressor._traffic
     send = traffic.send
 
-    def recording(gradient: np.ndarray, token: Any) -> Any:
-        wire, number, outgoing = send(gradient, token)
+    def recording(gradient: np.ndarray, token: Any, scale: Any) -> Any:
+        wire, number, outgoing, splits = send(gradient, token, scale)
         sent.setdefault(traffic._under_way[int(number)][0].position, []).append(outgoing.tobytes())
-        return wire, number, outgoing
+        return wire, number, outgoing, splits
 
     traffic.send = recording
     return sent
