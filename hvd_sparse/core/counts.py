@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable
+from functools import lru_cache
 
 from ..errors import InvalidOption
 
@@ -58,6 +59,7 @@ def check_cap(cap: float, owner: str) -> None:
         )
 
 
+@lru_cache(maxsize=4096)  # asked for several times a tensor and step
 def count_from_density(numel: int, density: float) -> int:
     """k = max(1, min(numel, floor(numel * density + 1e-9))); 0 for an empty tensor.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -64,8 +64,7 @@ class Tail:
     mean_log: float
 
 
-@dataclass(frozen=True)
-class Aim:
+class Aim(NamedTuple):
     """What the pass that adds the gradient may take along, so that no further pass is needed.
 
     Attributes
@@ -78,8 +77,7 @@ class Aim:
     capacity: int
 
 
-@dataclass(frozen=True)
-class Taking:
+class Taking(NamedTuple):
     """What the fused pass brings back.
 
     Attributes

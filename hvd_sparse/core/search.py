@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, Callable
 
@@ -31,6 +32,7 @@ class Band:
         return self.least <= count <= self.most
 
 
+@lru_cache(maxsize=4096)  # asked for at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
     """tolerance * count, in whole entries that include the count itself."""
     low, high = tolerance

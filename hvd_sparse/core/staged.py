@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..types import Selection
+from .aligned import aligned_zeros
 
 
 class StagedArray:
@@ -19,8 +20,8 @@ class StagedArray:
     """
 
     def __init__(self, numel: int, dtype: Any, *, rollback: bool) -> None:
-        self.old = np.zeros(numel, dtype)
-        self.new = np.zeros(numel, dtype) if rollback else self.old
+        self.old = aligned_zeros(numel, dtype)
+        self.new = aligned_zeros(numel, dtype) if rollback else self.old
 
     @property
     def can_roll_back(self) -> bool:

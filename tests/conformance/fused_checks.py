@@ -22,6 +22,8 @@ from conformance.kernel_checks import (
 )
 from conformance.statistics_checks import ON_FINITE_DATA
 
+from hvd_sparse.core import reference
+from hvd_sparse.core.aligned import aligned_zeros
 from hvd_sparse.core.kernels import Aim
 from hvd_sparse.types import Selection
 
@@ -126,6 +128,26 @@ def check_restore(kernels: Any, x: np.ndarray) -> None:
         assert now.tobytes() == expected.tobytes(), f"entry {i}"
 
 
+def check_large(kernels: Any, dtype: str) -> None:
+    """Vectors that no cache keeps, into another array and in place, at any address: as the reference has it."""
+    rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
+    x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
+    x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
+    for threshold, capacity in ((9.0, size // 50), (4.0, size), (4.0, 100)):
+        aim, oracle = Aim(threshold, capacity), residual.copy()
+        expected = reference.accumulate_and_take(x, oracle, oracle, aim)
+        for shift in (0, 1):
+            in_place = np.concatenate([np.zeros(shift, dtype), residual])[shift:]
+            for kept, out in ((residual, aligned_zeros(size + shift, dtype)[shift:]), (in_place, in_place)):
+                taking = kernels.accumulate_and_take(x, kept, out, aim)
+                assert out.tobytes() == oracle.tobytes()
+                assert taking.nonfinite == expected.nonfinite > 0
+                assert (taking.taken is None) == (expected.taken is None)
+                if taking.taken is not None:
+                    assert taking.taken.indices.tobytes() == expected.taken.indices.tobytes()
+                    assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
+
+
 FUSED = (check_accumulate, check_accumulate_and_take, check_count_and_take, check_trim, check_restore)
 
 
@@ -135,6 +157,7 @@ def check_kernels(kernels: Any) -> None:
     check_sum_is_wide(kernels)
     for dtype in ("float32", "float64"):
         check_infinity_is_reported(kernels, dtype)
+        check_large(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
                 check(kernels, x)

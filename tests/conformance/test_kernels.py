@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 from conformance import kernel_checks
-from conformance.fused_checks import FUSED
+from conformance.fused_checks import FUSED, check_large
 from conformance.kernel_checks import PER_VECTOR, vectors
 from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
@@ -35,6 +35,11 @@ def test_36_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, ch
     for x in vectors(dtype):
         if np.isfinite(x).all():
             check(kernels, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_36_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
+    check_large(kernels, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

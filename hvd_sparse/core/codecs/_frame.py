@@ -66,12 +66,13 @@ def write_frame(
     offset = HEADER_BYTES
     for part in parts:
         if part.nbytes:
-            buffer[offset : offset + part.nbytes] = np.ascontiguousarray(part).view(np.uint8)
-            offset += part.nbytes
+            end = offset + part.nbytes
+            buffer[offset:end].view(part.dtype)[:] = part
+            offset = end
     value_number = VALUE_NUMBERS[value_type]
     header = _FIELDS.pack(MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes)
-    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
-    buffer[:HEADER_BYTES] = np.frombuffer(header + _CHECK.pack(checksum), np.uint8)
+    checksum = crc32(buffer[HEADER_BYTES:], crc32(header))
+    buffer.data[:HEADER_BYTES] = header + _CHECK.pack(checksum)
     return buffer
 
 

@@ -73,7 +73,7 @@ class ErrorFeedbackState:
 
     def __init__(self, spec: TensorSpec, rollback: bool) -> None:
         self.residual = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self._sent = Selection.empty(spec.numel, spec.accumulator)
+        self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int = 1, aim: Aim | None = None
@@ -107,7 +107,7 @@ class ErrorFeedbackState:
             self._forget()
 
     def _forget(self) -> None:
-        self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+        self._sent = self._nothing
 
     def add(self, returned: Selection) -> None:
         self.residual.old[returned.indices] += returned.values

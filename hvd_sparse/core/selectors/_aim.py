@@ -8,8 +8,9 @@ caught too many only a longer list.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..kernels import Aim
 
@@ -19,8 +20,12 @@ START = 0.03
 LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin."""
 
-SLACK = 1.25
-"""Candidates over those needed, below which the next step aims lower: it was nearly a miss."""
+SLACK, MOST_SLACK = 1.05, 2.5
+"""Candidates over those needed, below which the next step aims lower: it was nearly a miss.  Few scatter more than many,
+as their square root: ``_slack``."""
+
+SCATTER = 8.0
+"""Standard deviations of a count that the slack is to be good for."""
 
 PLENTY = 4.0
 """Candidates over those needed, above which the margin narrows faster."""
@@ -35,8 +40,7 @@ FEW = 4096
 """Candidates that are a short list whatever k is."""
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """How many of the candidates, the largest, are selected, and what the next step is told."""
 
     count: int
@@ -85,11 +89,15 @@ def steer(margin: Any, found: int | None, needed: int) -> float:
         wanted = 0.5 * margin
     elif found < needed:
         wanted = 2.0 * margin + 0.001
-    elif found < SLACK * needed:
+    elif found < _slack(needed) * needed:
         wanted = 1.2 * margin
     else:
         wanted = (0.98 if found < PLENTY * needed else 0.93) * margin
     return float(min(MOST, max(LEAST, wanted)))
+
+
+def _slack(needed: int) -> float:
+    return min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed)))
 
 
 def _of(margin: Any) -> float:

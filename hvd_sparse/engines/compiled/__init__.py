@@ -16,6 +16,8 @@ from . import lists, sweeps
 ENTRIES_PER_THREAD = 1 << 17
 """Fewer are not worth handing to another thread."""
 
+LINE = 64
+"""Entries, at the most, that begin at a cache line together with the vector's first."""
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -69,7 +71,7 @@ class CompiledKernels:
 
     def _take(self, x: np.ndarray, cut: Any, capacity: int) -> list[tuple[int, Selection]]:
         def take(start: int, stop: int) -> tuple[int, Selection]:
-            indices, values = _room(min(capacity, stop - start) + sweeps.SEGMENT, x)  # untouched, it costs no memory
+            indices, values = _room(min(capacity, stop - start) + sweeps.SPARE, x)  # untouched, it costs no memory
             count = sweeps.take(x, start, stop, cut, indices, values, capacity)
             kept = count if count <= capacity else 0
             return count, Selection(indices[:kept].copy(), values[:kept].copy(), x.size)
@@ -87,7 +89,7 @@ class CompiledKernels:
         cut = _rounded(aim.threshold, out)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            indices, values = _room(min(aim.capacity, stop - start) + sweeps.SEGMENT, out)
+            indices, values = _room(min(aim.capacity, stop - start) + sweeps.SPARE, out)
             totals = np.zeros(2)
             count = sweeps.add_and_take(
                 gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
@@ -149,7 +151,7 @@ class CompiledKernels:
         parts = self._parts(numel)
         if self._pool is None or not parts:
             return [work(0, numel)]
-        bounds = [numel * i // parts for i in range(parts + 1)]
+        bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
         others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 

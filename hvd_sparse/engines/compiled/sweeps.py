@@ -20,8 +20,17 @@ from .signatures import signatures
 from .vectors import DOUBLE, WORD, Vectors, counting
 
 SEGMENT = 2048
-"""Entries between two looks at how full the list is, which has so much room to spare.  Also how many magnitudes are
-added up before the sum goes into a float64."""
+"""Entries between two looks at how full the list is.  Also how many magnitudes are added up before the sum goes into a
+float64."""
+
+SPARE = SEGMENT + 16
+"""Room in a list beyond its capacity: entries of a segment, and the rest of a vector that is written behind them."""
+
+LARGE_BYTES = 1 << 22
+"""Of an array that the caches do not keep until its next use."""
+
+CROWDED = 10
+"""A list with room for more than one entry in so many is expected to fill faster than branches can be guessed."""
 
 
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
@@ -33,15 +42,19 @@ def _add_up(builder: Any, slots: Any, position: int, amount: Any) -> None:
     builder.store(builder.fadd(builder.load(slot), amount), slot)
 
 
-@intrinsic
-def _add_and_take(typing, x, residual, out, start, stop, threshold, indices, values, count, totals):  # type: ignore[no-untyped-def]
-    """out = residual + x in whole vectors of [start, stop), what reaches the threshold taken out; entries in the list."""
+def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
+    """An intrinsic over whole vectors of [start, stop): out = residual + x, what reaches the threshold taken out.
+
+    past_caches : ``out`` is written without reading its lines first, which must begin at multiples of 64 bytes
+    is_crowded : so many reach it that no branch can be guessed: every vector is appended, most of it to be overwritten
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         gradient, kept, to, at, found, sums = (
             _data(context, builder, signature, arguments, i) for i in (0, 1, 2, 6, 7, 9)
         )
         vectors = Vectors(builder, arguments[5].type)
+        store = vectors.store_past_caches if past_caches else vectors.store
         thresholds, zero, infinite = vectors.splat(arguments[5]), vectors.constant(0.0), vectors.constant(float("inf"))
         states = [arguments[8], zero]
         with counting(builder, arguments[3], arguments[4], vectors.lanes, states) as (index, (taken, total), leaving):
@@ -49,19 +62,54 @@ def _add_and_take(typing, x, residual, out, start, stop, threshold, indices, val
             entry = builder.fadd(old, vectors.load(gradient, index))
             magnitude = vectors.magnitude(entry)
             stays = builder.fcmp_ordered("<", magnitude, thresholds)  # NaN does not
-            vectors.store(builder.select(stays, entry, zero), to, index)
-            with vectors.seldom(builder.not_(stays), taken) as changed:
-                finite = builder.fcmp_ordered("<", magnitude, infinite)
+            finite = builder.fcmp_ordered("<", magnitude, infinite)
+
+            def take() -> list[Any]:
                 reaches = builder.and_(builder.not_(stays), finite)
-                vectors.store(builder.select(finite, builder.select(stays, entry, zero), old), to, index)
-                changed.append(vectors.append(entry, reaches, index, at, found, taken))
+                left = builder.select(stays, entry, zero)
+                return [vectors.append(entry, reaches, index, at, found, taken), left]
+
+            states_now = take() if is_crowded else [taken, entry]
+            with vectors.seldom(builder.not_(finite if is_crowded else stays), states_now) as changed:
+                count, left = states_now if is_crowded else take()
+                changed += [count, builder.select(finite, left, old)]
                 _add_up(builder, sums, 1, builder.uitofp(vectors.ones(builder.not_(finite)), DOUBLE))
+            store(changed[1], to, index)
             leaving += [changed[0], builder.fadd(total, magnitude)]
         _add_up(builder, sums, 0, vectors.sum(states[1]))
+        if past_caches:
+            builder.fence("seq_cst")  # such writes may be seen late by other threads
         return states[0]
 
-    words = (types.intp, types.intp)
-    return types.intp(x, residual, out, *words, threshold, indices, values, types.intp, totals), codegen
+    @intrinsic
+    def add_and_take(typing, x, residual, out, start, stop, threshold, indices, values, count, totals):  # type: ignore[no-untyped-def]
+        words = (types.intp, types.intp)
+        return types.intp(x, residual, out, *words, threshold, indices, values, types.intp, totals), codegen
+
+    return add_and_take
+
+
+_add_and_take, _add_and_take_crowded = _make_add_and_take(False, False), _make_add_and_take(False, True)
+_add_and_take_past_caches, _add_and_take_past_caches_crowded = (
+    _make_add_and_take(True, False),
+    _make_add_and_take(True, True),
+)
+
+
+@njit
+def _add_and_take_whole(  # type: ignore[no-untyped-def]
+    past_caches, is_crowded, x, residual, out, start, stop, threshold, indices, values, count, totals
+):
+    """The intrinsic that suits."""
+    if past_caches and is_crowded:
+        return _add_and_take_past_caches_crowded(
+            x, residual, out, start, stop, threshold, indices, values, count, totals
+        )
+    if past_caches:
+        return _add_and_take_past_caches(x, residual, out, start, stop, threshold, indices, values, count, totals)
+    if is_crowded:
+        return _add_and_take_crowded(x, residual, out, start, stop, threshold, indices, values, count, totals)
+    return _add_and_take(x, residual, out, start, stop, threshold, indices, values, count, totals)
 
 
 @intrinsic
@@ -76,7 +124,7 @@ def _take(typing, x, start, stop, threshold, indices, values, count):  # type: i
         with counting(builder, arguments[1], arguments[2], vectors.lanes, states) as (index, (taken,), leaving):
             entry = vectors.load(entries, index)
             reaches = builder.fcmp_ordered(">=", vectors.magnitude(entry), thresholds)
-            with vectors.seldom(reaches, taken) as changed:
+            with vectors.seldom(reaches, [taken]) as changed:
                 changed.append(vectors.append(entry, reaches, index, at, found, taken))
             leaving += changed
         return states[0]
@@ -160,6 +208,14 @@ def _whole(x, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit
+def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
+    """Whether ``out`` is another array than ``residual``, too large for caches, and its vectors are whole lines."""
+    place = out.ctypes.data
+    is_line = (place + start * out.itemsize) % 64 == 0
+    return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
+
+
+@njit
 def _look_at(entry, totals):  # type: ignore[no-untyped-def]
     magnitude = abs(entry)
     totals[0] += magnitude
@@ -192,16 +248,31 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 def add_and_take(gradient, residual, out, start, stop, threshold, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
     """out = residual + gradient in [start, stop); how many entries are taken, or -1: more than the capacity, so none is.
 
-    indices, values : room for ``capacity + SEGMENT`` entries
+    indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
     """
     limit, count, is_full = threshold, 0, False
+    past_caches = _goes_past_caches(residual, out, start)
+    is_crowded = capacity * CROWDED > stop - start
     whole = _whole(gradient, start, stop)
     first = start
     while first < stop:
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
-            count = _add_and_take(gradient, residual, out, first, last, limit, indices, values, count, totals)
+            count = _add_and_take_whole(
+                past_caches,
+                is_crowded,
+                gradient,
+                residual,
+                out,
+                first,
+                last,
+                limit,
+                indices,
+                values,
+                count,
+                totals,
+            )
         for i in range(max(first, whole), last):
             entry = residual[i] + gradient[i]
             magnitude = abs(entry)
@@ -235,7 +306,7 @@ def count_at_least(x, start, stop, threshold):  # type: ignore[no-untyped-def]
 @njit(signatures("xppvJOp"), nogil=True, cache=True)
 def take(x, start, stop, threshold, indices, values, capacity):  # type: ignore[no-untyped-def]
     """The entries of [start, stop) that reach the threshold; how many, also if more than the capacity, beyond which they
-    are only counted.  ``indices``, ``values``: room for ``capacity + SEGMENT``."""
+    are only counted.  ``indices``, ``values``: room for ``capacity + SPARE``."""
     whole = _whole(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):

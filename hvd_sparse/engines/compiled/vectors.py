@@ -65,6 +65,12 @@ class Vectors:
     def store(self, vector: Any, pointer: Any, index: Any) -> None:
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
+    def store_past_caches(self, vector: Any, pointer: Any, index: Any) -> None:
+        """The same, for a place that is a multiple of 64 bytes, and whose line is neither read before nor kept after."""
+        store = self.builder.store(vector, self.at(pointer, index, self.floats))
+        store.align = VECTOR_BYTES
+        store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+
     def no_doubles(self) -> list[ir.Constant]:
         """Two zero sums, for the halves that ``doubles`` gives."""
         return [ir.Constant(self.half, [0.0] * (self.lanes // 2))] * 2
@@ -101,27 +107,29 @@ class Vectors:
         return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
     @contextmanager
-    def seldom(self, mask: Any, count: Any) -> Iterator[list[Any]]:
-        """What is done only if a lane of the mask is set: it puts the new count into the list, and finds it there."""
+    def seldom(self, mask: Any, states: list[Any]) -> Iterator[list[Any]]:
+        """What is done only if a lane of the mask is set: it puts the new states into the list, and finds them there."""
         before = self.builder.block
         changed: list[Any] = []
         with self.builder.if_then(self.is_any(mask), likely=False):
             yield changed
             inside = self.builder.block
-        merged = self.builder.phi(WORD)
-        merged.add_incoming(count, before)
-        merged.add_incoming(changed[0], inside)
-        changed[0] = merged
+        for i, state in enumerate(states):
+            merged = self.builder.phi(state.type)
+            merged.add_incoming(state, before)
+            merged.add_incoming(changed[i], inside)
+            changed[i] = merged
 
     def append(self, entry: Any, mask: Any, index: Any, indices: Any, values: Any, count: Any) -> Any:
-        """The masked entries and their indices go to the end of a list; its new length."""
-        self._compress_store(entry, mask, values, count)
-        self._compress_store(self.positions(index), mask, indices, count)
+        """The masked entries and their indices go to the end of a list, behind which a vector has room; its new length."""
+        for vector, pointer in ((entry, values), (self.positions(index), indices)):
+            to_the_front = self.call(f"llvm.experimental.vector.compress.{self._suffix_of(vector)}", vector.type, vector, mask, vector)
+            place = self.builder.bitcast(self.at(pointer, count), vector.type.as_pointer())
+            self.builder.store(to_the_front, place).align = 4 if vector.type == self.indices else self.bytes
         return self.builder.add(count, self.ones(mask))
 
-    def _compress_store(self, vector: Any, mask: Any, pointer: Any, index: Any) -> None:
-        suffix = f"v{self.lanes}i32" if vector.type == self.indices else self.suffix
-        self.call(f"llvm.masked.compressstore.{suffix}", ir.VoidType(), vector, self.at(pointer, index), mask)
+    def _suffix_of(self, vector: Any) -> str:
+        return f"v{self.lanes}i32" if vector.type == self.indices else self.suffix
 
 
 @contextmanager
