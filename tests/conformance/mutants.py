@@ -81,7 +81,7 @@ MUTANTS = (
     *_made("memory", check_memory, BROKEN_MEMORIES),
     *_made("codec", check_codec, BROKEN_CODECS),
     Mutant("codec", "checksum not looked at", check_codec, IndexValue(), (_frame, "crc32", lambda *_: 0)),
-    Mutant("codec", "NaN let in", check_reader, Block16("float16"), (_values, "need", anything_goes)),
+    Mutant("codec", "NaN let in", check_reader, Block16("float32"), (_values, "need", anything_goes)),
     Mutant("codec", "padding let in", check_reader, Bitmap(), (_gaps, "need", anything_goes)),
     Mutant("codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)),
     Mutant("codec", "any order let in", check_reader, IndexValue(), (index_value, "need_ascending", anything_goes)),
