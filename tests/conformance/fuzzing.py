@@ -64,8 +64,11 @@ def check_messages(world_size: int, data: bytes) -> bool:
     again = b""
     for message, decoded in zip(messages, selections):
         head = message.rank, message.step, message.configuration
-        frames = dict(zip(message.members, map(INDEX_VALUE.encode, decoded)))
-        written = write_message(*head, frames) if message.error is None else write_error(*head, message.error)
+        frames = dict(zip(message.framed, map(INDEX_VALUE.encode, decoded)))
+        if message.error is None:
+            written = write_message(*head, frames, message.members)
+        else:
+            written = write_error(*head, message.error)
         again += written.tobytes()
     assert again == data, f"{data.hex()} is read and would not be written"
     return True
@@ -104,7 +107,7 @@ def repaired_messages(data: bytes, world_size: int) -> bytes:
 def seeds(name: str) -> list[bytes]:
     """Payloads of a target to start from, short enough to be changed everywhere."""
     if name.startswith("messages"):
-        entries = write_message(0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}).tobytes()
+        entries = write_message(0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}, (2, 4)).tobytes()
         first = [entries, write_error(0, 3, 5, "größe").tobytes(), write_message(0, 0, 0, {}).tobytes()]
         return [data + write_message(1, 7, 99, {}).tobytes() for data in first] if name.endswith("2") else first
     codec = dict(zip(map(str, cases.CODECS), cases.CODECS))[name].create(CODECS)
