@@ -11,9 +11,10 @@ from typing import Any
 from ..errors import InvalidOption
 from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, configuration
 from ..types import TensorSpec
+from .bounds import capacity
 from .checksum import crc32
 from .composition import check_composition, check_exchange
-from .counts import check_choice, check_whole, is_number
+from .counts import check_choice, check_whole, count_from_density, is_number
 from .economy import is_dense_cheaper
 from .placement import Placement, in_nodes_of
 from .schedules.constant import Constant
@@ -33,6 +34,8 @@ class Configuration:
     min_numel : tensors with fewer entries go dense
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
     rollback : keep the old state until a step is known good, at the price of a second buffer
+    max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank; where the density asks for
+        more its steps run dense (if ``allow_dense``), and what a method finds beyond it stays in the residual; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
     on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step
         leaves no trace; "raise": it is an error on all ranks
@@ -52,6 +55,7 @@ class Configuration:
     min_numel: int = 1024
     compress_1d: bool = False
     rollback: bool = True
+    max_gathered_bytes: int | None = None
     allow_dense: bool = True
     on_nonfinite: str = "propagate"
     check_replicas_every: int = 0
@@ -88,6 +92,8 @@ class Configuration:
         if self.engine is not None:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
+        if self.max_gathered_bytes is not None:
+            check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_composition(self.selector, self.memory, self.codec, self.schedule)
@@ -133,8 +139,19 @@ class Configuration:
         density = self.density(step)
         if density is None or not self.allow_dense:
             return False
+        most = self.most_entries(spec, world_size, step)
+        if most is not None and count_from_density(spec.numel, density) > most:
+            return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
         return is_dense_cheaper(exchange or self.exchange, density, self.codec.entry_bytes(spec.numel, density), where)
+
+    def most_entries(self, spec: TensorSpec, world_size: int, step: int) -> int | None:
+        """How many entries a rank may send of a tensor; None where nothing bounds them."""
+        if self.max_gathered_bytes is None:
+            return None
+        density = self.density(step)
+        codec = self.codec if density is None else self.codec.at_density(density)
+        return capacity(codec, spec.numel, spec.accumulator.itemsize, world_size, self.max_gathered_bytes)
 
     def density(self, step: int) -> float | None:
         """The density asked for at a tensor's step; None where the method decides by itself."""

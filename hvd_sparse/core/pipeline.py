@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import CorruptPayload, NonFiniteGradient
 from ..types import Selection, TensorSpec
+from .bounds import bounded
 from .codecs._base import Codec
 from .configuration import Configuration
 from .kernels import Aim, Kernels, Moments
@@ -50,6 +51,7 @@ class Pipeline:
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
         """
+        configuration = self.configuration
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
         selector = None if dense else self.selector(state)
@@ -63,7 +65,13 @@ class Pipeline:
             vector = accumulated.vector
             return Outgoing(None, None, 0, self._norm(vector), None, vector)
         try:
-            return self._send_selection(state, selector, aim, accumulated, gradient, rank)
+            most = (
+                None if selector.has_shared_indices else configuration.most_entries(state.spec, world_size, state.steps)
+            )
+            found = self._find(state, selector, aim, accumulated, gradient, rank)
+            return self._send_found(
+                state, selector, bounded(found, most, accumulated.vector, self.kernels), accumulated
+            )
         except Exception:
             self._put_back(accumulated)
             raise
@@ -95,17 +103,8 @@ class Pipeline:
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
-    def _send_selection(
-        self,
-        state: TensorState,
-        selector: Selector,
-        aim: Aim | None,
-        accumulated: Accumulated,
-        gradient: np.ndarray,
-        rank: int,
-    ) -> Outgoing:
+    def _send_found(self, state: TensorState, selector: Selector, found: Found, accumulated: Accumulated) -> Outgoing:
         codec = self.codec(state.steps)
-        found = self._find(state, selector, aim, accumulated, gradient, rank)
         state.note(found.threshold, found.memo)
         if self.exchange.settles_later:
             vector = accumulated.vector
