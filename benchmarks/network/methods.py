@@ -39,12 +39,22 @@ class ThroughOptimizer:
     def finish(self) -> None:
         self.optimizer.synchronize()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the steps that follow are like each other: a trial of several ways is over."""
+        return getattr(self.compression.inner, "verdict", self) is not None
+
     def report(self) -> dict[str, Any]:
         inner = self.compression.inner
         if not hasattr(inner, "stats"):
             return {}
         stats = inner.stats()
-        return {"config": inner.config(), **{key: stats[key] for key in ("density_achieved", "dense_steps", "passes")}}
+        verdict = {"verdict": str(inner.verdict)} if hasattr(inner, "verdict") else {}
+        return {
+            "config": inner.config(),
+            **verdict,
+            **{key: stats[key] for key in ("density_achieved", "dense_steps", "passes")},
+        }
 
 
 class _Timed:
@@ -67,6 +77,7 @@ class Gathered:
     """
 
     index_dtype = torch.int64
+    is_settled = True
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         self._parameters = [parameter for _, parameter in named]

@@ -66,6 +66,8 @@ class Step:
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
         self.staging = Staging(configuration, self.specs)
         self.placement: Placement | None = None
+        self.sends_everything = False
+        """Steps run dense, residual included, whatever the configuration says; the same on all ranks."""
 
     @property
     def exchange(self) -> Exchange:
@@ -111,7 +113,9 @@ class Step:
         """
         spec = self.specs[position]
         ticket, state = self._enter(position)
-        dense = self.configuration.goes_dense(spec, state.steps, world_size, self.exchange, self.placement)
+        dense = self.sends_everything or self.configuration.goes_dense(
+            spec, state.steps, world_size, self.exchange, self.placement
+        )
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
         ticket.scale = scale
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ from ..core.configuration import Configuration
 from ..core.driver import NOTHING, Driver
 from ..core.methods import Methods
 from ..core.runs import Ticket
+from ..core.selectors.ldte_bs import LdteBs
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedReduction
 from ..runtime.checkpoint import with_arrays
 from ..runtime.durable import DurableCompressor
+from ..runtime.trial import WAYS, Trial
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
@@ -74,10 +76,7 @@ class TorchCompressor(DurableCompressor):
                 "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no sum to restore; "
                 "use op=hvd.Average or hvd.Sum"
             )
-        if not self._has_shaken_hands:
-            self._shake_hands()
-        elif self.is_in_another_world:  # where workers only left, Horovod's elastic states are not synchronized
-            self.rejoin()
+        self._greet()
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
@@ -120,6 +119,13 @@ class TorchCompressor(DurableCompressor):
     def close(self) -> None:
         super().close()
         self._index.close()
+
+    def _greet(self) -> None:
+        """Know the other ranks."""
+        if not self._has_shaken_hands:
+            self._shake_hands()
+        elif self.is_in_another_world:  # where workers only left, Horovod's elastic states are not synchronized
+            self.rejoin()
 
     def _shake_hands(self) -> None:
         check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
@@ -176,6 +182,34 @@ class Compression(Methods):
     @classmethod
     def _create(cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any) -> TorchCompressor:
         return TorchCompressor(params, configuration, process_set, grad_scaler)
+
+    @classmethod
+    def auto(
+        cls,
+        params: Any,
+        *,
+        density: float = 0.001,
+        ways: Sequence[str] = WAYS,
+        trial_steps: int = 5,
+        review_every: int = 500,
+        process_set: Any = None,
+        grad_scaler: Any = None,
+        **options: Any,
+    ) -> TorchCompressor:
+        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first steps; else these.
+
+        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out what must not be
+        trial_steps : measured, of each way, after two to warm up
+        review_every : steps after which the choice is looked at again; 0 for never
+        options : the common ones; the codec is "block16" unless told otherwise
+
+        What was found, and why, is logged by rank 0, and is ``compressor.verdict``.
+        """
+        from .auto import AutoCompressor
+
+        options = {"codec": "block16", **options}
+        configuration = Configuration.create(selector=LdteBs(density), **options)
+        return AutoCompressor(params, configuration, process_set, grad_scaler, Trial(ways, trial_steps, review_every))
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

@@ -7,6 +7,7 @@ import _torch_programs
 import pytest
 from _outcomes import ULP, measured
 from _pairwise import all_pairs, pairs_of
+from _torch_auto import SCRIPT
 from _torch_density_one import SETTINGS
 from _torch_training import FACTORS, STEPS
 from harness import CONTROLLERS, Outcome, launch
@@ -115,3 +116,20 @@ def test_replicas_stay_identical_over_long_training(outcome: Outcome) -> None:
 def test_no_gradient_is_taken_for_another(outcome: Outcome) -> None:
     for result in measured(outcome, "gradients_of_equal_shapes"):
         assert result["swapped"] == []
+
+
+def test_ways_change_and_nothing_is_lost(outcome: Outcome) -> None:
+    for result in measured(outcome, "ways_change"):
+        assert not any(result["lost"]), result["lost"]
+        assert result["replicas"] == [1]
+        assert [bool(entries) for entries in result["waiting"]] == [way == "sparse" for way in SCRIPT]
+        assert result["sparse_steps"] == 3 * SCRIPT.count("sparse")
+        assert result["dense_steps"] == 3 * 3, "one step after each change sends the residual; others are Horovod's own"
+
+
+def test_a_trial_ends_and_all_ranks_take_the_same_way(outcome: Outcome) -> None:
+    for result in measured(outcome, "a_trial_ends_alike_on_all_ranks"):
+        assert result["alike"]
+        assert result["ways"] == ["dense", "fp16", "sparse"]
+        assert result["verdicts"] >= 2
+        assert result["asked"][0] and len(result["asked"]) >= 4

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
+import _torch_auto
 import _torch_laws
 import _torch_programs
 import horovod.torch as hvd
@@ -17,7 +18,7 @@ from _torch_density_one import SETTINGS, compare_with_dense
 
 def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
     settings = {name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS}
-    return {**settings, **_torch_programs.cases, **_torch_laws.cases}
+    return {**settings, **_torch_programs.cases, **_torch_laws.cases, **_torch_auto.cases}
 
 
 def main() -> None:

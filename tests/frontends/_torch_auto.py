@@ -1,0 +1,81 @@
+"""``Compression.auto``: nothing is lost however the ways change, and all ranks take the same one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+from _common import SPARSE_ONLY, Cases
+from _torch_cases import digest_of
+from _torch_laws import Ledger
+
+from hvd_sparse.torch import Compression
+
+SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
+SCRIPT = ["sparse"] * 3 + ["dense"] * 3 + ["fp16"] * 2 + ["sparse"] * 3 + ["fp16"] * 2 + ["sparse", "dense", "sparse"]
+cases = Cases()
+
+
+class Scripted:
+    """Says what it was told to say, in the place of a trial."""
+
+    verdict = None
+
+    def __init__(self) -> None:
+        self.left = list(SCRIPT)
+
+    def next(self, last_s: Any, agree: Any) -> str:
+        return self.left.pop(0)
+
+
+def ledger_of(name: str, **options: Any) -> Ledger:
+    return Ledger(SHAPES, lambda named: Compression.auto(named, density=0.05, name=name, **SPARSE_ONLY, **options))
+
+
+@cases
+def ways_change(name: str) -> dict[str, Any]:
+    ledger = ledger_of(name, codec="index_value")
+    ledger.compressor._trial = Scripted()
+    lost, replicas, waiting = [], set(), []
+    for step in range(len(SCRIPT)):
+        ledger.take_step(ledger.gradients(step))
+        lost.append(ledger.lost_entries())
+        gradients = digest_of([parameter.grad for parameter in ledger.parameters.values()])
+        replicas.add(len(set(hvd.allgather_object(gradients, name=f"{name}.replicas"))))
+        tensors = ledger.compressor.state_dict()["tensors"].values()
+        waiting.append(sum(int(tensor["arrays"]["residual"].count_nonzero()) for tensor in tensors))
+    stats = ledger.compressor.stats()
+    ledger.compressor.close()
+    return {
+        "lost": lost,
+        "replicas": sorted(replicas),
+        "waiting": waiting,
+        "sparse_steps": stats["sparse_steps"],
+        "dense_steps": stats["dense_steps"],
+    }
+
+
+@cases
+def a_trial_ends_alike_on_all_ranks(name: str) -> dict[str, Any]:
+    ledger = ledger_of(name, trial_steps=2, review_every=8)
+    agree, asked = ledger.compressor._agree, []
+
+    def listening(mine: np.ndarray) -> np.ndarray:
+        asked.append(ledger.compressor.verdict is None)
+        return agree(mine)
+
+    ledger.compressor._agree = listening
+    verdicts, ways = [], set()
+    for step in range(40):
+        ledger.take_step(ledger.gradients(step))
+        verdicts.append(str(ledger.compressor.verdict))
+        ways |= set(getattr(ledger.compressor.verdict, "seconds", ()))
+    told = hvd.allgather_object(verdicts, name=f"{name}.verdicts")
+    ledger.compressor.close()
+    return {
+        "alike": all(one == told[0] for one in told),
+        "verdicts": len(set(verdicts)),
+        "ways": sorted(ways),
+        "asked": asked,
+    }
