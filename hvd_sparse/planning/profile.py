@@ -107,7 +107,9 @@ class Profile:
 
     def to_json(self) -> str:
         """Text that ``from_json`` turns back into an equal profile."""
-        return json.dumps({"other_s": self.other_s, "layers": [asdict(layer) for layer in self.layers]}, indent=1) + "\n"
+        return (
+            json.dumps({"other_s": self.other_s, "layers": [asdict(layer) for layer in self.layers]}, indent=1) + "\n"
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Profile:
@@ -157,5 +159,7 @@ def _numel(described: Mapping[str, Any]) -> int:
     else:
         numel = None
     if isinstance(numel, bool) or not isinstance(numel, int) or numel < 1:
-        raise InvalidOption(f"layer {name!r} has no size: give numel, a whole number of 1 or more, or shape, a list of them")
+        raise InvalidOption(
+            f"layer {name!r} has no size: give numel, a whole number of 1 or more, or shape, a list of them"
+        )
     return numel

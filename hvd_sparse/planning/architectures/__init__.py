@@ -43,7 +43,8 @@ def replayed(name: str, backward_s: float | None = None) -> Profile:
     listed = parameters(name)
     per_flop_s = 2 * SAMPLES / FLOPS
     layers = [
-        Layer(p.name, p.numel, p.flops * per_flop_s, len(p.shape) > 1 and p.numel >= MIN_NUMEL) for p in reversed(listed)
+        Layer(p.name, p.numel, p.flops * per_flop_s, len(p.shape) > 1 and p.numel >= MIN_NUMEL)
+        for p in reversed(listed)
     ]
     profile = Profile(tuple(layers), sum(p.flops for p in listed) * per_flop_s / 2)
     return profile if backward_s is None else profile.scaled(backward_s)

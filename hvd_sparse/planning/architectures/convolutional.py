@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ._parameters import Maps, Parameter
 
 CLASSES = 1000
@@ -82,10 +84,9 @@ def inception_v4() -> list[Parameter]:
     return maps.parameters
 
 
-def _unit(maps: Maps, name: str, channels: int, kernel: int | tuple[int, int], **options: int) -> None:
+def _unit(maps: Maps, name: str, channels: int, kernel: int | tuple[int, int], **options: Any) -> None:
     """Convolution and normalisation."""
-    padded = bool(options.pop("padded", True))
-    maps.convolve(f"{name}.conv", channels, kernel, padded=padded, **options)
+    maps.convolve(f"{name}.conv", channels, kernel, **options)
     maps.normalise(f"{name}.bn")
 
 
