@@ -28,7 +28,8 @@ class Wire(Protocol):
 class Network:
     """Links of one speed between nodes, and of another inside them.
 
-        start = call_s + hops * latency;  a ring passes every rank, a tree as many as the logarithm; an allreduce goes twice
+        start = call_s + hops * latency;  a ring passes every rank, a tree as many as the logarithm; an allreduce goes
+                twice, and the messages of an alltoall are all under way at once: one hop
         seconds a byte = 8 / bandwidth
 
     Parameters
@@ -69,12 +70,13 @@ class Network:
         if placement.world_size <= self.ranks_per_node:
             between = (self.local_latency_s, self.local_bandwidth_bit_s)
         start_s = self._hops(nodes) * between[0] + self._inner_hops(nodes, per_node) * self.local_latency_s
+        if kind == "alltoall":
+            start_s = between[0]
         return Line(self.call_s + (2 if kind == "allreduce" else 1) * start_s, 8 / between[1])
 
     def local_line(self, placement: Placement) -> Line:
         """Of an alltoall inside every node."""
-        start_s = (_per_node(placement) - 1) * self.local_latency_s
-        return Line(self.call_s + start_s, 8 / self.local_bandwidth_bit_s)
+        return Line(self.call_s + self.local_latency_s, 8 / self.local_bandwidth_bit_s)
 
     def _hops(self, ranks: int) -> int:
         return ranks - 1 if self.hops == "ring" else math.ceil(math.log2(ranks))

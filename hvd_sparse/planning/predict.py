@@ -76,7 +76,7 @@ def dense_step(
 
 def exchange_of(configuration: Configuration, profile: Profile, setting: Setting) -> Exchange:
     """The exchange that runs: the one that ``auto`` chooses, where it is asked."""
-    numel = profile.compressed().numel
+    numel = profile.compressed.numel
     chosen: Exchange = configuration.exchange.resolve(configuration, setting.placement, numel, len(profile.layers))
     return chosen
 
@@ -108,7 +108,7 @@ def sparse_instance(
     the driver runs them.  Exchanges declare what all of them bring together; each is taken to bring the same, but for those
     that sum first, whose first collective stays inside the nodes.
     """
-    compressed = profile.compressed()
+    compressed = profile.compressed
     exchange, placement = exchange_of(configuration, profile, setting), setting.placement
     wanted = densities if densities is not None else [density_of(configuration)] * len(compressed.layers)
     if len(wanted) != len(compressed.layers):
@@ -152,7 +152,7 @@ def sparse_step(
         dense = dense_step(profile, setting)
         return Prediction(**{**vars(dense), "goes_dense": True})
     instance = sparse_instance(profile, configuration, setting, densities=densities, per_tensor=per_tensor)
-    numel = profile.compressed().numel
+    numel = profile.compressed.numel
     small = (profile.numel - numel) * dense_inbound(setting.placement)
     carriers_s = float(setting.wire.line("allreduce", setting.placement)(small))
     exchange = exchange_of(configuration, profile, setting)
@@ -182,7 +182,7 @@ def goes_dense(profile: Profile, configuration: Configuration, setting: Setting)
     """Whether a compressor would go dense by itself, judged by a tensor of typical size."""
     if not configuration.allow_dense:
         return False
-    compressed = profile.compressed()
+    compressed = profile.compressed
     density = density_of(configuration)
     entry_bytes = configuration.codec.entry_bytes(compressed.numel // len(compressed.layers), density)
     exchange = exchange_of(configuration, profile, setting)
@@ -195,7 +195,7 @@ def received_entries(instance: Instance, configuration: Configuration, exchange:
     sent = float(np.sum(instance.sent))
     density = max(sent / max(float(np.sum(instance.numel)), 1.0), 1e-9)
     typical = int(np.sum(instance.numel)) // instance.size
-    return nbytes / configuration.codec.entry_bytes(max(1, typical), min(1.0, density)) + sent
+    return float(nbytes / configuration.codec.entry_bytes(max(1, typical), min(1.0, density)) + sent)
 
 
 def _with_headers(line: Line, headers: float) -> Line:

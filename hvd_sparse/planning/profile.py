@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -88,6 +89,7 @@ class Profile:
         layers = tuple(replace(layer, backward_s=layer.backward_s * factor) for layer in self.layers)
         return Profile(layers, self.other_s * factor)
 
+    @cached_property
     def compressed(self) -> Profile:
         """The layers that are compressed alone; what the others take falls to the next, at the end to the last.
 

@@ -14,7 +14,8 @@ NETWORKS: dict[str, dict[int, tuple[float, float]]] = {
     "mg-wfbp-56gb": {8: (9.75e-5, 3.06e-10), 16: (2.36e-4, 4.06e-10)},
 }
 """Start in seconds and seconds a byte, by number of ranks, of whole collectives: the tables in the code of OMGS-SGD
-(allgathers over 1 Gbit/s, shi2020mgs) and of MG-WFBP (allreduces over 10 Gbit/s Ethernet and 56 Gbit/s InfiniBand)."""
+(allgathers over 1 Gbit/s; shi2020mgs) and of MG-WFBP (allreduces over 10 Gbit/s Ethernet and 56 Gbit/s InfiniBand;
+shi2019mgwfbp)."""
 
 P102_100 = Work(sort_s=2.18896957e-10)
 """Top-k on an NVIDIA P102-100, from the code of OMGS-SGD: s x log2 x."""
@@ -50,7 +51,10 @@ def network(name: str, world_size: int) -> Line:
 
 
 def with_codec(work: Work, codec: Any) -> Work:
-    """The same work with the coding cost of another codec, of one that was never measured that of ``golomb``."""
-    sent_s, received_s = CODING_S.get(codec.id, CODING_S["golomb"])
-    described = work.to_dict()
-    return Work(**{**described, "sent_s": sent_s, "received_s": received_s})
+    """Work that was measured with ``index_value``, with another codec: as many times as dear as it was here.
+
+    A codec that was never measured counts as ``golomb``.
+    """
+    usual, other = CODING_S["index_value"], CODING_S.get(codec.id, CODING_S["golomb"])
+    sent_s, received_s = (work_s * b / a for work_s, a, b in zip((work.sent_s, work.received_s), usual, other))
+    return Work(**{**work.to_dict(), "sent_s": sent_s, "received_s": received_s})
