@@ -66,10 +66,16 @@ def run(options: argparse.Namespace) -> int:
     (options.output / "simulation.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if options.json:
         return 0
-    for name in networks:
-        _settings.load("rich.console").Console(width=150).print(table(points, name))
-    draw(points, f"{options.model}, density {options.density:g}", options.output / "simulation.png")
-    print(f"simulation.json and simulation.png are in {options.output}")
+    console, table = _settings.load("rich.console").Console(width=150), _settings.load("rich.table").Table
+    for name, (heads, rows) in tables(points).items():
+        shown = table(*heads, title=f"{name}: ms a step (scaling efficiency)")
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+    title = f"{Path(options.model).stem}, density {options.density:g}"
+    draw(points, title, options.output / "simulation.png")
+    (options.output / "simulation.md").write_text(page(points, title), encoding="utf-8")
+    print(f"simulation.json, simulation.md and simulation.png are in {options.output}")
     return 0
 
 
@@ -83,17 +89,18 @@ def networks_of(options: argparse.Namespace) -> dict[str, Network]:
     return found
 
 
-def table(points: list[Point], network: str) -> Any:
-    """One row a number of ranks: milliseconds a step, and efficiency."""
-    here = [point for point in points if point.network == network]
-    methods = list(dict.fromkeys(point.method for point in here))
-    made = _settings.load("rich.table").Table(title=f"{network}: ms a step (scaling efficiency)")
-    for heading in ("ranks", *methods):
-        made.add_column(heading, justify="right")
-    for ranks in dict.fromkeys(point.ranks for point in here):
-        by_method = {point.method: point for point in here if point.ranks == ranks}
-        made.add_row(str(ranks), *(_cell(by_method.get(method)) for method in methods))
-    return made
+def tables(points: list[Point]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """By network: headings, and one row a number of ranks with milliseconds a step and efficiency."""
+    found = {}
+    for network in dict.fromkeys(point.network for point in points):
+        here = [point for point in points if point.network == network]
+        methods = list(dict.fromkeys(point.method for point in here))
+        rows = []
+        for ranks in dict.fromkeys(point.ranks for point in here):
+            by_method = {point.method: point for point in here if point.ranks == ranks}
+            rows.append([f"{ranks:,}", *(_cell(by_method.get(method)) for method in methods)])
+        found[network] = (["ranks", *methods], rows)
+    return found
 
 
 def _cell(point: Point | None) -> str:
@@ -127,3 +134,20 @@ def draw(points: list[Point], title: str, path: Path) -> None:
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
     plt.close(figure)
+
+
+def page(points: list[Point], title: str) -> str:
+    """Markdown."""
+    lines = [
+        f"# Simulated steps: {title}",
+        "",
+        "`hvd-sparse simulate` makes this page: nothing is sent, all times are the model's ([planning](../planning.md)).",
+        "Milliseconds a step, and what is left of a rank's own computing in brackets. Every method has its best plan; where",
+        "the compressor goes dense by itself, `=` says so.",
+        "",
+        "![Scaling efficiency](simulation.png)",
+    ]
+    for network, (heads, rows) in tables(points).items():
+        rule = ["---:"] * len(heads)
+        lines += ["", f"## {network}", "", *("| " + " | ".join(row) + " |" for row in [heads, rule, *rows])]
+    return "\n".join(lines) + "\n"
