@@ -34,6 +34,7 @@ from benchmarks._entropy import set_bits
 from hvd_sparse.core import checksum, reference
 from hvd_sparse.core.codecs import _frame
 from hvd_sparse.core.counts import count_from_density
+from hvd_sparse.engines import resolve_engine
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 
@@ -112,13 +113,23 @@ def seconds_of(call: Any, repeats: int) -> float:
     return (time.thread_time() - start) / repeats
 
 
-def measure(numel: int, density: float, rounds: int, names: Iterable[str] = CODECS_TRIED) -> list[Cost]:
+def measure(
+    numel: int, density: float, rounds: int, names: Iterable[str] = CODECS_TRIED, engine: Any = None
+) -> list[Cost]:
+    """One density.
+
+    engine : whose kernels pack; None for the best that is installed
+    """
+    kernels = resolve_engine(engine)
     chosen, vector = random_selection(numel, density)
     codecs = {name: CODECS.resolve(CODECS_TRIED[name]).at_density(density) for name in names}
     sent = {name: codec.complete(chosen, vector) for name, codec in codecs.items()}
     payloads = {name: codec.encode(sent[name]) for name, codec in codecs.items()}
     calls = {
-        name: (lambda c=codec, s=chosen: c.encode(c.complete(s, vector)), lambda c=codec, p=payloads[name]: c.decode(p))
+        name: (
+            lambda c=codec, s=chosen: c.encode(c.complete(s, vector), kernels),
+            lambda c=codec, p=payloads[name]: c.decode(p, kernels),
+        )
         for name, codec in codecs.items()
     }
     repeats = {

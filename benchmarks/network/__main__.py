@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network import page, probe
+from benchmarks.network import counting, page, probe
 from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
 from hvd_sparse.planning.architectures import ARCHITECTURES
 
@@ -26,11 +26,11 @@ COMPUTE = ("none", "asleep", "busy", "real")
 RUN_LIMIT_S = 3600
 
 
-def launcher(cluster: Cluster, controller: str) -> list[str]:
-    """What starts one rank on every host."""
-    slots = ",".join(f"{host}:1" for host in cluster.hosts)
+def launcher(cluster: Cluster, controller: str, ranks: int = 1) -> list[str]:
+    """What starts so many ranks on every host."""
+    slots, total = ",".join(f"{host}:{ranks}" for host in cluster.hosts), str(ranks * cluster.size)
     if controller == "gloo":
-        return ["horovodrun", "--gloo", "-np", str(cluster.size), "-H", slots, "--network-interfaces", INTERFACE]
+        return ["horovodrun", "--gloo", "-np", total, "-H", slots, "--network-interfaces", INTERFACE]
     settings = {
         "plm_rsh_agent": "ssh",
         "btl": "self,tcp",
@@ -40,7 +40,7 @@ def launcher(cluster: Cluster, controller: str) -> list[str]:
     }
     arguments = [part for name, value in settings.items() for part in ("--mca", name, value)]
     passed = [part for name in ("PATH", "PYTHONPATH", *_settings()) for part in ("-x", name)]
-    return ["mpirun", "-np", str(cluster.size), "-H", slots, "--bind-to", "none", *arguments, *passed]
+    return ["mpirun", "-np", total, "-H", slots, "--bind-to", "none", *arguments, *passed]
 
 
 def _settings() -> dict[str, str]:
@@ -106,8 +106,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="a round, of a method that takes less than 1.5 s")
     parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
-    parser.add_argument("--output", type=Path, default=Path("docs/results/network"), help="without a suffix")
+    parser.add_argument("--exchanges", action="store_true", help="count every exchange's bytes on 2 to 4 hosts instead")
+    parser.add_argument("--output", type=Path, help="without a suffix (docs/results/network, or exchanges-on-hosts)")
     options = parser.parse_args()
+    options.output = options.output or Path("docs/results", "exchanges-on-hosts" if options.exchanges else "network")
     for rate in options.rates:
         if rate != "none":
             bits_per_second(rate)
@@ -123,8 +125,10 @@ def main() -> int:
     if os.environ.get(MARK) != "1":
         command = inside([sys.executable, "-m", "benchmarks.network", *sys.argv[1:]])
         return subprocess.run(command, check=False).returncode
-    document = measure(options)
-    page.write(document, options)
+    if options.exchanges:
+        counting.write(counting.run(options, launcher, _settings()), page.environment(options), options.output)
+    else:
+        page.write(measure(options), options)
     return 0
 
 

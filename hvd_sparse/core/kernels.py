@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..types import Selection
+from .packing import Packers
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Taking(NamedTuple):
     taken: Selection | None
 
 
-class Kernels(Protocol):
+class Kernels(Packers, Protocol):
     """What an engine provides.  All vectors are 1-D, C-contiguous, float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:

@@ -73,7 +73,7 @@ class Pipeline:
         spec = state.spec
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
-            return Outgoing(self.codec(state.steps).encode(nothing.selection), None, 0, 0.0, nothing)
+            return Outgoing(self.codec(state.steps).encode(nothing.selection, self.kernels), None, 0, 0.0, nothing)
         zeros = np.zeros(spec.numel, spec.accumulator)
         return Outgoing(None, zeros, 0, 0.0, None) if dense else Outgoing(None, None, 0, 0.0, nothing, zeros)
 
@@ -113,13 +113,13 @@ class Pipeline:
                 self.kernels.restore(vector, found.selection)
             return Outgoing(None, None, found.selection.count, self._norm(vector), found, vector)
         sent = codec.complete(found.selection, accumulated.vector)
-        frame = codec.encode(sent)
+        frame = codec.encode(sent, self.kernels)
         is_exact = codec.is_exact and not selector.changes_values
         is_taken = found.is_one_pass and is_exact and sent is found.selection
         if found.is_one_pass and not is_taken:
             self.kernels.restore(accumulated.vector, found.selection)
         if not codec.is_exact:
-            sent = codec.decode(frame)
+            sent = codec.decode(frame, self.kernels)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         return Outgoing(frame, None, sent.count, self._norm(accumulated.vector), found)
 
@@ -216,7 +216,7 @@ class Pipeline:
         """
         codec, arrived = self.codec(steps), []
         for place, sent in parts:
-            selection = sent if isinstance(sent, Selection) else codec.decode(sent)
+            selection = sent if isinstance(sent, Selection) else codec.decode(sent, self.kernels)
             if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
                 raise CorruptPayload(
                     f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..types import Selection
+from . import packing
 from .kernels import Aim, Moments, Tail, Taking
+
+count_blocks, join_blocks = packing.count_blocks, packing.join_blocks
+half_codes, half_values = packing.half_codes, packing.half_values
+brain_codes, brain_values = packing.brain_codes, packing.brain_values
 
 
 def moments(x: np.ndarray) -> Moments:

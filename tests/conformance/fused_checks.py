@@ -20,6 +20,7 @@ from conformance.kernel_checks import (
     untouched,
     vectors,
 )
+from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 
 from hvd_sparse.core import reference
@@ -155,6 +156,8 @@ def check_kernels(kernels: Any) -> None:
     """All that is asked of an engine: what the tests of engines run piece by piece, and the mutants at once."""
     check_threshold_is_rounded(kernels)
     check_sum_is_wide(kernels)
+    for check in PACKING:
+        check(kernels)
     for dtype in ("float32", "float64"):
         check_infinity_is_reported(kernels, dtype)
         check_large(kernels, dtype)

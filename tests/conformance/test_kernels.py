@@ -8,6 +8,7 @@ import pytest
 from conformance import kernel_checks
 from conformance.fused_checks import FUSED, check_large
 from conformance.kernel_checks import PER_VECTOR, vectors
+from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
 
@@ -40,6 +41,11 @@ def test_36_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, ch
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_36_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
     check_large(kernels, dtype)
+
+
+@pytest.mark.parametrize("check", PACKING, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_36_a_kernel_of_codecs_does_what_its_contract_says(kernels, check):
+    check(kernels)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -34,7 +34,7 @@ def flat(arrays: Any) -> np.ndarray:
 
 def empty_books() -> dict[str, Any]:
     zero = np.zeros(NUMEL)
-    return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "worst": 0.0, "resets": 0, "sizes": []}
+    return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "off": [], "resets": 0, "sizes": []}
 
 
 def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
@@ -51,13 +51,13 @@ def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dic
     workers = {worker for worker, _ in here}
     expected = sum((owed for worker, owed in books["owed"].items() if worker in workers), np.zeros(NUMEL))
     died = sum((owed for worker, owed in books["owed"].items() if worker not in workers), np.zeros(NUMEL))
-    worst = max(books["worst"], float(np.abs(owes - expected).max()))
+    off = float(np.abs(owes - expected).max())
     owed = {worker: residual / len(here) for worker, residual in here}
     sizes = [*books["sizes"], len(here)]
     changes = {
         "lost": books["lost"] + died,
         "owed": owed,
-        "worst": worst,
+        "off": [*books["off"], off],
         "resets": books["resets"] + 1,
         "sizes": sizes,
     }
@@ -78,7 +78,7 @@ def conclude(books: dict[str, Any]) -> dict[str, Any]:
         "missing": float(np.abs(balance).max()),
         "lost": float(np.abs(books["lost"]).max()),
         "given": float(np.abs(books["given"]).max()),
-        "worst": books["worst"],
+        "off": books["off"],
         "sizes": books["sizes"],
     }
 

@@ -23,7 +23,7 @@ def check_elastic(framework: str, kills: int, folder: Path) -> None:
     for result in results:
         assert result["sizes"].count(2) >= kills and result["sizes"][-1] == 3  # each came back
         assert result["lost"] > 0  # with the workers that died; the books would not notice an empty residual
-        assert result["worst"] < 1e-6 * result["given"]
+        assert max(result["off"]) < 1e-6 * result["given"], result
         assert result["missing"] < 1e-5 * result["given"]
 
 

@@ -53,6 +53,7 @@ def main() -> None:
     @hvd.elastic.run
     def train(state: Any) -> None:
         state.books = note_reset(state.books, residuals())
+        state.save()  # a worker may die before the first commit, with what it was just given
         while not killer.is_over(done := int(hvd.broadcast(torch.tensor(killer.done), 0, name="done")), hvd.size()):
             gradients = gradients_of(hvd.rank(), state.step)
             optimizer.zero_grad()

@@ -103,3 +103,15 @@ def test_the_bench_measures_every_method_over_the_wire(tmp_path):
     assert 0.0007 < setting["reports"]["ldte_bs"]["density_achieved"] < 0.0014
     assert all(numbers["phases_ms"]["backward"] > 0 for numbers in summary.values())
     assert (tmp_path / "net.png").stat().st_size > 10_000
+
+
+@needs_spaces
+def test_the_bytes_of_exchanges_on_the_wire_are_those_of_the_formulas(tmp_path):
+    arguments = ["--exchanges", "--hosts", "2", "--steps", "3", "--output", str(tmp_path / "counts")]
+    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
+    assert code == 0, output[-6000:]
+    counts = json.loads((tmp_path / "counts.json").read_text())["counts"]
+    assert len(counts) == 2 * (4 + 1)
+    for count in counts:
+        if count["density"] == 0.01:
+            assert 0.7 < count["over_formula"] < 1.6, count  # one lost acknowledgement more or less

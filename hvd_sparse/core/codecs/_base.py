@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...types import INDEX_LIMIT, Selection
+from .. import packing
 from ..counts import count_from_density
+from ..packing import Packers
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,14 @@ class Codec:
         """
         return selection
 
-    def encode(self, selection: Selection) -> np.ndarray:
-        """uint8 [bytes]: a whole frame."""
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        """uint8 [bytes]: a whole frame.
+
+        kernels : the engine's; they decide how fast, never what
+        """
         raise NotImplementedError
 
-    def decode(self, buffer: np.ndarray) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         """The selection of the one frame that fills the buffer; CorruptPayload otherwise.
 
         Whatever is accepted encodes back to the same bytes; whatever is allocated is bounded by the buffer's length.

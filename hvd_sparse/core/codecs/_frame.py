@@ -63,15 +63,28 @@ def write_frame(
     """One uint8 buffer: header, then the parts one after the other."""
     body_bytes = sum(part.nbytes for part in parts)
     buffer = np.empty(HEADER_BYTES + body_bytes, np.uint8)
+    write_parts(buffer, parts)
+    return seal_frame(buffer, codec, value_type, numel, count, value_format)
+
+
+def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
+    """The first parts of a frame's body, one after the other; where the last one ends."""
     offset = HEADER_BYTES
     for part in parts:
         if part.nbytes:
             end = offset + part.nbytes
             buffer[offset:end].view(part.dtype)[:] = part
             offset = end
-    value_number = VALUE_NUMBERS[value_type]
+    return offset
+
+
+def seal_frame(
+    buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
+) -> np.ndarray:
+    """The same buffer, with the header before the body that has been written."""
+    value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
     header = _FIELDS.pack(MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes)
-    checksum = crc32(buffer[HEADER_BYTES:], crc32(header))
+    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
     buffer.data[:HEADER_BYTES] = header + _CHECK.pack(checksum)
     return buffer
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...types import Selection
+from .. import packing
+from ..packing import Packers
 from ._base import Codec
-from ._frame import Frame, need, open_frame, selection_from, write_frame
-from ._values import check_format, decode_values, encode_values, format_number, value_codes, values_bytes
+from ._frame import HEADER_BYTES, Frame, need, open_frame, seal_frame, selection_from, write_parts
+from ._values import check_format, decode_values, format_number, value_codes, values_bytes, write_values
 
 
 @dataclass(frozen=True)
@@ -33,35 +36,36 @@ class ValuedCodec(Codec):
     def is_exact(self) -> bool:
         return self.values == "float32"
 
-    def encode(self, selection: Selection) -> np.ndarray:
-        parts = self.encode_indices(selection)
-        return self.write(selection, [*parts, *encode_values(selection.values, self.values)])
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        parts, values = self.encode_indices(selection, kernels), selection.values
+        index_bytes = sum(part.nbytes for part in parts)
+        bytes_of_values = values_bytes(values.size, self.values, values.itemsize)
+        buffer = np.empty(HEADER_BYTES + index_bytes + bytes_of_values, np.uint8)
+        write_values(values, self.values, buffer[write_parts(buffer, parts) :], kernels)
+        assert self.number is not None
+        return seal_frame(
+            buffer, self.number, values.dtype, selection.numel, selection.count, format_number(self.values)
+        )
 
-    def decode(self, buffer: np.ndarray) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"{frame.count} values cannot stand in {frame.body.size} bytes")
-        indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel)
-        return selection_from(frame, indices, self.read_values(frame, offset))
+        indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel, kernels)
+        return selection_from(frame, indices, self.read_values(frame, offset, kernels))
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
-    def write(self, selection: Selection, parts: list[np.ndarray]) -> np.ndarray:
-        """A frame of these parts."""
-        assert self.number is not None
-        numel, count = selection.numel, selection.count
-        return write_frame(self.number, selection.values.dtype, numel, count, parts, format_number(self.values))
-
-    def read_values(self, frame: Frame, offset: int) -> np.ndarray:
+    def read_values(self, frame: Frame, offset: int, kernels: Packers | ModuleType) -> np.ndarray:
         """The values that stand in a body from an offset on; its length has been checked."""
-        return decode_values(*value_codes(frame, offset, frame.count, self.values), self.values, frame)
+        return decode_values(*value_codes(frame, offset, frame.count, self.values), self.values, frame, kernels)
 
-    def encode_indices(self, selection: Selection) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers | ModuleType) -> list[np.ndarray]:
         """Arrays to be written one after the other."""
         raise NotImplementedError
 
-    def decode_indices(self, body: np.ndarray, count: int, numel: int) -> np.ndarray:
+    def decode_indices(self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType) -> np.ndarray:
         """uint32 [count], ascending; CorruptPayload unless they fill the body exactly."""
         raise NotImplementedError
 

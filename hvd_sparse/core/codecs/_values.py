@@ -15,20 +15,20 @@ that are not there (``MISSING``).
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import numpy as np
 
-from ...errors import InvalidOption
+from ...errors import CorruptPayload, InvalidOption
 from ..counts import check_choice
+from ..packing import Packers
 from ._frame import AS_TYPE, VALUE_FORMATS, Frame, need
-from ._halves import brain_codes, brain_values, half_codes, half_values
 
 LEVELS = 127
 STEP_BYTES = 4
 SMALLEST = 2.0**-100
 _LARGEST = float(np.finfo(np.float32).max)
 _UNSIGNED: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
-_EXPONENTS = {"float16": 0x7C00, "bfloat16": 0x7F80}
 
 
 def check_format(values: str, owner: str) -> None:
@@ -54,19 +54,27 @@ def missing_code(width: int) -> int:
     return 0x80 if width == 1 else (1 << 8 * width) - 1
 
 
-def encode_values(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(uint8 prefix, unsigned codes [count]) of float32 or float64 values."""
+def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packers | ModuleType) -> None:
+    """Prefix and codes of float32 or float64 values.
+
+    out : uint8 [``values_bytes``], written
+    """
     if name == "float32":
-        width = values.dtype.itemsize
-        codes = np.ascontiguousarray(values).view(f"u{width}").astype(_UNSIGNED[width], copy=False)
-    elif name == "float16":
-        codes = half_codes(values).astype("<u2", copy=False)
-    elif name == "bfloat16":
-        codes = brain_codes(values).astype("<u2", copy=False)
-    else:
+        out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
+    elif name == "int8":
         step = _step_of(float(np.abs(values).max(initial=0)))
-        return np.frombuffer(np.float32(step).astype("<f4").tobytes(), np.uint8), _multiples(values, step)
-    return np.empty(0, np.uint8), codes
+        out[:STEP_BYTES] = np.frombuffer(np.float32(step).astype("<f4").tobytes(), np.uint8)
+        out[STEP_BYTES:] = _multiples(values, step)
+    else:
+        (kernels.half_codes if name == "float16" else kernels.brain_codes)(values, out.view(_UNSIGNED[2]))
+
+
+def encode_values(values: np.ndarray, name: str, kernels: Packers | ModuleType) -> tuple[np.ndarray, np.ndarray]:
+    """(uint8 prefix, unsigned codes [count]) of float32 or float64 values."""
+    written = np.empty(values_bytes(values.size, name, values.itemsize), np.uint8)
+    write_values(values, name, written, kernels)
+    start = prefix_bytes(name)
+    return written[:start], written[start:].view(_UNSIGNED[code_bytes(name, values.itemsize)])
 
 
 def _step_of(largest: float) -> float:
@@ -86,7 +94,9 @@ def _multiples(values: np.ndarray, step: float) -> np.ndarray:
     return multiples.view(np.uint8)
 
 
-def decode_values(prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame) -> np.ndarray:
+def decode_values(
+    prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers | ModuleType
+) -> np.ndarray:
     """The values [count] of codes, of the frame's value type; CorruptPayload for what ``encode_values`` never writes."""
     if name == "int8":
         return _from_multiples(prefix, codes, frame)
@@ -95,12 +105,10 @@ def decode_values(prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame
         need(bool(np.isfinite(values).all()), "a payload has values that are NaN or Inf")
         return values
     codes = codes.astype(np.uint16, copy=False)
-    exponents = codes & np.uint16(_EXPONENTS[name])
-    need(exponents.max(initial=0) < _EXPONENTS[name], "a payload has values that are NaN or Inf")
-    if name == "bfloat16" and exponents.min(initial=1) == 0:
-        need(not (codes[exponents == 0] & np.uint16(0x7FFF)).any(), "a payload has values below 2^-126")
-    values = half_values(codes) if name == "float16" else brain_values(codes)
-    return values.astype(frame.value_type, copy=False)
+    short = kernels.half_values(codes) if name == "float16" else kernels.brain_values(codes)
+    if short is None:
+        raise CorruptPayload("a payload has values that are NaN or Inf, or below 2^-126 in bfloat16")
+    return short.astype(frame.value_type, copy=False)
 
 
 def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame) -> np.ndarray:

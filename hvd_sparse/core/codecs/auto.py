@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
+from .. import packing
 from ..counts import check_density, count_from_density
+from ..packing import Packers
 from ._base import Codec
 from ._frame import peek_frame
 from ._valued import ValuedCodec
@@ -73,12 +76,12 @@ class Auto(Codec):
         """
         return _chosen(self.values, self.density, numel, value_bytes)
 
-    def encode(self, selection: Selection) -> np.ndarray:
-        return self.chosen(selection.numel, selection.values.dtype.itemsize).encode(selection)
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        return self.chosen(selection.numel, selection.values.dtype.itemsize).encode(selection, kernels)
 
-    def decode(self, buffer: np.ndarray) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         frame = peek_frame(buffer)
-        return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer)
+        return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.chosen(numel, value_bytes).body_bytes(count, numel, value_bytes)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
+from ..packing import Packers
 from ._frame import need
 from ._gaps import unpack
 from ._valued import ValuedCodec
@@ -35,10 +37,10 @@ class Bitmap(ValuedCodec):
     paper: ClassVar[str | None] = "xu2021deepreduce"
     number: ClassVar[int | None] = 5
 
-    def encode_indices(self, selection: Selection) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers | ModuleType) -> list[np.ndarray]:
         return [encode_presence(selection.indices, selection.numel)]
 
-    def decode_indices(self, body: np.ndarray, count: int, numel: int) -> np.ndarray:
+    def decode_indices(self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType) -> np.ndarray:
         need(body.size == presence_bytes(numel), f"a bitmap of {numel} entries cannot fill {body.size} bytes")
         return decode_presence(body, count, numel)
 

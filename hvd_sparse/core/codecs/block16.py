@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
+from ...errors import CorruptPayload
 from ...registry import CODECS
 from ...types import Selection
+from ..packing import BLOCK, Packers, blocks_of
 from ._frame import need
 from ._valued import ValuedCodec
 
-BLOCK = 1 << 16
+POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 
 
 @CODECS.register("block16")
@@ -40,46 +43,28 @@ class Block16(ValuedCodec):
     number: ClassVar[int | None] = 2
     has_fixed_size: ClassVar[bool] = False
 
-    def encode_indices(self, selection: Selection) -> list[np.ndarray]:
-        indices, numel = selection.indices, selection.numel
-        counts = np.full(_blocks(numel), selection.count)
-        starts = np.searchsorted(indices, _starts(counts.size))
-        counts[:-1] = starts[1:]
-        counts -= starts
-        return [counts.astype("<u2" if counts.max(initial=0) < BLOCK else "<u4"), indices.astype("<u2")]
+    def encode_indices(self, selection: Selection, kernels: Packers | ModuleType) -> list[np.ndarray]:
+        counts = kernels.count_blocks(selection.indices, selection.numel)
+        width = POSITION if selection.count < BLOCK or counts.max() < BLOCK else WIDE_COUNT
+        return [counts.astype(width), selection.indices.astype(POSITION)]
 
-    def decode_indices(self, body: np.ndarray, count: int, numel: int) -> np.ndarray:
+    def decode_indices(self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType) -> np.ndarray:
         counts, positions = _split(body, count, numel)
-        ends = np.cumsum(counts, dtype=np.int64)
-        need((int(ends[-1]) if ends.size else 0) == count, "the blocks have another number of entries than announced")
-        is_rising = positions[1:] > positions[:-1]
-        inner = ends[(ends > 0) & (ends < count)]
-        is_rising[inner - 1] = True  # from one block to the next it may fall
-        need(bool(is_rising.all()), "positions do not ascend in their block")
-        indices = np.repeat(_starts(counts.size), counts)
-        indices += positions
+        need(int(counts.sum()) == count, "the blocks have another number of entries than announced")
+        indices = kernels.join_blocks(counts, positions)
+        if indices is None:
+            raise CorruptPayload("positions do not ascend in their block")
         need(count == 0 or int(indices[-1]) < numel, f"an index leaves a tensor of {numel} entries")
         return indices
 
     def index_bytes(self, count: int, numel: int) -> float:
         width = 4 if numel >= BLOCK and count == numel else 2
-        return width * _blocks(numel) + 2 * count
-
-
-def _blocks(numel: int) -> int:
-    return -(-numel // BLOCK)
-
-
-def _starts(blocks: int) -> np.ndarray:
-    """uint32 [blocks]: the first index of every block."""
-    starts = np.arange(blocks, dtype=np.uint32)
-    starts <<= np.uint32(16)
-    return starts
+        return width * blocks_of(numel) + 2 * count
 
 
 def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
     """Counts of the blocks, and positions."""
-    blocks, counts_bytes = _blocks(numel), body.size - 2 * count
+    blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(counts_bytes == width * blocks, f"{count} indices below {numel} cannot fill {body.size} bytes")
     counts = body[:counts_bytes].view(f"<u{width}")

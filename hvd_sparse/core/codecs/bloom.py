@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
+from .. import packing
 from ..counts import check_number
+from ..packing import Packers
 from ._frame import HEADER_BYTES, need, need_ascending
 from ._gaps import unpack
 from ._valued import ValuedCodec
@@ -89,10 +92,10 @@ class Bloom(ValuedCodec):
         values[np.searchsorted(passing, indices)] = selection.values  # selectors may send others than accumulated
         return BloomSelection(passing, values, numel, selection.count)
 
-    def encode(self, selection: Selection) -> np.ndarray:
-        return super().encode(self.complete(selection, None))
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        return super().encode(self.complete(selection, None), kernels)
 
-    def encode_indices(self, selection: Selection) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers | ModuleType) -> list[np.ndarray]:
         members = selection.members if isinstance(selection, BloomSelection) else selection.count
         head = np.array([members], "<u4")
         if not _is_filtered(members, selection.numel):
@@ -101,12 +104,12 @@ class Bloom(ValuedCodec):
         # the filter of all that passes is the filter of its members: what passes sets no bit that was not set
         return [head, np.packbits(_filter(selection.indices, bits, hashes), bitorder="little")]
 
-    def decode(self, buffer: np.ndarray) -> BloomSelection:
-        selection = super().decode(buffer)
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> BloomSelection:
+        selection = super().decode(buffer, kernels)
         members = int(buffer[HEADER_BYTES : HEADER_BYTES + MEMBERS_BYTES].view("<u4")[0])
         return BloomSelection(selection.indices, selection.values, selection.numel, members)
 
-    def decode_indices(self, body: np.ndarray, count: int, numel: int) -> np.ndarray:
+    def decode_indices(self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType) -> np.ndarray:
         need(body.size >= MEMBERS_BYTES, f"{body.size} bytes are too few for a filter")
         members, body = int(body[:MEMBERS_BYTES].view("<u4")[0]), body[MEMBERS_BYTES:]
         need(members <= count and (members > 0 or count == 0), f"{count} entries pass a filter of {members}")

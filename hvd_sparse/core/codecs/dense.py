@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
-from ._frame import need, need_size, open_frame, selection_from
+from .. import packing
+from ..packing import Packers
+from ._frame import need, need_size, open_frame, selection_from, write_frame
 from ._valued import ValuedCodec
 from ._values import decode_values, encode_values, format_number, missing_code, value_codes, values_bytes
 
@@ -35,15 +38,16 @@ class Dense(ValuedCodec):
 
     number: ClassVar[int | None] = 6
 
-    def encode(self, selection: Selection) -> np.ndarray:
-        prefix, codes = encode_values(selection.values, self.values)
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        prefix, codes = encode_values(selection.values, self.values, kernels)
         if selection.count < selection.numel:
             everything = np.full(selection.numel, missing_code(codes.itemsize), codes.dtype)
             everything[selection.indices] = codes
             codes = everything
-        return self.write(selection, [prefix, codes])
+        dtype, values_format = selection.values.dtype, format_number(self.values)
+        return write_frame(6, dtype, selection.numel, selection.count, [prefix, codes], values_format)
 
-    def decode(self, buffer: np.ndarray) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         prefix, codes = value_codes(frame, 0, frame.numel, self.values)
@@ -53,7 +57,7 @@ class Dense(ValuedCodec):
             indices = np.flatnonzero(codes != missing_code(codes.itemsize)).astype(np.uint32)
             need(indices.size == frame.count, f"{indices.size} entries have values, and {frame.count} are announced")
             codes = codes[indices]
-        return selection_from(frame, indices, decode_values(prefix, codes, self.values, frame))
+        return selection_from(frame, indices, decode_values(prefix, codes, self.values, frame, kernels))
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return values_bytes(numel, self.values, value_bytes)

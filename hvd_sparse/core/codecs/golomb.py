@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
+from ..packing import Packers
 from ._gaps import decode_gaps, encode_gaps, gaps_bytes
 from ._valued import ValuedCodec
 
@@ -40,10 +42,10 @@ class Golomb(ValuedCodec):
     number: ClassVar[int | None] = 3
     has_fixed_size: ClassVar[bool] = False
 
-    def encode_indices(self, selection: Selection) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers | ModuleType) -> list[np.ndarray]:
         return encode_gaps(selection.indices, selection.numel)
 
-    def decode_indices(self, body: np.ndarray, count: int, numel: int) -> np.ndarray:
+    def decode_indices(self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType) -> np.ndarray:
         return decode_gaps(body, count, numel)
 
     def index_bytes(self, count: int, numel: int) -> float:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
+from .. import packing
+from ..packing import Packers
 from ._base import Codec
 from ._frame import need_ascending, need_size, open_frame, selection_from, write_frame
 from ._values import decode_values, value_codes
@@ -30,17 +33,17 @@ class IndexValue(Codec):
     paper: ClassVar[str | None] = "aji2017sparse"
     number: ClassVar[int | None] = 1
 
-    def encode(self, selection: Selection) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
         indices = selection.indices.astype("<u4", copy=False)
         values = selection.values.astype(selection.values.dtype.newbyteorder("<"), copy=False)
         return write_frame(1, values.dtype, selection.numel, selection.count, [indices, values])
 
-    def decode(self, buffer: np.ndarray) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         frame = open_frame(buffer, self)
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         indices = frame.body[: 4 * frame.count].view("<u4")
         need_ascending(indices, frame.numel)
-        values = decode_values(*value_codes(frame, 4 * frame.count, frame.count, "float32"), "float32", frame)
+        values = decode_values(*value_codes(frame, 4 * frame.count, frame.count, "float32"), "float32", frame, kernels)
         return selection_from(frame, indices, values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:

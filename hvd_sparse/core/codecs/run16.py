@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from ...registry import CODECS
 from ...types import Selection
+from .. import packing
+from ..packing import Packers
 from ._base import Codec
 from ._frame import need, open_frame, selection_from, write_frame
 from ._values import decode_values, encode_values, missing_code
@@ -38,9 +41,9 @@ class Run16(Codec):
     number: ClassVar[int | None] = 4
     has_fixed_size: ClassVar[bool] = False
 
-    def encode(self, selection: Selection) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
         runs, fillers = _runs(selection.indices)
-        codes = encode_values(selection.values, "float32")[1]
+        codes = encode_values(selection.values, "float32", kernels)[1]
         looks_filled = (runs == LONGEST) & (codes == 0)
         if looks_filled.any():
             codes = np.where(looks_filled, codes.dtype.type(missing_code(codes.itemsize)), codes)
@@ -52,7 +55,7 @@ class Run16(Codec):
             runs, codes = all_runs, all_codes
         return write_frame(4, selection.values.dtype, selection.numel, selection.count, [runs, codes])
 
-    def decode(self, buffer: np.ndarray) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         words = frame.body.size // (2 + width)
@@ -69,7 +72,7 @@ class Run16(Codec):
         is_zero = (codes == missing_code(width)) & (runs == LONGEST)
         if is_zero.any():
             codes = np.where(is_zero, codes.dtype.type(0), codes)
-        values = decode_values(frame.body[:0], codes, "float32", frame)
+        values = decode_values(frame.body[:0], codes, "float32", frame, kernels)
         return selection_from(frame, ends.astype(np.uint32), values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:

@@ -122,9 +122,9 @@ class _Branch:
 
     def encode(self) -> np.ndarray:
         """The frame to pass on; what it rounds away stays here."""
-        frame: np.ndarray = self._codec.encode(self._held)
+        frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
-            passed = self._codec.decode(frame)
+            passed = self._codec.decode(frame, self._kernels)
             self._cut, self._held = merge(self._cut, subtract(self._held, passed)), passed
         return frame
 
@@ -136,5 +136,5 @@ class _Branch:
         return Arrival(((slice(0, applied.numel), applied),), left, returned)
 
     def _decode(self, frame: np.ndarray) -> Selection:
-        selection: Selection = self._codec.decode(frame)
+        selection: Selection = self._codec.decode(frame, self._kernels)
         return self._item.checked(selection, self._item.spec.numel)

@@ -131,9 +131,9 @@ class _Plan:
         return self._pass_on(region_of(self._item.selection, self.region(rank)), self.region(rank))
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        frame: np.ndarray = self._codec.encode(selection)
+        frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
-            lost = subtract(selection, self._codec.decode(frame))
+            lost = subtract(selection, self._codec.decode(frame, self._kernels))
             self._rounding = merge(self._rounding, join([(region, lost)], self._item.spec.numel, lost.values.dtype))
         return frame
 
@@ -143,7 +143,7 @@ class _Plan:
         assert position is not None
         total = np.zeros(region.stop - region.start, self._item.spec.accumulator)
         for message in messages:
-            entries = self._item.checked(self._codec.decode(message.frame(position)), total.size)
+            entries = self._item.checked(self._codec.decode(message.frame(position), self._kernels), total.size)
             self._kernels.scatter_add(total, entries.indices, entries.values)
         if self.is_exact_step:
             kept = self._kernels.take_largest(total, self._most)
@@ -167,7 +167,7 @@ class _Plan:
         assert position is not None
         for owner in sorted(self._owners, key=lambda rank: self._owners[rank]):
             region = self.region(owner)
-            selection = self._codec.decode(messages[owner].frame(position))
+            selection = self._codec.decode(messages[owner].frame(position), self._kernels)
             yield region, self._item.checked(selection, region.stop - region.start)
 
     def _memo(self, applied: Selection) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ class MomentumCorrectionState:
     ) -> np.ndarray:
         """Momentum for a tensor that is never compressed, and weight decay for all."""
         options = self._options
-        result = reduced if is_compressed else self._momentum_of(reduced, kernels)
+        result: np.ndarray = reduced if is_compressed else self._momentum_of(reduced, kernels)
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)

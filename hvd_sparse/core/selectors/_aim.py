@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..kernels import Aim
 
@@ -40,7 +40,8 @@ FEW = 4096
 """Candidates that are a short list whatever k is."""
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True)
+class Cut:
     """How many of the candidates, the largest, are selected, and what the next step is told."""
 
     count: int

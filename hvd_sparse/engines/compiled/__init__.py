@@ -12,6 +12,7 @@ from ...core import reference
 from ...core.kernels import Aim, Moments, Taking
 from ...types import Selection
 from . import lists, sweeps
+from ._packers import CompiledPackers
 
 ENTRIES_PER_THREAD = 1 << 17
 """Fewer are not worth handing to another thread."""
@@ -22,7 +23,7 @@ LINE = 64
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class CompiledKernels:
+class CompiledKernels(CompiledPackers):
     """One pass each, bound by memory; the global interpreter lock is free while they run.
 
     threads : how many work on one vector; vectors too short for that many get fewer

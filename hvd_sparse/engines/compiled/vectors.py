@@ -123,7 +123,9 @@ class Vectors:
     def append(self, entry: Any, mask: Any, index: Any, indices: Any, values: Any, count: Any) -> Any:
         """The masked entries and their indices go to the end of a list, behind which a vector has room; its new length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
-            to_the_front = self.call(f"llvm.experimental.vector.compress.{self._suffix_of(vector)}", vector.type, vector, mask, vector)
+            to_the_front = self.call(
+                f"llvm.experimental.vector.compress.{self._suffix_of(vector)}", vector.type, vector, mask, vector
+            )
             place = self.builder.bitcast(self.at(pointer, count), vector.type.as_pointer())
             self.builder.store(to_the_front, place).align = 4 if vector.type == self.indices else self.bytes
         return self.builder.add(count, self.ones(mask))
