@@ -18,7 +18,7 @@ Plan = tuple[int, ...]
 """Where each group of layers ends, in the order of the backward pass: (2, 5) is layers 0 to 1 and 2 to 4."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Instance:
     """Layers in the order of the backward pass, and what a group of them costs.
 

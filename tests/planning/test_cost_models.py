@@ -90,13 +90,15 @@ def test_unknown_networks_and_bad_costs_are_refused():
             wrong()
 
 
-def test_another_codec_costs_in_proportion_to_what_was_measured():
-    twice = Work(sent_s=2 * 1.5e-9, received_s=2 * 3e-9, entry_s=1.0)
-    golomb = with_codec(twice, CODECS.create("golomb"))
-    assert (golomb.sent_s, golomb.received_s) == (pytest.approx(48e-9), pytest.approx(74e-9))
+def test_another_codec_costs_what_it_takes_beyond_the_usual_one():
+    measured = Work(sent_s=1e-8, received_s=2e-8, entry_s=1.0)
+    golomb = with_codec(measured, CODECS.create("golomb"))
+    assert golomb.sent_s == pytest.approx(1e-8 + 11.8e-9 - 0.9e-9)
+    assert golomb.received_s == pytest.approx(2e-8 + 21.7e-9 - 1.8e-9)
     assert golomb.entry_s == 1.0
-    assert with_codec(twice, CODECS.create("index_value")).sent_s == pytest.approx(twice.sent_s)
-    assert with_codec(twice, CODECS.create("bloom")) == golomb
+    assert with_codec(measured, CODECS.create("index_value")) == measured
+    assert with_codec(measured, CODECS.create("bloom")) == golomb
+    assert with_codec(Work(), CODECS.create("block16")).sent_s == pytest.approx(0.5e-9)
 
 
 def test_collectives_start_by_their_hops():
