@@ -14,6 +14,9 @@ from .timeline import end_s, simplified
 EFFORT = 10_000_000
 """Extensions of states that are looked at in all: bounds the time, at about a second for 1,000 layers."""
 
+SWEEP = 256
+"""Stretches by which most dominated states are found."""
+
 ROUNDING = 1e-9
 
 RULES: dict[str, Callable[[Instance], Plan]] = {
@@ -151,20 +154,40 @@ def _front(states: _States) -> np.ndarray:
     """
     along, level = states.compute_s, states.groups
     if along.size and np.ptp(along) == 0.0:
-        along, level = states.groups, np.zeros_like(states.groups)
-    order = np.lexsort((states.wire_s, along, level))
-    wire_s, level = states.wire_s[order], level[order]
-    if level.size and level[0] != level[-1]:  # every level begins below all before it, so that minima begin anew
+        along, level = states.groups.astype(float), np.zeros_like(states.groups)
+    has_levels = bool(level.size) and np.ptp(level) > 0
+    candidates = np.arange(along.size) if has_levels else _not_behind(along, states.wire_s)
+    along, level, wire_s = along[candidates], level[candidates], states.wire_s[candidates]
+    order = np.lexsort((wire_s, along, level))
+    wire_s, level = wire_s[order], level[order]
+    if has_levels:  # every level begins below all before it, so that minima begin anew
         wire_s = wire_s - 2.0 * float(np.max(wire_s)) * (level - level[0])
     below = np.minimum.accumulate(np.concatenate([[np.inf], wire_s]))[:-1]
-    front: np.ndarray = order[wire_s < below]
+    front: np.ndarray = candidates[order[wire_s < below]]
     return front
+
+
+def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
+    """Positions of the states that no state of an earlier stretch is better than: most are gone before anything is sorted."""
+    stretch = _stretches(along, SWEEP)
+    least = np.full(SWEEP + 1, np.inf)
+    np.minimum.at(least, stretch + 1, wire_s)
+    return np.flatnonzero(wire_s < np.minimum.accumulate(least)[stretch])
+
+
+def _stretches(values: np.ndarray, count: int) -> np.ndarray:
+    """In which of so many equal stretches from the smallest to the largest each value is."""
+    if not values.size:
+        return np.empty(0, np.int64)
+    width = max(float(np.ptp(values)) / count, 1e-300)
+    stretch: np.ndarray = np.minimum((values - values.min()) / width, count - 1).astype(np.int64)
+    return stretch
 
 
 def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit: int) -> np.ndarray:
     """Of every stretch of the front, along the compute end or else the wire end, the state with the lowest bound."""
     along = states.compute_s if np.ptp(states.compute_s) > 0 else states.wire_s
-    stretch = np.minimum((along - along.min()) / max(float(np.ptp(along)), 1e-300) * limit, limit - 1).astype(np.int64)
+    stretch = _stretches(along, limit)
     order = np.lexsort((lower_s, stretch))
     first = np.concatenate([[True], np.diff(stretch[order]) > 0])
     chosen: np.ndarray = positions[order[first]]

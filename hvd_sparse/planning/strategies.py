@@ -43,7 +43,8 @@ def best_buckets(instance: Instance) -> Plan:
 
 def as_ready(instance: Instance, fusion_bytes: float = FUSION_BYTES) -> Plan:
     """Whenever the wire is free, send what is ready, up to so many bytes: what Horovod's own fusion does."""
-    compute_s = np.cumsum([float(instance.compute_s(i, i + 1)) for i in range(instance.size)])
+    layers = np.arange(instance.size)
+    compute_s = np.cumsum(instance.compute_s(layers, layers + 1))
     nbytes = instance.nbytes
     ends: list[int] = []
     start, free_s = 0, 0.0
@@ -77,13 +78,16 @@ def greedy(instance: Instance, *, as_published: bool = True) -> Plan:
         compute_s = float(instance.compute_s(0, 1))
         wire_s = compute_s + float(instance.wire_s(0, 1))
         start = 1
+    layers = np.arange(size)
+    selects_s = instance.select_s(layers, layers + 1)
+    sends_s = instance.wire_s(layers, layers + 1)
     for stop in range(start + 1, size):
         ready_s = compute_s + float(instance.compute_s(start, stop))
         waits_s = max(wire_s - ready_s, 0.0)
-        both, group, following = (start, stop + 1), (start, stop), (stop, stop + 1)
-        selecting_s = instance.select_s(*both) - instance.select_s(*group) - instance.select_s(*following)
+        both, group = (start, stop + 1), (start, stop)
+        selecting_s = instance.select_s(*both) - instance.select_s(*group) - selects_s[stop]
         delay_s = float(instance.backward_s[stop] + selecting_s) - waits_s
-        saved_s = float(instance.wire_s(*group) + instance.wire_s(*following) - instance.wire_s(*both))
+        saved_s = float(instance.wire_s(*group) + sends_s[stop] - instance.wire_s(*both))
         if delay_s < saved_s:
             continue
         ends.append(stop)
