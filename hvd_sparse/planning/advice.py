@@ -17,6 +17,7 @@ from .predict import Prediction, dense_step, sparse_step
 from .profile import Profile
 from .published import with_codec
 from .simulation import divides, exchanges
+from .wording import sentence_of
 
 DENSITIES = (0.001, 0.01)
 CODEC_IDS = ("index_value", "block16")
@@ -144,7 +145,7 @@ def advise(
     if isinstance(setting.wire, Network):
         crossover = _crossover(profile, configuration, setting, setting.wire)
     choice = "sparse" if chosen else ("dense" if dense.step_s <= fp16.step_s else "fp16")
-    sentence = _sentence(method, chosen, candidates[0], dense, fp16, crossover)
+    sentence = sentence_of(method, chosen, candidates[0], dense, fp16, crossover)
     priced = _priced(configuration, setting)
     strategies = {
         name: sparse_step(profile, configuration, priced, strategy=strategy).step_s
@@ -219,41 +220,3 @@ def _crossover(profile: Profile, configuration: Configuration, setting: Setting,
         middle = (low + high) / 2
         low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
     return math.exp(low)
-
-
-def _sentence(
-    method: str,
-    chosen: Candidate | None,
-    quickest: Candidate,
-    dense: Prediction,
-    fp16: Prediction,
-    crossover: float | None,
-) -> str:
-    steps = f"dense {_ms(dense.step_s)} and fp16 {_ms(fp16.step_s)}"
-    better = min(dense.step_s, fp16.step_s)
-    if chosen is not None:
-        times = better / chosen.prediction.step_s
-        text = (
-            f"Compress: {method} at density {chosen.density:g} with codec {chosen.codec} by exchange {chosen.exchange} takes "
-            f"{_ms(chosen.prediction.step_s)} a step, {steps}: {times:.1f} times as quick as the better of the two."
-        )
-    else:
-        found = quickest.prediction
-        taken = "goes dense by itself" if found.goes_dense else f"takes {_ms(found.step_s)}"
-        name = "dense" if dense.step_s <= fp16.step_s else "fp16"
-        waiting_s = (dense if name == "dense" else fp16).waiting_s
-        text = (
-            f"Compression will not help here: use {name}. The quickest way to compress {taken} a step, {steps}; "
-            f"only {_ms(waiting_s)} of {name}'s step are spent waiting for the network."
-        )
-    if crossover is None:
-        return text
-    if crossover == 0.0:
-        return f"{text} No bandwidth of 1 Mbit/s or more changes that."
-    if math.isinf(crossover):
-        return f"{text} That holds for any bandwidth up to 1 Tbit/s."
-    return f"{text} It pays below about {crossover / 1e9:.2g} Gbit/s."
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms"
