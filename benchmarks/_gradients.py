@@ -62,19 +62,3 @@ def _laplace(rng: np.random.Generator, numel: int) -> np.ndarray:
     drawn = rng.standard_exponential(numel, np.float32)
     np.copysign(drawn, rng.random(numel, np.float32) - np.float32(0.5), out=drawn)
     return drawn
-
-
-def resnet50_shapes(width: int = 64) -> list[tuple[int, ...]]:
-    """The shapes of the 161 parameters of ResNet-50, in the order of the network; 25,557,032 entries at width 64."""
-    shapes: list[tuple[int, ...]] = [(width, 3, 7, 7), (width,), (width,)]
-    entering = width
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        inner = width << stage
-        for block in range(blocks):
-            convolutions = [(inner, entering, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
-            if block == 0:
-                convolutions.append((4 * inner, entering, 1, 1))
-            for convolution in convolutions:
-                shapes += [convolution, (convolution[0],), (convolution[0],)]
-            entering = 4 * inner
-    return [*shapes, (1000, entering), (1000,)]

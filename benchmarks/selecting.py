@@ -33,13 +33,14 @@ from benchmarks._contestants import (
     peers,
     receivers,
 )
-from benchmarks._gradients import Gradients, resnet50_shapes
+from benchmarks._gradients import Gradients
 from benchmarks._models import large_tasks, small_tasks
 from benchmarks._race import Contestant, Times, race
 from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
 from hvd_sparse.engines import FAST, is_fast_installed
+from hvd_sparse.planning.architectures import resnet50
 
 PAYLOADS = (1, 2, 4, 8, 16)
 DENSITY = 0.001
@@ -141,7 +142,7 @@ class Select:
 
     def network(self) -> Iterator[Line]:
         """The parameters of ResNet-50: all compressed, and as the frontends do it, without those of one dimension."""
-        every = resnet50_shapes(self.scale.width)
+        every = [parameter.shape for parameter in resnet50(self.scale.width)]
         matrices = [shape for shape in every if len(shape) > 1]
         for what, shapes in ((f"all {len(every)} tensors", every), (f"{len(matrices)} tensors, none 1-D", matrices)):
             for is_cold in (False, True):

@@ -144,6 +144,28 @@ PAPERS = {
   eprint = {1901.04359},
   archiveprefix = {arXiv}
 }""",
+    "shi2019mgwfbp": """@inproceedings{shi2019mgwfbp,
+  author = {Shi, Shaohuai and Chu, Xiaowen and Li, Bo},
+  title = {{MG-WFBP}: efficient data communication for distributed synchronous {SGD} algorithms},
+  booktitle = {IEEE Conference on Computer Communications},
+  year = {2019},
+  eprint = {1811.11141},
+  archiveprefix = {arXiv}
+}""",
+    "shi2020mgs": """@inproceedings{shi2020mgs,
+  author = {Shi, Shaohuai and Wang, Qiang and Chu, Xiaowen and Li, Bo and Qin, Yang and Liu, Ruihao and Zhao, Xinxiao},
+  title = {Communication-efficient distributed deep learning with merged gradient sparsification on {GPUs}},
+  booktitle = {IEEE Conference on Computer Communications},
+  year = {2020}
+}""",
+    "shi2020lags": """@inproceedings{shi2020lags,
+  author = {Shi, Shaohuai and Tang, Zhenheng and Wang, Qiang and Zhao, Kaiyong and Chu, Xiaowen},
+  title = {Layer-wise adaptive gradient sparsification for distributed deep learning with convergence guarantees},
+  booktitle = {24th European Conference on Artificial Intelligence},
+  year = {2020},
+  eprint = {1911.08727},
+  archiveprefix = {arXiv}
+}""",
     "li2022oktopk": """@inproceedings{li2022oktopk,
   author = {Li, Shigang and Hoefler, Torsten},
   title = {Near-optimal sparse allreduce for distributed deep learning},

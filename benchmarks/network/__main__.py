@@ -18,8 +18,10 @@ from typing import Any
 
 from benchmarks.network import counting, page, probe
 from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
+from hvd_sparse.planning.architectures import ARCHITECTURES
 
-MODELS = ("resnet50", "vgg16", "lstm", "transformer")
+RECORDED = ("resnet50", "vgg16", "lstm", "transformer")
+"""Models that can be trained too."""
 COMPUTE = ("none", "asleep", "busy", "real")
 RUN_LIMIT_S = 3600
 
@@ -95,7 +97,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--hosts", type=int, default=4, help="one rank on each (default 4)")
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "10gbit", "none"], help="none: unshaped")
-    parser.add_argument("--models", nargs="+", default=["resnet50"], choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=["resnet50"], choices=ARCHITECTURES)
     parser.add_argument("--compute", nargs="+", default=["none"], choices=COMPUTE)
     parser.add_argument("--backward-ms", type=float, default=80.0, help="of asleep and busy (default 80)")
     parser.add_argument("--methods", nargs="+", default=["dense", "fp16", "topk", "dgc", "ldte_bs"])
@@ -111,6 +113,8 @@ def parse() -> argparse.Namespace:
     for rate in options.rates:
         if rate != "none":
             bits_per_second(rate)
+    if "real" in options.compute and not set(options.models) <= set(RECORDED):
+        parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
     if options.hosts < 2:
         parser.error("--hosts: at least 2")
     return options

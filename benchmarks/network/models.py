@@ -1,4 +1,4 @@
-"""The four models whose gradients travel, by their real layer sizes."""
+"""The models that compute really; ``hvd_sparse.planning.architectures`` has their layer sizes, and of more models."""
 
 from __future__ import annotations
 
@@ -117,13 +117,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "lstm": LanguageLstm,
     "transformer": SmallTransformer,
 }
-
-
-def shapes(name: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a model's parameters, in the order of its layers; no memory is taken."""
-    with torch.device("meta"):
-        model = MODELS[name]()
-    return [(key, tuple(parameter.shape)) for key, parameter in model.named_parameters()]
 
 
 def loss(model: nn.Module, rng: torch.Generator) -> torch.Tensor:

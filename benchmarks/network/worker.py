@@ -14,9 +14,10 @@ from torch import nn
 
 from benchmarks.network import methods as method_module
 from benchmarks.network.gradients import fill, pool
-from benchmarks.network.models import MODELS, loss, shapes
+from benchmarks.network.models import MODELS, loss
 from benchmarks.network.spans import PHASES, Spans
 from benchmarks.network.timings import ready
+from hvd_sparse.planning.architectures import ARCHITECTURES, parameters
 from hvd_sparse.registry import CODECS
 
 SLOW_S = 1.5
@@ -39,8 +40,8 @@ class Rank:
         else:
             # no value of a parameter is ever read: one entry stands for all
             named = [
-                (name, nn.Parameter(torch.zeros(()).expand(shape), requires_grad=True))
-                for name, shape in shapes(options.model)
+                (listed.name, nn.Parameter(torch.zeros(()).expand(listed.shape), requires_grad=True))
+                for listed in parameters(options.model)
             ]
         self.named = named
         self.parameters = [parameter for _, parameter in named]
@@ -181,7 +182,7 @@ def measure(rank: Rank) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=MODELS)
+    parser.add_argument("--model", choices=ARCHITECTURES)
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
     parser.add_argument("--backward-ms", type=float)

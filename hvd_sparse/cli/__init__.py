@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ..errors import SparseError
 from ..version import __version__
-from . import bench, cite, doctor, launch, parts
+from . import advise, bench, cite, doctor, launch, parts, simulate
 
-COMMANDS = (parts, cite, doctor, launch, bench)
+COMMANDS = (parts, cite, doctor, advise, simulate, launch, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ PARTS = [pytest.param(parts, parts.get(id), id=f"{parts.kind}-{id}") for parts i
 OF_A_PAPER = [
     param for param in PARTS if param.values[0].kind in ("selector", "codec", "exchange", "memory", "schedule")
 ]
+PLANNING = Path(registry.__file__).with_name("planning")
 MODULES = sorted({param.values[1].__module__ for param in PARTS} | {"hvd_sparse.registry", "hvd_sparse.types"})
 
 
@@ -75,9 +77,10 @@ def test_a_part_names_a_paper_that_is_listed_or_none(parts, part):
         assert f"Paper: {part.paper}" in part.__doc__
 
 
-def test_every_paper_is_of_some_part():
+def test_every_paper_is_of_some_part_or_of_the_planner():
     """As its own, or in the words of its docstring."""
     docstrings = " ".join(param.values[1].__doc__ for param in OF_A_PAPER)
+    docstrings += " ".join(path.read_text(encoding="utf-8") for path in PLANNING.rglob("*.py"))
     assert [key for key in PAPERS if key not in docstrings] == []
 
 

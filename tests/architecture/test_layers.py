@@ -1,4 +1,4 @@
-"""Imports run one way: errors, types, papers <- registry <- core <- engines, collectives <- frontends <- cli."""
+"""Imports run one way: errors, types, papers <- registry <- core <- planning <- engines, collectives <- frontends <- cli."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ LAYERS = (
     ("errors", "types", "papers", "version"),
     ("registry",),
     ("core",),
+    ("planning",),
     ("engines", "collectives", "runtime"),
     ("__init__",),
     ("torch", "tensorflow"),
@@ -20,7 +21,7 @@ LAYERS = (
     ("__main__",),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-NUMPY_ONLY = ("errors", "types", "papers", "version", "registry", "core")
+NUMPY_ONLY = ("errors", "types", "papers", "version", "registry", "core", "planning")
 MAY_ALSO_IMPORT = {"hvd_sparse.core.checksum": ("isal",)}
 """The exceptions: a package that is used if it is there, and changes nothing but the speed."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -92,6 +93,9 @@ def test_imports_run_one_way(path):
         ("hvd_sparse.core.selectors.topk", "from ...collectives.local import LocalWorld"),
         ("hvd_sparse.core.__init__", "from hvd_sparse.torch import Compression"),
         ("hvd_sparse.registry", "from .core import reference"),
+        ("hvd_sparse.core.buckets", "from ..planning.planner import best"),
+        ("hvd_sparse.planning.profile", "from ..collectives.local import LocalWorld"),
+        ("hvd_sparse.planning.costs", "import scipy"),
         ("hvd_sparse.types", "from .registry import SELECTORS"),
         ("hvd_sparse.engines.fast", "from ..collectives import local"),
         ("hvd_sparse.torch.views", "from ..tensorflow import identity"),
@@ -116,6 +120,8 @@ def test_an_import_against_the_rule_is_found(module, source):
         ),
         ("hvd_sparse.core.selectors.topk", "from .. import reference\nfrom ...registry import SELECTORS"),
         ("hvd_sparse.papers", "from .errors import UnknownName"),
+        ("hvd_sparse.planning.predict", "from ..core.economy import dense_inbound"),
+        ("hvd_sparse.torch.compression", "from ..planning.planner import best"),
         ("hvd_sparse.engines.fast", "import numba\nfrom ..core import reference"),
         ("hvd_sparse.torch.views", "import torch\nfrom ..collectives import horovod_torch"),
         ("hvd_sparse.__init__", "from . import engines\nfrom .core import codecs"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from recorded import recorded
 
-from benchmarks._gradients import Gradients, resnet50_shapes
+from benchmarks._gradients import Gradients
 from benchmarks._peers import PEERS, DgcSampled, GaussianK, LaplaceBisection, Peer, RedsyncSearch
 from hvd_sparse.core import reference
 from hvd_sparse.core.configuration import Configuration
@@ -103,13 +103,6 @@ def test_searches_end_where_no_threshold_gives_the_count():
     assert RedsyncSearch().choose(ties, 10).numel() == 1_000
     assert LaplaceBisection().choose(ties, 10).numel() in (0, 1_000)
     assert RedsyncSearch().choose(torch.zeros(1_000), 10).numel() == 1_000
-
-
-def test_resnet50_has_the_parameters_that_it_is_known_for():
-    shapes = resnet50_shapes()
-    assert len(shapes) == 161
-    assert sum(np.prod(shape) for shape in shapes) == 25_557_032
-    assert sum(np.prod(shape) for shape in shapes if len(shape) > 1) == 25_502_912
 
 
 def test_the_steady_residual_is_near_the_one_that_many_steps_leave():

@@ -78,6 +78,10 @@ class Exchange:
         """
         raise NotImplementedError
 
+    def inside(self, placement: Placement) -> float:
+        """Bytes that a rank receives from its own node before anything is selected, for each entry: the formula."""
+        return 0.0
+
     def run(self, parcel: Parcel) -> Conversation:
         """Exchange one bucket."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from ...errors import InvalidOption
 from ...registry import EXCHANGES
 from ..collective import AllGather, AllToAll
 from ..counts import check_whole
+from ..economy import DENSE_BYTES
 from ..parcel import Arrival, Parcel
 from ..placement import Placement, in_nodes_of, is_elastic
 from ..selectors._base import Selector
@@ -74,6 +75,9 @@ class Hierarchical(Exchange):
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return (placement.world_size - 1) * placement.node_count / placement.world_size * density * entry_bytes
+
+    def inside(self, placement: Placement) -> float:
+        return DENSE_BYTES * (1 - placement.node_count / placement.world_size)
 
     def run(self, parcel: Parcel) -> Conversation:
         placement = parcel.placement

@@ -1,0 +1,153 @@
+"""``hvd-sparse simulate``: step time and scaling efficiency of every exchange on 2 to 4,096 ranks; nothing is sent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ..planning.network import Network
+from ..planning.simulation import WORLD_SIZES, Point, simulate
+from . import _settings
+
+COLOURS = {
+    "dense": "#000000",
+    "fp16": "#7f7f7f",
+    "allgather": "#0072b2",
+    "shared_index": "#009e73",
+    "gtopk": "#d55e00",
+    "oktopk": "#cc79a7",
+    "hierarchical": "#e69f00",
+}
+"""Of the methods that had a colour when this was written; others take what the library gives them."""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("simulate", help="predict steps on 2 to 4,096 ranks: table, JSON and a picture")
+    _settings.add_options(parser)
+    parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
+    parser.add_argument("--codec", default="index_value", help="(%(default)s)")
+    parser.add_argument(
+        "--bandwidth", type=_settings.bandwidth, nargs="+", default=[1e9, 10e9], help="of a node's link (1Gbit 10Gbit)"
+    )
+    parser.add_argument("--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)")
+    parser.add_argument(
+        "--ranks-per-node", type=int, default=8, metavar="L", help="of the two-level networks (%(default)s)"
+    )
+    parser.add_argument("--world-size", type=int, nargs="+", default=WORLD_SIZES, metavar="N", help="(2 to 4,096)")
+    parser.add_argument("--hops", choices=("ring", "tree"), default="ring", help="of a collective (%(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("bench-output"), metavar="DIR", help="for JSON and picture (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="write JSON alone; needs no other packages")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    profile, (work, _) = _settings.profile_of(options), _settings.costs_of(options)
+    networks = networks_of(options)
+    points = list(
+        simulate(
+            profile, networks, work, density=options.density, codec=options.codec, method=options.method,
+            world_sizes=options.world_size,
+        )
+    )  # fmt: skip
+    options.output.mkdir(parents=True, exist_ok=True)
+    document = {
+        "model": options.model,
+        "density": options.density,
+        "backward_s": profile.backward_s,
+        "other_s": profile.other_s,
+        "work": work.to_dict(),
+        "networks": {name: vars(network) for name, network in networks.items()},
+        "points": [point.to_dict() for point in points],
+    }
+    (options.output / "simulation.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        return 0
+    console, table = _settings.load("rich.console").Console(width=150), _settings.load("rich.table").Table
+    for name, (heads, rows) in tables(points).items():
+        shown = table(*heads, title=f"{name}: ms a step (scaling efficiency)")
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+    title = f"{Path(options.model).stem}, density {options.density:g}"
+    draw(points, title, options.output / "simulation.png")
+    (options.output / "simulation.md").write_text(page(points, title), encoding="utf-8")
+    print(f"simulation.json, simulation.md and simulation.png are in {options.output}")
+    return 0
+
+
+def networks_of(options: argparse.Namespace) -> dict[str, Network]:
+    """Every bandwidth, flat and with several ranks a node."""
+    found = {}
+    for bits in options.bandwidth:
+        for per_node in dict.fromkeys((1, options.ranks_per_node)):
+            kind = "flat" if per_node == 1 else f"{per_node} ranks a node"
+            found[f"{bits / 1e9:g} Gbit/s, {kind}"] = Network(bits, options.latency, per_node, hops=options.hops)
+    return found
+
+
+def tables(points: list[Point]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """By network: headings, and one row a number of ranks with milliseconds a step and efficiency."""
+    found = {}
+    for network in dict.fromkeys(point.network for point in points):
+        here = [point for point in points if point.network == network]
+        methods = list(dict.fromkeys(point.method for point in here))
+        rows = []
+        for ranks in dict.fromkeys(point.ranks for point in here):
+            by_method = {point.method: point for point in here if point.ranks == ranks}
+            rows.append([f"{ranks:,}", *(_cell(by_method.get(method)) for method in methods)])
+        found[network] = (["ranks", *methods], rows)
+    return found
+
+
+def _cell(point: Point | None) -> str:
+    if point is None:
+        return ""
+    mark = "=" if point.prediction.goes_dense else ""
+    return f"{mark}{1e3 * point.prediction.step_s:,.0f} ({100 * point.efficiency:.0f} %)"
+
+
+def draw(points: list[Point], title: str, path: Path) -> None:
+    """Scaling efficiency over ranks, one panel a network."""
+    _settings.load("matplotlib").use("Agg")
+    plt = _settings.load("matplotlib.pyplot")
+    networks = list(dict.fromkeys(point.network for point in points))
+    figure, panels = plt.subplots(
+        1, len(networks), figsize=(4.2 * len(networks), 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for panel, network in zip(panels[0], networks):
+        here = [point for point in points if point.network == network]
+        for method in dict.fromkeys(point.method for point in points):
+            line = [(point.ranks, point.efficiency) for point in here if point.method == method]
+            if line:
+                style = "--" if method in ("dense", "fp16") else "-"
+                panel.plot(*zip(*line), style, marker="o", markersize=3, color=COLOURS.get(method), label=method)
+        panel.set(xscale="log", ylim=(0, 1.02), xlabel="ranks", title=network)
+        ticks = sorted({point.ranks for point in here})
+        panel.set_xticks(ticks[:: max(1, len(ticks) // 6)], [str(n) for n in ticks[:: max(1, len(ticks) // 6)]])
+        panel.minorticks_off()
+    panels[0][0].set_ylabel("scaling efficiency")
+    panels[0][-1].legend(frameon=False, fontsize="small")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def page(points: list[Point], title: str) -> str:
+    """Markdown."""
+    lines = [
+        f"# Simulated steps: {title}",
+        "",
+        "`hvd-sparse simulate` makes this page: nothing is sent, all times are the model's ([planning](../planning.md)).",
+        "Milliseconds a step, and what is left of a rank's own computing in brackets. Every method has its best plan; where",
+        "the compressor goes dense by itself, `=` says so.",
+        "",
+        "![Scaling efficiency](simulation.png)",
+    ]
+    for network, (heads, rows) in tables(points).items():
+        rule = ["---:"] * len(heads)
+        lines += ["", f"## {network}", "", *("| " + " | ".join(row) + " |" for row in [heads, rule, *rows])]
+    return "\n".join(lines) + "\n"

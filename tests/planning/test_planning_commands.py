@@ -1,0 +1,118 @@
+"""``hvd-sparse advise`` and ``hvd-sparse simulate``, by what they print and write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from hvd_sparse.cli import main
+from hvd_sparse.cli._settings import bandwidth, duration
+from hvd_sparse.planning import Layer, Profile
+
+RESNET = ["--model", "resnet50", "--backward", "80ms"]
+QUICK = ["--density", "0.001", "--codec", "index_value", "--exchange", "allgather"]
+
+
+def advised(capsys, *arguments):
+    assert main(["advise", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_advice_comes_as_json(capsys):
+    found = advised(capsys, *RESNET, "--world-size", "4", "--bandwidth", "1Gbit", "--latency", "50us", *QUICK)
+    assert found["choice"] == "sparse"
+    assert found["chosen"]["exchange"] == "allgather" and found["chosen"]["density"] == 0.001
+    assert found["step_s"] < min(found["dense"]["step_s"], found["fp16"]["step_s"])
+    assert found["dense"]["compute_s"] == pytest.approx(0.12)
+    assert found["crossover_bit_s"] > 1e9
+    assert sum(map(len, found["groups"])) == 54
+
+
+def test_advice_against_compressing_says_so(capsys):
+    found = advised(capsys, *RESNET, "--world-size", "4", "--bandwidth", "100Gbit", *QUICK)
+    assert found["choice"] in ("dense", "fp16") and found["chosen"] is None
+    assert "will not help" in found["sentence"]
+
+
+def test_advice_is_printed_for_people(capsys):
+    pytest.importorskip("rich", reason="tables are rich's")
+    assert main(["advise", *RESNET, "--world-size", "4", *QUICK]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in ("dense", "fp16", "advised", "Compress: ldte_bs at density 0.001", "exact", "first ready first"):
+        assert words in printed
+
+
+def test_layers_and_costs_may_come_from_files(capsys, tmp_path):
+    layers, costs = tmp_path / "layers.json", tmp_path / "costs.json"
+    layers.write_text(Profile((Layer("b", 10**6, 0.01), Layer("a", 10**6, 0.01))).to_json())
+    line = {"start_s": 1e-3, "byte_s": 8e-8}
+    costs.write_text(json.dumps({"work": {"entry_s": 1e-9}, "lines": dict.fromkeys(("allgather", "allreduce"), line)}))
+    found = advised(
+        capsys, "--model", str(layers), "--forward", "30ms", "--costs", str(costs), "--world-size", "3", *QUICK
+    )
+    assert found["crossover_bit_s"] is None
+    assert found["dense"]["compute_s"] == pytest.approx(0.05)
+    assert found["candidates"][0]["compute_s"] == pytest.approx(0.05 + 2e-3)
+    assert found["dense"]["waiting_s"] > 4 * 2 / 3 * 2 * 10**6 * 8e-8 - 0.02
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "resnet18"], "none of resnet50"),
+        ([*RESNET, "--costs", "/nowhere.json"], "costs '/nowhere.json'"),
+        ([*RESNET, "--density", "2"], "density"),
+        ([*RESNET, "--method", "adacomp"], "unknown option 'density'"),
+        ([*RESNET, "--exchange", "pigeon"], "no exchange is called 'pigeon'"),
+        ([*RESNET, "--exchange", "auto"], "no exchange and codec"),
+    ],
+)
+def test_what_cannot_be_advised_on_is_an_error_in_words(capsys, arguments, words):
+    assert main(["advise", "--world-size", "4", *arguments]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_a_simulation_is_written(tmp_path, capsys):
+    arguments = ["--world-size", "2", "16", "--bandwidth", "1Gbit", "--output", str(tmp_path)]
+    assert main(["simulate", *RESNET, *arguments, "--json"]) == 0
+    document = json.loads((tmp_path / "simulation.json").read_text())
+    assert {point["ranks"] for point in document["points"]} == {2, 16}
+    assert set(document["networks"]) == {"1 Gbit/s, flat", "1 Gbit/s, 8 ranks a node"}
+    assert document["other_s"] == pytest.approx(0.04)
+    assert not (tmp_path / "simulation.png").exists()
+
+
+def test_a_simulation_is_drawn(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib draws")
+    pytest.importorskip("rich", reason="tables are rich's")
+    arguments = ["--world-size", "2", "16", "--bandwidth", "1Gbit", "--output", str(tmp_path)]
+    assert main(["simulate", *RESNET, *arguments]) == 0
+    assert (tmp_path / "simulation.png").read_bytes().startswith(b"\x89PNG")
+    assert "hierarchical" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [("1Gbit", 1e9), ("100mbit", 1e8), ("2.5 Gbps", 2.5e9), ("25G", 2.5e10), ("64kbit", 64e3), ("1e9", 1e9)],
+)
+def test_bandwidths_are_read(text, bits):
+    assert bandwidth(text) == pytest.approx(bits)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("50us", 5e-5), ("80ms", 0.08), ("1.5 s", 1.5), ("10ns", 1e-8)])
+def test_times_are_read(text, seconds):
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["fast", "-1Gbit", "0", "1GB", "1..2G", ""])
+def test_what_is_no_bandwidth_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        bandwidth(text)
+
+
+@pytest.mark.parametrize("text", ["50", "ms", "-1ms", "1..s", ""])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        duration(text)
