@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..errors import InvalidOption
 from ..types import TensorSpec
 from .configuration import Configuration
 from .counts import count_from_density
@@ -30,14 +31,54 @@ def merge_small(
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
-    density = configuration.density(0) or UNKNOWN_DENSITY
     for (position,) in reversed(one_per_tensor(specs, configuration)):
         members.append(position)
-        numel = specs[position].numel
-        filled += count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
+        filled += _expected_bytes(specs[position], configuration)
         if filled >= bucket_bytes:
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0
     if members:
         plan.append(tuple(sorted(members)))
     return plan
+
+
+def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
+    """The buckets that ``configuration.groups`` asks for.
+
+    InvalidOption for names that no tensor has.  Tensors that are never compressed are in no bucket; those that are
+    and that no group names have one each.
+    """
+    groups = configuration.groups
+    if groups is None:
+        return merge_small(specs, configuration)
+    each = one_per_tensor(specs, configuration)
+    if isinstance(groups, int):
+        return _equal(specs, configuration, [position for (position,) in each], groups)
+    positions = {spec.key: position for position, spec in enumerate(specs)}
+    unknown = [name for names in groups for name in names if name not in positions]
+    if unknown:
+        raise InvalidOption(
+            f"groups names {', '.join(map(repr, unknown))}, which no tensor is called; there are: {', '.join(positions)}"
+        )
+    compressed = {position for (position,) in each}
+    named = [tuple(sorted(positions[name] for name in names if positions[name] in compressed)) for names in groups]
+    taken = {position for bucket in named for position in bucket}
+    return [bucket for bucket in named if bucket] + [bucket for bucket in reversed(each) if bucket[0] not in taken]
+
+
+def _equal(
+    specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
+) -> list[tuple[int, ...]]:
+    """So many groups of neighbours, or one a tensor, of about equal bytes; from the last registered to the first."""
+    sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
+    total, filled, plan = sum(sizes), 0.0, [[] for _ in range(groups)]  # type: ignore[var-annotated]
+    for position, size in zip(reversed(positions), sizes):
+        plan[min(groups - 1, int(groups * (filled + size / 2) / total))].append(position)
+        filled += size
+    return [tuple(sorted(members)) for members in plan if members]
+
+
+def _expected_bytes(spec: TensorSpec, configuration: Configuration) -> float:
+    density = configuration.density(0) or UNKNOWN_DENSITY
+    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
+    return count_from_density(spec.numel, density) * entry_bytes

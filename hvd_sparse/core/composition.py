@@ -56,3 +56,17 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
             f"exchange {exchange.id} sums gradients before they meet the residual, and memory {memory.id} makes something "
             "else of them first: use memory='error_feedback'"
         )
+
+
+def check_groups(groups: Any) -> int | tuple[tuple[str, ...], ...] | None:
+    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of names, each once."""
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1):
+        return groups
+    if isinstance(groups, (list, tuple)) and all(isinstance(names, (list, tuple)) for names in groups):
+        made = tuple(tuple(names) for names in groups)
+        flat = [name for names in made for name in names]
+        if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
+            return made
+    raise InvalidOption(
+        f"groups is {groups!r}: how many messages, or lists of tensors' names, each once; None merges small neighbours"
+    )

@@ -13,7 +13,7 @@ from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTOR
 from ..types import TensorSpec
 from .bounds import capacity
 from .checksum import crc32
-from .composition import check_composition, check_exchange
+from .composition import check_composition, check_exchange, check_groups
 from .counts import check_choice, check_whole, count_from_density, is_number
 from .economy import is_dense_cheaper
 from .placement import Placement, in_nodes_of
@@ -34,6 +34,8 @@ class Configuration:
     min_numel : tensors with fewer entries go dense
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
     rollback : keep the old state until a step is known good, at the price of a second buffer
+    groups : how many messages the compressed tensors travel in, or the names of those that travel together; None
+        merges small neighbours
     max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank; where the density asks for
         more its steps run dense (if ``allow_dense``), and what a method finds beyond it stays in the residual; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
@@ -55,6 +57,7 @@ class Configuration:
     min_numel: int = 1024
     compress_1d: bool = False
     rollback: bool = True
+    groups: Any = None
     max_gathered_bytes: int | None = None
     allow_dense: bool = True
     on_nonfinite: str = "propagate"
@@ -92,6 +95,7 @@ class Configuration:
         if self.engine is not None:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
+        object.__setattr__(self, "groups", check_groups(self.groups))
         if self.max_gathered_bytes is not None:
             check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)

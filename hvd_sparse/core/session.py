@@ -12,7 +12,7 @@ import numpy as np
 
 from ..types import TensorSpec
 from . import reference
-from .buckets import merge_small
+from .buckets import grouped
 from .collective import Collective
 from .configuration import Configuration
 from .driver import NOTHING, Conversation, Driver
@@ -31,7 +31,7 @@ class Session:
     specs : the tensors, in the same order on every rank
     collective : what runs between the ranks
     average : divide by the number of ranks
-    buckets : members of every bucket, by position; None merges small neighbours
+    buckets : members of every bucket, by position; None: as the configuration says
 
     Tensors that the configuration does not compress are summed dense.
     """
@@ -46,7 +46,7 @@ class Session:
         buckets: Sequence[tuple[int, ...]] | None = None,
         kernels: Kernels | ModuleType = reference,
     ) -> None:
-        plan = merge_small(specs, configuration) if buckets is None else buckets
+        plan = grouped(specs, configuration) if buckets is None else buckets
         self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
         self.driver = Driver(self.step, collective, configuration.name or "session")
         self.collective = collective

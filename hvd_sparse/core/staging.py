@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from ..errors import InvalidOption
 from ..types import TensorSpec
 from .configuration import Configuration
 from .placement import Placement
@@ -34,6 +35,15 @@ class Staging:
             if self._run.is_closed or position in self._run.entered:
                 self._run = StepRun()
             return self._run
+
+    def close(self) -> None:
+        """The next tensor begins a step.  InvalidOption while one is under way."""
+        with self.lock:
+            waiting = self._run.entered - self._run.completed
+            if waiting and not self._run.is_closed:
+                names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
+                raise InvalidOption(f"a step is under way, and {names} has not come back: change groups between steps")
+            self._run.is_closed = True
 
     def enter(self, position: int, run: StepRun) -> TensorState:
         """The state of a tensor that begins a step: its last step is settled, and this one staged."""

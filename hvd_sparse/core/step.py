@@ -57,17 +57,28 @@ class Step:
     ) -> None:
         self.configuration = configuration
         self.specs = list(specs)
-        self.buckets = list(buckets)
+        self._set_buckets(buckets)
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
         self.reduction = "average"
         self._replicas: dict[str, int] = {}
-        self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
         self.staging = Staging(configuration, self.specs)
         self.placement: Placement | None = None
         self.sends_everything = False
         """Steps run dense, residual included, whatever the configuration says; the same on all ranks."""
+
+    def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        """Other tensors travel together from the next step on; the same on all ranks, and between steps.
+
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of a step.
+        """
+        self.staging.close()
+        self._set_buckets(buckets)
+
+    def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        self.buckets = list(buckets)
+        self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     @property
     def exchange(self) -> Exchange:

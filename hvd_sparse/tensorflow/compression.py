@@ -17,7 +17,7 @@ from ..core.configuration import Configuration
 from ..core.methods import Methods
 from ..core.step import Step
 from ..engines import resolve_engine
-from ..errors import RankMismatch, UnknownGradient, UnsupportedReduction
+from ..errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from ..runtime.durable import DurableCompressor
 from ..types import TensorSpec
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
@@ -57,6 +57,11 @@ class TensorflowCompressor(DurableCompressor):
     """
 
     def __init__(self, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any = None) -> None:
+        if configuration.groups is not None:
+            raise InvalidOption(
+                f"groups is {configuration.groups!r}: Horovod for TensorFlow asks for a gradient back before it hands over the "
+                "next, so each travels alone; leave groups out"
+            )
         self._scale = scale_of(grad_scaler)
         # Without need, dense tensors are spared a call of Python at every step.
         self._finishes_dense = configuration.memory.finishes or grad_scaler is not None

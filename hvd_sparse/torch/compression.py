@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from ..collectives._process_set import rank_in
 from ..collectives.horovod_torch import HorovodTorchCollective, hvd
-from ..core.buckets import merge_small
+from ..core.buckets import grouped
 from ..core.compressor import check_keys, check_process_set
 from ..core.configuration import Configuration
 from ..core.driver import NOTHING, Driver
@@ -20,9 +20,10 @@ from ..core.runs import Ticket
 from ..core.selectors.ldte_bs import LdteBs
 from ..core.step import Step
 from ..engines import resolve_engine
-from ..errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedReduction
+from ..errors import ExchangeTimeout, InvalidOption, RankMismatch, SparseError, UnsupportedReduction
 from ..runtime.checkpoint import with_arrays
 from ..runtime.durable import DurableCompressor
+from ..runtime.gathering import Gatherer
 from ..runtime.trial import WAYS, Trial
 from .callsite import check_call_site
 from .identity import ParameterIndex
@@ -62,7 +63,7 @@ class TorchCompressor(DurableCompressor):
         super().__init__(configuration, f"torch.{self.process_set.process_set_id}", self.process_set.size())
         self._take_name(specs)
         kernels = resolve_engine(configuration.engine)
-        self.step = Step(configuration, specs, merge_small(specs, configuration), kernels, carrier_dtype=np.float64)
+        self.step = Step(configuration, specs, grouped(specs, configuration), kernels, carrier_dtype=np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
@@ -111,6 +112,19 @@ class TorchCompressor(DurableCompressor):
             return self._finish_dense(tensor, ctx)
         out = memory_of(ctx.extra, self.step.specs[ctx.position]) if ctx.position is not None else None
         return unflatten(self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra)
+
+    def regroup(self, groups: Any) -> None:
+        """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
+
+        groups : as the option of that name; nothing that is kept back is lost, and gradients stay the same bits
+
+        RankMismatch if ranks give different ones.
+        """
+        plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
+        told = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self._limit_s).tell_all(plan)
+        if any(other != told[0] for other in told):
+            raise RankMismatch(f"ranks were given different groups: {groups!r} here; give all of them the same")
+        self.step.regroup(plan)
 
     def state_dict(self) -> dict[str, Any]:
         """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(..., weights_only=True)``."""

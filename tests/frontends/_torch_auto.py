@@ -10,6 +10,7 @@ from _common import SPARSE_ONLY, Cases
 from _torch_cases import digest_of
 from _torch_laws import Ledger
 
+from hvd_sparse.errors import RankMismatch
 from hvd_sparse.torch import Compression
 
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
@@ -79,3 +80,31 @@ def a_trial_ends_alike_on_all_ranks(name: str) -> dict[str, Any]:
         "ways": sorted(ways),
         "asked": asked,
     }
+
+
+@cases
+def groups_make_no_difference(name: str) -> dict[str, Any]:
+    """The same steps with small neighbours together, all alone, in one message, and changing in mid-run."""
+    digests = []
+    for number, plans in enumerate(([None], [3], [1], [2, [["wide", "one"]], 3])):
+        options = {"density": 0.05, "name": f"{name}.{number}", "groups": plans[0], **SPARSE_ONLY}
+        ledger = Ledger(SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options))
+        for step in range(6):
+            if len(plans) > 1:
+                ledger.compressor.regroup(plans[step % len(plans)])
+            ledger.take_step(ledger.gradients(step))
+        digests.append(digest_of(ledger._applied.values()))
+        ledger.compressor.close()
+    return {"digests": digests, "buckets": len(ledger.compressor.step.buckets)}
+
+
+@cases
+def other_groups_on_one_rank(name: str) -> str:
+    ledger = Ledger(SHAPES, lambda named: Compression.ldte_bs(named, density=0.05, name=name, **SPARSE_ONLY))
+    try:
+        ledger.compressor.regroup(1 if hvd.rank() == 0 else 2)
+    except RankMismatch as error:
+        return str(error)
+    finally:
+        ledger.compressor.close()
+    return "nothing was raised"

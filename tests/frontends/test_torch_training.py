@@ -133,3 +133,14 @@ def test_a_trial_ends_and_all_ranks_take_the_same_way(outcome: Outcome) -> None:
         assert result["ways"] == ["dense", "fp16", "sparse"]
         assert result["verdicts"] >= 2
         assert result["asked"][0] and len(result["asked"]) >= 4
+
+
+def test_groups_make_no_difference(outcome: Outcome) -> None:
+    for result in measured(outcome, "groups_make_no_difference"):
+        assert len(set(result["digests"])) == 1
+
+
+def test_groups_that_differ_between_ranks_are_refused(outcome: Outcome) -> None:
+    for result in measured(outcome, "other_groups_on_one_rank"):
+        alone = result == "nothing was raised" and len(outcome.results) == 1
+        assert alone or "ranks were given different groups" in result

@@ -1,0 +1,92 @@
+"""Which tensors travel together, and that it makes no difference to anything but the number of messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvd_sparse.core.buckets import grouped, one_per_tensor
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import InvalidOption
+
+SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9))
+KEYS = [spec.key for spec in SPECS]
+STEPS = 6
+
+
+def buckets(groups):
+    return grouped(SPECS, worlds.configure(groups=groups))
+
+
+def train(plans, ranks=3, **options):
+    """The bits that were applied in all steps; the plan of step i is plans[i % len(plans)]; bytes and messages of rank 0."""
+
+    def script(collective):
+        configuration = worlds.configure(density=0.05, groups=plans[0], **options)
+        session = Session(configuration, SPECS, collective, average=False)
+        bits = b""
+        for step in range(STEPS):
+            session.step.regroup(buckets(plans[step % len(plans)]))
+            gradients = worlds.normals(SPECS, collective.rank, step)
+            if step == 3:
+                gradients = {key: value for key, value in gradients.items() if key not in ("t1", "t4")}
+            applied = session.reduce(gradients)
+            bits += b"".join(applied[key].tobytes() for key in sorted(applied))
+        kept = [
+            state.memory.arrays()["residual"].tobytes()
+            for _, state in sorted(session.step.staging.settle_all().items())
+        ]
+        return bits, kept
+
+    return worlds.run(ranks, script)
+
+
+def test_every_compressed_tensor_is_in_one_bucket_and_no_other():
+    for groups in (None, 1, 2, 3, 6, 50, [["t0", "t5"], ["t3"]], [KEYS]):
+        assert sorted(position for bucket in buckets(groups) for position in bucket) == list(range(len(SPECS)))
+
+
+def test_a_number_of_groups_is_that_many_of_neighbours():
+    assert [len(buckets(n)) for n in (1, 2, 3)] == [1, 2, 3]
+    assert sorted(buckets(50)) == one_per_tensor(SPECS, worlds.configure())
+    for bucket in buckets(3):
+        assert list(bucket) == list(range(bucket[0], bucket[-1] + 1))
+
+
+def test_names_are_taken_as_they_are_and_the_others_travel_alone():
+    assert buckets([["t5", "t0"], ["t3", "t2"]]) == [(0, 5), (2, 3), (4,), (1,)]
+
+
+def test_names_that_no_tensor_has_are_refused():
+    with pytest.raises(InvalidOption, match="'t9', which no tensor is called; there are: t0"):
+        buckets([["t0", "t9"]])
+
+
+@pytest.mark.parametrize("exchange", ["allgather", "gtopk", "oktopk"])
+def test_groups_make_no_difference_to_any_bit_and_may_change_at_any_step(exchange):
+    alone = train([50], exchange=exchange)
+    for plans in ([None], [1], [2, 50, [["t0", "t5"], ["t1", "t4"]]]):
+        assert train(plans, exchange=exchange) == alone
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=len(KEYS), max_size=len(KEYS)))
+def test_any_partition_gives_the_same_bits(owners):
+    plan = [[key for key, owner in zip(KEYS, owners) if owner == number] for number in range(4)]
+    assert train([plan, 1], ranks=2) == train([50], ranks=2)
+
+
+def test_groups_do_not_change_in_the_middle_of_a_step():
+    def script(collective):
+        session = Session(worlds.configure(), SPECS, collective, average=False)
+        wire, ticket = session.driver.compress(0, np.ones(SPECS[0].numel, np.float32))
+        with pytest.raises(InvalidOption, match="'t0' has not come back: change groups between steps"):
+            session.step.regroup(buckets(1))
+        reduced = collective.allreduce(wire, "t0").wait(None)
+        session.driver.decompress(reduced, ticket)
+        session.step.regroup(buckets(1))
+
+    worlds.run(2, script)
