@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil  # type: ignore[import-untyped] # Horovod depends on it
@@ -34,7 +35,7 @@ def supervise(
     while True:
         try:
             code = process.wait(timeout=1.0)
-            return code if code >= 0 else 128 - code
+            break
         except subprocess.TimeoutExpired:
             pass
         launchers = [p for p in _family(process.pid) if _name(p) in NAMES]
@@ -42,8 +43,21 @@ def supervise(
             has_worked = has_worked or bool(launchers)
             bare_since = time.monotonic()
         elif has_worked and time.monotonic() - bare_since > grace_s:
-            break
-    _say(asking)
+            return _end(process, asking)
+    if code != 0:
+        silent = _silent(asking)
+        if silent:
+            _say(f"{silent} does not answer: it is down, frozen, or cut off from the network, and the job ended by it")
+    return code if code >= 0 else 128 - code
+
+
+def _end(process: subprocess.Popen[bytes], asking: Mapping[str, Sequence[str]]) -> int:
+    silent = _silent(asking)
+    who = f"{silent}, which does not answer" if silent else "a host that did not answer for a while"
+    _say(
+        f"every rank that could be reached has ended, and mpirun still waits for {who}: frozen, or cut off from the "
+        "network. mpirun is ended now; the ranks' last words are above. End what is left on that host by hand"
+    )
     for member in _family(process.pid):
         try:
             member.kill()
@@ -53,14 +67,17 @@ def supervise(
     return 1
 
 
-def _say(asking: Mapping[str, Sequence[str]]) -> None:
-    silent = [repr(host) for host, question in asking.items() if not _answers(question)]
-    who = f"host {', '.join(silent)}, which does not answer" if silent else "a host that did not answer for a while"
-    sys.stderr.write(
-        f"hvd-sparse: every rank that could be reached has ended, and mpirun still waits for {who}: frozen, or cut off "
-        "from the network. mpirun is ended now; the ranks' last words are above. End what is left on that host by hand\n"
-    )
+def _say(words: str) -> None:
+    sys.stderr.write(f"hvd-sparse: {words}\n")
     sys.stderr.flush()
+
+
+def _silent(asking: Mapping[str, Sequence[str]]) -> str:
+    """The hosts that do not answer, in words; all are asked at once."""
+    with ThreadPoolExecutor(max(1, len(asking))) as pool:
+        answers = list(pool.map(_answers, asking.values()))
+    names = [repr(host) for host, answer in zip(asking, answers) if not answer]
+    return f"host {', '.join(names)}" if names else ""
 
 
 def _terminate(pid: int) -> None:
