@@ -109,6 +109,7 @@ ERRORS='HorovodInternalError|ExchangeTimeout|lost communication|unable to reliab
 
 fault() { # fault WHAT CONTROLLER: a plain run whose last host is lost in mid-training must end with an error on the others
     local output="$WORK/fault" launcher code=0 started error_s
+    : >"$output" # now, as the first look at it may come before the launch: an earlier case's words must not be there
     launch $((START_S + END_S)) "$2" tests/endless.py >"$output" 2>&1 &
     launcher=$!
     await 'step 30$' "$START_S" "$launcher" "$output" || return 1
@@ -132,6 +133,7 @@ case_cut() { fault cut "$1"; }
 case_elastic() { # case_elastic WHAT: the run goes on with the hosts that there are then, and its books balance
     local output="$WORK/elastic" launcher started now=$((SIZE - 1))
     [ "$1" != add ] || now=$((SIZE + 1))
+    : >"$output"
     launch_elastic >"$output" 2>&1 &
     launcher=$!
     await "step 1[0-9] on $SIZE ranks" "$START_S" "$launcher" "$output" || return 1
