@@ -74,11 +74,14 @@ await_end() { # await_end LIMIT_S PROCESS LOG
     done
 }
 
-train() { # train CONTROLLER FRAMEWORK: through every exchange; each rank must have left its log on the first host
-    local rank
+train() { # train CONTROLLER FRAMEWORK: through every exchange; each rank must have left its log
+    local rank=0 container
     launch "$TRAIN_S" "$1" tests/exchanges.py --framework "$2" || return 1
-    for rank in $(seq 0 $((SIZE - 1))); do
-        cluster run grep -q "rank $rank is done" "logs/rank.$rank.log" || { echo "no log of rank $rank"; return 1; }
+    for container in $(cluster containers); do # under Gloo on the first host, under MPI on its own
+        [ "$1" = mpi ] || container="$(cluster containers | head -n 1)"
+        "$DOCKER" exec "$container" grep -rq "rank $rank is done" logs --include=stdout ||
+            { echo "no log of rank $rank on host ${container:0:12}"; return 1; }
+        rank=$((rank + 1))
     done
 }
 case_torch() { train "$1" torch; }
