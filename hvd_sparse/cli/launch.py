@@ -23,6 +23,9 @@ YIELDING = ("--oversubscribe", "--mca mpi_yield_when_idle 1")
 36 ms, with it 1 ms.
 """
 
+KEEPALIVE = "-o ServerAliveInterval=4 -o ServerAliveCountMax=5"
+"""A session to a frozen host, or one that is cut off, ends; by itself it would stay for ever."""
+
 DESCRIPTION = """\
 Start a training script on several hosts through horovodrun.
 
@@ -68,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
     hosts = _hosts(options)
     facts = None
     if not options.no_check:
-        ssh = [*SSH, *(["-p", str(options.ssh_port)] if options.ssh_port else [])]
-        facts = survey(hosts, options.python, _files(command), ssh)
+        facts = survey(hosts, options.python, _files(command), _ssh(options))
         print(f"{len(facts)} host{'s' * (len(facts) > 1)}, the same versions, all reach each other", file=sys.stderr)
     if options.check_only:
         return 0
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *whole]))
         return 0
-    return _start(whole, {**os.environ, **environment}, options)
+    return _start(whole, {**os.environ, **environment}, options, hosts)
 
 
 def _hosts(options: argparse.Namespace) -> list[Host]:
@@ -121,6 +123,8 @@ def build(
         settings.setdefault("OMP_NUM_THREADS", surroundings.get("OMP_NUM_THREADS", "1"))
     if options.controller == "mpi" and crowded:
         line += [f"--mpi-args={' '.join(YIELDING)}"]
+    if options.controller == "mpi" and several:
+        settings["OMPI_MCA_plm_rsh_args"] = surroundings.get("OMPI_MCA_plm_rsh_args", KEEPALIVE)
     line += ["--output-filename", str(options.log_dir), *options.option]
     # one file a rank, with errors among the output where they belong
     return [*line, "sh", "-c", 'exec "$@" 2>&1', "sh", *command], settings
@@ -135,8 +139,10 @@ def _horovodrun(python: str) -> str:
     return found
 
 
-def _start(whole: Sequence[str], environment: Mapping[str, str], options: argparse.Namespace) -> int:
-    """Become horovodrun; the logs' names are laid out beforehand."""
+def _start(
+    whole: Sequence[str], environment: Mapping[str, str], options: argparse.Namespace, hosts: Sequence[Host]
+) -> int:
+    """Become horovodrun, or watch over its mpirun; the logs' names are laid out beforehand."""
     folder: Path = options.log_dir
     folder.mkdir(parents=True, exist_ok=True)
     width = len(str(options.ranks - 1))
@@ -146,4 +152,13 @@ def _start(whole: Sequence[str], environment: Mapping[str, str], options: argpar
         log.unlink(missing_ok=True)
         log.symlink_to(inner if options.controller == "gloo" else f"1/{inner}")
     print(f"one log a rank: {folder / 'rank.N.log'}", file=sys.stderr, flush=True)
+    if options.controller == "mpi" and len(hosts) > 1:
+        from .supervise import supervise  # needs psutil, which only Horovod brings
+
+        ssh = _ssh(options)
+        return supervise(whole, environment, {host.name: [*ssh, host.name, "true"] for host in hosts})
     os.execve(whole[0], list(whole), dict(environment))
+
+
+def _ssh(options: argparse.Namespace) -> list[str]:
+    return [*SSH, *(["-p", str(options.ssh_port)] if options.ssh_port else [])]

@@ -1,10 +1,15 @@
 # A Docker engine for the tests, where none answers: installed, started on a socket of its own, stopped again.
-# Sourced, after common.sh.  Sets DOCKER; gives engine_up, engine_down, base_image.
+# Sourced, after common.sh.  Sets DOCKER; gives limited, engine_up, engine_down, base_image.
 
 ENGINE_DIR="$CACHE/docker/engine"      # images stay here for the next time
 ENGINE_RUN=""                          # socket, process and logs of an engine that we started
 
-engine_answers() { "$DOCKER" info >/dev/null 2>&1; }
+limited() { # limited SECONDS COMMAND...: in the background, as a shell that waits hears signals, and one that runs a command does not
+    timeout -k 5 "$@" <&0 &
+    wait "$!"
+}
+
+engine_answers() { timeout -k 5 20 "$DOCKER" info >/dev/null 2>&1; }
 
 find_docker() {
     DOCKER="$(command -v docker || true)"
@@ -32,7 +37,7 @@ install_engine() {
     [ -n "$missing" ] || return 0
     mkdir -p "$CACHE/logs"
     # shellcheck disable=SC2086
-    if ! DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 bash -c "apt-get update && apt-get install -y --no-install-recommends $missing" \
+    if ! DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 limited 600 bash -c "apt-get update && apt-get install -y --no-install-recommends $missing" \
         >"$CACHE/logs/engine-apt.log" 2>&1; then
         note "apt-get could not install$missing: see $CACHE/logs/engine-apt.log"
         return 1
@@ -41,18 +46,33 @@ install_engine() {
 }
 
 start_engine() {
-    ENGINE_RUN="$(mktemp -d /run/hvd-sparse-engine.XXXXXX)"
     mkdir -p "$ENGINE_DIR"
-    FORWARD_BEFORE="$(cat /proc/sys/net/ipv4/ip_forward)"
+    exec 9>"$ENGINE_DIR/../engine.lock"
+    if ! flock --nonblock 9; then
+        note "another run has its engine up, and both would use $ENGINE_DIR: wait for its end, or set XDG_CACHE_HOME"
+        return 1
+    fi
+    local left
+    for left in /run/hvd-sparse-engine.*/started; do # nobody holds the lock: by a run that was killed
+        [ -e "$left" ] && [ "$(cat "$left")" = "$ENGINE_DIR" ] || continue
+        note "stopping the engine that a killed run left behind"
+        ENGINE_RUN="$(dirname "$left")" DOCKER=/usr/bin/docker
+        DOCKER_HOST="unix://$ENGINE_RUN/socket" engine_down
+    done
+    ENGINE_RUN="$(mktemp -d /run/hvd-sparse-engine.XXXXXX)"
+    cat /proc/sys/net/ipv4/ip_forward >"$ENGINE_RUN/forward"
     iptables-save >"$ENGINE_RUN/firewall" 2>/dev/null || true
-    dockerd --storage-driver=overlay2 --data-root "$ENGINE_DIR" --exec-root "$ENGINE_RUN/exec" --bridge none \
-        --pidfile "$ENGINE_RUN/pid" --host "unix://$ENGINE_RUN/socket" >"$ENGINE_RUN/log" 2>&1 &
+    echo "$ENGINE_DIR" >"$ENGINE_RUN/started"
+    # a session of its own: Ctrl-C must not end it before it has taken its networks away
+    setsid dockerd --storage-driver=overlay2 --data-root "$ENGINE_DIR" --exec-root "$ENGINE_RUN/exec" --bridge none \
+        --pidfile "$ENGINE_RUN/pid" --host "unix://$ENGINE_RUN/socket" >"$ENGINE_RUN/log" 2>&1 9>&- &
+    local attempt engine=$!
+    disown "$engine" # not among the jobs that a clean-up ends
     export DOCKER_HOST="unix://$ENGINE_RUN/socket"
     DOCKER=/usr/bin/docker
-    local attempt
     for attempt in $(seq 120); do
         engine_answers && { note "engine: started for this run (overlay2)"; return 0; }
-        [ -e "/proc/$!" ] || break
+        [ -e "/proc/$engine" ] || break
         sleep 0.5
     done
     note "the engine did not start: $(tail -n 3 "$ENGINE_RUN/log")"
@@ -63,8 +83,8 @@ engine_down() { # only what engine_up started
     [ -n "$ENGINE_RUN" ] || return 0
     local pid
     # what a run that was interrupted left in it: a network that outlives the engine would stay on this machine
-    "$DOCKER" ps -aq | xargs -r "$DOCKER" rm --force >/dev/null 2>&1 || true
-    "$DOCKER" network prune --force >/dev/null 2>&1 || true
+    timeout 20 "$DOCKER" ps -aq | timeout -k 5 60 xargs -r "$DOCKER" rm --force >/dev/null 2>&1 || true
+    timeout -k 5 30 "$DOCKER" network prune --force >/dev/null 2>&1 || true
     pid="$(cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
     if [ -n "$pid" ]; then
         kill "$pid" 2>/dev/null || true
@@ -72,7 +92,7 @@ engine_down() { # only what engine_up started
         [ -e "/proc/$pid" ] && kill -KILL "$pid"
     fi
     restore_firewall
-    echo "$FORWARD_BEFORE" >/proc/sys/net/ipv4/ip_forward
+    cat "$ENGINE_RUN/forward" >/proc/sys/net/ipv4/ip_forward
     umount "$ENGINE_RUN"/exec/netns/* 2>/dev/null || true
     rm -rf "$ENGINE_RUN"
     ENGINE_RUN=""
@@ -94,7 +114,7 @@ base_image() { # base_image NAME: Debian 12 from a registry of images, or else m
     local folder="$CACHE/docker/base"
     rm -rf "$folder"
     mkdir -p "$folder"
-    debootstrap --variant=minbase --include=ca-certificates bookworm "$folder" >"$CACHE/logs/debootstrap.log" 2>&1 || return 1
+    limited 900 debootstrap --variant=minbase --include=ca-certificates bookworm "$folder" >"$CACHE/logs/debootstrap.log" 2>&1 || return 1
     tar -C "$folder" -c . | "$DOCKER" import - "$1" >/dev/null
     rm -rf "$folder"
 }

@@ -1,6 +1,6 @@
 """Run on every host of a cluster: train until something ends it; say every tenth step.
 
-hvd-sparse launch -H ... -- python endless.py --timeout-s 10
+hvd-sparse launch -H ... -- python endless.py --timeout-s 6
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIMIT_S = 120
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--timeout-s", type=float, default=10.0)
+    parser.add_argument("--timeout-s", type=float, default=6.0)
     options = parser.parse_args()
     hvd.init()
     torch.manual_seed(hvd.rank())

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 import hvd_sparse.core.exchanges
 from hvd_sparse.registry import EXCHANGES
 
-STEPS, BATCH, RATE = 80, 32, 0.4
+STEPS, BATCH, RATE = 40, 32, 0.4
 OPTIONS: dict[str, dict[str, Any]] = {}
 """What an exchange needs beside itself; by default exact top-k at density 0.05."""
 

@@ -41,6 +41,8 @@ def test_every_exchange_and_every_fault_is_a_case():
     for controller in ("gloo", "mpi"):
         for what in ("torch", "tensorflow", "stop", "kill", "pause", "cut"):
             assert f"{what} {controller}" in cases
+    for what in ("stop", "kill", "pause", "cut", "add"):
+        assert f"elastic {what}" in cases
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
@@ -66,7 +68,17 @@ def test_the_cluster_is_private_and_shares_its_key():
 
 
 @pytest.mark.parametrize(
-    "script", ["docker-test", "bench-network", "launch", "lib/engine.sh", "../docker/cluster", "../docker/host"]
+    "script",
+    [
+        "docker-test",
+        "bench-network",
+        "launch",
+        "lib/engine.sh",
+        "lib/image.sh",
+        "lib/cases.sh",
+        "../docker/cluster",
+        "../docker/host",
+    ],
 )
 def test_scripts_are_read_by_their_shell(script):
     path = ROOT / "scripts" / script
@@ -74,6 +86,6 @@ def test_scripts_are_read_by_their_shell(script):
     subprocess.run([shell, "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("program", ["exchanges.py", "endless.py"])
+@pytest.mark.parametrize("program", ["exchanges.py", "endless.py", "elastic.py"])
 def test_programs_for_the_containers_are_python(program):
     ast.parse((ROOT / "tests" / "docker" / program).read_text())

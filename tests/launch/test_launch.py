@@ -94,6 +94,15 @@ def test_waiting_ranks_yield_only_where_they_outnumber_cores():
     assert settings["OMP_NUM_THREADS"] == "1"
 
 
+def test_a_frozen_host_keeps_no_mpirun_for_ever():
+    hosts = [Host("a", 1), Host("b", 1)]
+    _, settings = build(options(controller="mpi", interface="eth0"), hosts, None, ["x"], {})
+    assert "ServerAliveInterval" in settings["OMPI_MCA_plm_rsh_args"]
+    own = {"OMPI_MCA_plm_rsh_args": "-v"}
+    assert build(options(controller="mpi", interface="eth0"), hosts, None, ["x"], own)[1] == own
+    assert build(options(interface="eth0"), hosts, None, ["x"], {})[1] == {}
+
+
 def test_settings_reach_the_ranks_and_nothing_else_is_touched():
     surroundings = {"HVD_SPARSE_A": "1", "HOROVOD_CYCLE_TIME": "0.5", "SECRET": "x"}
     line, settings = build(options(), [Host("localhost", 2)], None, ["python", "t.py"], surroundings)

@@ -1,0 +1,119 @@
+"""Watch over mpirun: it waits for the daemon of a frozen or unreachable host for ever, after every rank has ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil  # type: ignore[import-untyped] # Horovod depends on it
+
+NAMES = ("mpirun", "orterun", "prterun")
+GRACE_S = 10.0
+"""How long mpirun may be without any rank or ssh session of its own before it ends."""
+ANSWER_S = 10.0
+
+
+def supervise(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    asking: Mapping[str, Sequence[str]],
+    grace_s: float = GRACE_S,
+) -> int:
+    """Run a command that starts mpirun; its exit code, or 1 after ending it because only a silent host keeps it.
+
+    asking : for every host a command that ends with 0 where the host answers
+    """
+    process = subprocess.Popen(list(command), env=dict(environment))
+    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to mpirun too
+    signal.signal(signal.SIGTERM, lambda *_: _terminate(process.pid))
+    has_worked, bare_since = False, time.monotonic()
+    while True:
+        try:
+            code = process.wait(timeout=1.0)
+            break
+        except subprocess.TimeoutExpired:
+            pass
+        launchers = [p for p in _family(process.pid) if _name(p) in NAMES]
+        if not launchers or any(_children(launcher) for launcher in launchers):
+            has_worked = has_worked or bool(launchers)
+            bare_since = time.monotonic()
+        elif has_worked and time.monotonic() - bare_since > grace_s:
+            return _end(process, asking)
+    if code != 0:
+        silent = _silent(asking)
+        if silent:
+            _say(f"{silent} does not answer: it is down, frozen, or cut off from the network, and the job ended by it")
+    return code if code >= 0 else 128 - code
+
+
+def _end(process: subprocess.Popen[bytes], asking: Mapping[str, Sequence[str]]) -> int:
+    silent = _silent(asking)
+    who = f"{silent}, which does not answer" if silent else "a host that did not answer for a while"
+    _say(
+        f"every rank that could be reached has ended, and mpirun still waits for {who}: frozen, or cut off from the "
+        "network. mpirun is ended now; the ranks' last words are above. End what is left on that host by hand"
+    )
+    for member in _family(process.pid):
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+    return 1
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"hvd-sparse: {words}\n")
+    sys.stderr.flush()
+
+
+def _silent(asking: Mapping[str, Sequence[str]]) -> str:
+    """The hosts that do not answer, in words; all are asked at once."""
+    with ThreadPoolExecutor(max(1, len(asking))) as pool:
+        answers = list(pool.map(_answers, asking.values()))
+    names = [repr(host) for host, answer in zip(asking, answers) if not answer]
+    return f"host {', '.join(names)}" if names else ""
+
+
+def _terminate(pid: int) -> None:
+    """mpirun, which ends its ranks, and not the shell that horovodrun puts before it."""
+    family = _family(pid)
+    for member in [member for member in family if _name(member) in NAMES] or family[:1]:
+        try:
+            member.terminate()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _answers(question: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(list(question), capture_output=True, timeout=ANSWER_S, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _family(pid: int) -> list[Any]:
+    try:
+        first = psutil.Process(pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _children(process: Any) -> list[Any]:
+    try:
+        return [child for child in process.children() if child.status() != psutil.STATUS_ZOMBIE]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _name(process: Any) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""
