@@ -19,28 +19,26 @@ from .compression import TensorflowCompressor
 
 
 class _WithCompressor:
-    """Commits, restores and synchronizes a compressor with the rest of a state."""
+    """Commits, restores and synchronizes a compressor with a state's variables."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
         self._skips_sync = False
-        self._committed = compressor.state_dict()
         super().__init__(*arguments, **options)
 
-    def save(self) -> None:
-        """Remember the state: a commit."""
-        self._committed = self.compressor.state_dict()
-        super().save()  # type: ignore[misc]
+    def _save_model(self) -> None:
+        """Horovod commits the variables: at a commit, and when it has synchronized them."""
+        self.compressor.commit()
+        super()._save_model()  # type: ignore[misc]
 
-    def restore(self) -> None:
-        """Back to the last commit."""
-        self.compressor.go_back(self._committed)
-        super().restore()  # type: ignore[misc]
+    def _load_model(self) -> None:
+        """Horovod takes them back."""
+        self.compressor.go_back()
+        super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
         """Meet the ranks of the new world.  Collective."""
         self._rejoin()
-        self._committed = self.compressor.state_dict()
         super().sync()  # type: ignore[misc]
 
     def check_host_updates(self) -> None:
