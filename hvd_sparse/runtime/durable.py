@@ -64,9 +64,7 @@ class DurableCompressor(Compressor):
         """Say with a timeout which ranks are behind it."""
         if not self.watchdog.ledger.pending():
             raise error
-        why = self.watchdog.explain()
-        self.watchdog.ledger.clear()
-        raise ExchangeTimeout(f"{error}; {why}") from error
+        raise ExchangeTimeout(f"{error}; {self.watchdog.give_up()}") from error
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

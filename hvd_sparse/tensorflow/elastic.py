@@ -23,7 +23,6 @@ class _WithCompressor:
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
-        self._skips_sync = False
         super().__init__(*arguments, **options)
 
     def _save_model(self) -> None:
@@ -37,31 +36,22 @@ class _WithCompressor:
         super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Meet the ranks of the new world.  Collective."""
-        self._rejoin()
-        super().sync()  # type: ignore[misc]
+        """Meet the ranks of the new world.  Collective.
+
+        A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that.
+        """
+        try:
+            self.compressor.rejoin()
+            super().sync()  # type: ignore[misc]
+        except tf.errors.UnknownError as error:
+            raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Where workers only left, Horovod does not synchronize states: ``reset`` has to know."""
+        """Where workers only left, Horovod would not synchronize states, but residuals have to be brought together."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
-            self._skips_sync = interrupt.skip_sync
-            raise
-
-    def reset(self) -> None:
-        """Horovod was started anew."""
-        super().reset()  # type: ignore[misc]
-        if self._skips_sync:
-            self._skips_sync = False
-            self._rejoin()
-
-    def _rejoin(self) -> None:
-        """A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that."""
-        try:
-            self.compressor.rejoin()
-        except tf.errors.UnknownError as error:
-            raise HorovodInternalError(error) from error
+            raise HostsUpdatedInterrupt(skip_sync=False) from interrupt
 
 
 class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]
