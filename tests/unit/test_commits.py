@@ -144,16 +144,23 @@ def test_so_it_is_when_several_fail_one_after_the_other(seed):
     check_nothing_is_lost(workers, sum(owed[worker] for worker in old if worker in workers))
 
 
+@pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("saving", SUBSETS)
 @pytest.mark.parametrize("victim", range(3))
-def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim):
-    """All ranks hold what it committed, those too that failed in the last exchange; else it has not been."""
+def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim, steps):
+    """All ranks hold what it committed, those too that failed in the last exchange; else it has not been.
+
+    steps : how many were made since the last commit, before a worker came
+    """
     for failing in SUBSETS:
         workers = [*old_world()[:2], Worker(3)]
         owed = [worker.owes() for worker in workers[:2]]
+        for worker in workers[:2] * steps:
+            worker.train()
+        brought = [worker.owes() for worker in workers[:2]]
         survivors = fail_together(workers, EXCHANGES, failing, victim, saving)
         stands = min({0, 1, 2} - {victim}) in saving - failing
-        expected = sum(owed) * 2 / 3 if stands else sum(o for rank, o in enumerate(owed) if rank != victim)
+        expected = sum(brought) * 2 / 3 if stands else sum(o for rank, o in enumerate(owed) if rank != victim)
         check_nothing_is_lost([*survivors, Worker(4)], expected)
 
 
@@ -172,7 +179,8 @@ def test_a_step_is_taken_where_the_first_rank_has_committed_it(saving, victim):
         worker.restore()
     stands = min({0, 1, 2} - {victim}) in saving
     expected = sum(o for rank, o in enumerate(after if stands else before) if rank != victim)
-    survivors = fail_together([*survivors, Worker(3)], 2, {1}, 2)
+    for exchange, failing, committing in ((EXCHANGES, {1}, {}), (2, {1}, {}), (EXCHANGES, {0}, {1})):
+        survivors = fail_together([*survivors, Worker(3)], exchange, failing, 2, committing)
     check_nothing_is_lost([*survivors, Worker(4)], expected)
     assert {worker.state["tensors"]["a"]["steps"] for worker in survivors} == {3 if stands else 2}
 
