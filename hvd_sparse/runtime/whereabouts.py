@@ -1,7 +1,7 @@
 """Where this process is: the line that its main thread is at, in ``hvd.join()``, or on its way out.
 
-Horovod has an end of its own, at the interpreter's exit, which waits for the other ranks.  After an error that comes
-of waiting for them it may never be over.
+Horovod has an end of its own, at the interpreter's exit, which waits for the other ranks.  Under MPI it may never be
+over, where an error left one of them in an exchange.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from functools import lru_cache
 from types import FrameType, TracebackType
 
-from ..errors import ExchangeTimeout
+from ..errors import SparseError
 
 JOIN_REASON = (
     "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather that it has cached "
@@ -57,7 +57,7 @@ def _frames_of_main_thread() -> list[FrameType]:
 
 @lru_cache(maxsize=1)  # once a process; after hvd.init, so that it runs before Horovod's own end
 def prepare_end() -> None:
-    """Bound Horovod's end after an error of waiting, and say why a join failed, which Horovod's error does not."""
+    """Bound Horovod's end after an error of ours, and say why a join failed, which Horovod's error does not."""
     atexit.register(_at_exit)
 
 
@@ -65,7 +65,7 @@ def _at_exit() -> None:
     if was_ended_by_join():
         sys.stderr.write(f"hvd_sparse: {JOIN_REASON}\n")
         sys.stderr.flush()
-    elif not isinstance(getattr(sys, "last_value", None), ExchangeTimeout):
+    elif not isinstance(getattr(sys, "last_value", None), SparseError):
         return
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the one timer that needs neither a thread nor Python's lock
