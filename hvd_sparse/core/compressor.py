@@ -19,7 +19,7 @@ from ..types import TensorSpec
 from ..version import __version__
 from .configuration import Configuration
 from .footprint import footprint
-from .state_check import STATE_VERSION, differences_of
+from .state_check import STATE_VERSION, IncompatibleKeys, differences_of, incompatible_keys
 from .step import Step
 
 logger = logging.getLogger("hvd_sparse")
@@ -116,21 +116,27 @@ class Compressor:
         """Ranks in the process set, which this one need not be in."""
         return self._place_in_world()[1]
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Take back what this rank kept.  RankMismatch lists what differs when it is another model's, configuration's
-        or world's."""
+        or world's.
+
+        strict : False takes the tensors that both know, where parameters were added or removed; those of one side alone
+            are told, as torch does.  On all ranks alike
+        """
         kept = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
-        differences = differences_of(state, self.configuration, self.step.specs, self._place_in_world(), kept)
+        place = self._place_in_world()
+        differences = differences_of(state, self.configuration, self.step.specs, place, kept, strict=strict)
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
         self.step.staging.reset()
         self.step.forget_replicas()
         self.step.reduction = state["reduction"]
-        positions = {spec.key: position for position, spec in enumerate(self.step.specs)}
-        for key, saved in state["tensors"].items():
-            tensor = self.step.staging.state_of(positions[key])
-            tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
-            tensor.restore(saved["steps"], saved["threshold"], saved["memo"], saved.get("exchange_memo"))
+        for position, spec in enumerate(self.step.specs):
+            if spec.key in state["tensors"]:
+                saved, tensor = state["tensors"][spec.key], self.step.staging.state_of(position)
+                tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
+                tensor.restore(saved["steps"], saved["threshold"], saved["memo"], saved.get("exchange_memo"))
+        return incompatible_keys(state, self.step.specs)
 
     def close(self) -> None:
         """Give the name free; the compressor must not be used afterwards."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CorruptCheckpoint, SparseError
 from ..types import TensorSpec
@@ -14,17 +14,39 @@ FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
 
 
+class IncompatibleKeys(NamedTuple):
+    """Tensors that only one side knows, by name, as ``torch.nn.Module.load_state_dict`` tells them.
+
+    Attributes
+    ----------
+    missing_keys : the compressor's own, which begin as new ones do
+    unexpected_keys : the state's, which are left out, and with them what they had kept back
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def incompatible_keys(state: Mapping[str, Any], specs: Sequence[TensorSpec]) -> IncompatibleKeys:
+    """What a state that is not loaded strictly does not share with the compressor."""
+    ours, theirs = [spec.key for spec in specs], list(state["model"])
+    return IncompatibleKeys([key for key in ours if key not in theirs], [key for key in theirs if key not in ours])
+
+
 def differences_of(
     state: Mapping[str, Any],
     configuration: Configuration,
     specs: Sequence[TensorSpec],
     place: tuple[int, int],
     kept: Mapping[str, int],
+    *,
+    strict: bool = True,
 ) -> list[str]:
     """Why a state cannot be loaded: nothing, if it can.
 
     place : rank and size, now
     kept : how many entries of every tensor this rank keeps back for
+    strict : both must have the same tensors
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -33,8 +55,9 @@ def differences_of(
     missing += [f"{f} of {key!r}" for key, t in state.get("tensors", {}).items() for f in TENSOR_FIELDS if f not in t]
     if missing:
         raise CorruptCheckpoint(f"this is no state of a compressor: it lacks {', '.join(missing)}")
-    found = _of_options(state["config"], configuration) + _of_model(state["model"], specs)
-    return found or _of_place(state, place) + _of_arrays(state["tensors"], kept)
+    found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
+    unknown = [f"tensor {key!r} is unknown" for key in state["tensors"] if key not in kept and strict]
+    return found or _of_place(state, place) + unknown + _of_arrays(state["tensors"], kept)
 
 
 def _of_options(saved: Mapping[str, Any], configuration: Configuration) -> list[str]:
@@ -50,10 +73,10 @@ def _of_options(saved: Mapping[str, Any], configuration: Configuration) -> list[
     ]
 
 
-def _of_model(saved: Mapping[str, str], specs: Sequence[TensorSpec]) -> list[str]:
+def _of_model(saved: Mapping[str, str], specs: Sequence[TensorSpec], strict: bool) -> list[str]:
     ours = {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in specs}
-    found = [f"tensor {key!r} is new" for key in ours if key not in saved]
-    found += [f"tensor {key!r} is no longer there" for key in saved if key not in ours]
+    found = [f"tensor {key!r} is new" for key in ours if key not in saved and strict]
+    found += [f"tensor {key!r} is no longer there" for key in saved if key not in ours and strict]
     changed = [key for key in saved if key in ours and saved[key] != ours[key]]
     return found + [f"tensor {key!r} was {saved[key]} and is {ours[key]}" for key in changed]
 
@@ -71,8 +94,7 @@ def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
 
 
 def _of_arrays(tensors: Mapping[str, Any], numels: Mapping[str, int]) -> list[str]:
-    unknown = [f"tensor {key!r} is unknown" for key in tensors if key not in numels]
-    return unknown + [
+    return [
         f"its {name} of {key!r} has {len(array)} entries, the tensor {numels[key]}"
         for key, tensor in tensors.items()
         for name, array in tensor["arrays"].items()

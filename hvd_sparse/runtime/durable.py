@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 from ..core.collective import Collective
 from ..core.compressor import Compressor
@@ -17,9 +17,9 @@ from ..core.redistribution import redistribute
 from ..errors import ExchangeTimeout, InvalidOption
 from ..types import TensorSpec
 from .checkpoint import read
+from .commits import Commits
 from .gathering import gather_into_file
 from .peers import introduce
-from .rejoining import share_state
 from .watchdog import Watchdog
 
 logger = logging.getLogger("hvd_sparse")
@@ -37,6 +37,7 @@ class DurableCompressor(Compressor):
     def _watch(self, rank: int) -> None:
         """Start the watchdog; the name is settled.  Say what memory the states will take, before they are made."""
         logger.info("compressor %s will keep %d bytes on every rank", self.name, self.footprint()["state_bytes"])
+        self._commits = Commits()
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)
 
@@ -63,9 +64,7 @@ class DurableCompressor(Compressor):
         """Say with a timeout which ranks are behind it."""
         if not self.watchdog.ledger.pending():
             raise error
-        why = self.watchdog.explain()
-        self.watchdog.ledger.clear()
-        raise ExchangeTimeout(f"{error}; {why}") from error
+        raise ExchangeTimeout(f"{error}; {self.watchdog.give_up()}") from error
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -100,18 +99,26 @@ class DurableCompressor(Compressor):
 
     # -- elastic runs -------------------------------------------------------------------------------------------------
 
+    def commit(self) -> None:
+        """Remember the state, for ``go_back``; elastic states call it when they are saved."""
+        state = self.state_dict()
+        self._commits.commit(state)
+
+    def go_back(self) -> None:
+        """To the last commit: after an error of Horovod's, when nothing that is under way will ever end."""
+        reached = self.state_dict()
+        self._forget_world()
+        state = self._commits.go_back(reached)
+        self._world = state["rank"], state["world_size"]
+        self.load_state_dict(state)
+
     def rejoin(self) -> None:
         """Go on in a new world of ranks.  Collective; elastic states call it when they are synchronized.
 
-        Residuals belong to their rank, and are redistributed where workers came or went: ``runtime.rejoining``.
+        Residuals belong to their rank, and are redistributed where workers came or went: ``runtime.commits``.
         """
         self._forget_world()
         self._meet(self.step.specs, self.collective)
-
-    def go_back(self, state: Mapping[str, Any]) -> None:
-        """To a commit of the same world: after an error of Horovod's, when nothing that is under way will ever end."""
-        self._forget_world()
-        self.load_state_dict(state)
 
     @property
     def is_in_another_world(self) -> bool:
@@ -124,7 +131,7 @@ class DurableCompressor(Compressor):
 
     def _share_state(self) -> None:
         name = f"{self.handshake_name}.state"
-        shared = share_state(self.state_dict(), self.collective, name, self._limit_s)
+        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self._limit_s)
         self._world = shared["rank"], shared["world_size"]
         self.load_state_dict(shared)
 

@@ -7,21 +7,17 @@ the process; the launcher then ends the others.  A wait of this package raises `
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import os
-import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Sequence
-from functools import lru_cache
-from types import FrameType, TracebackType
 from typing import Any
 
 from .ledger import Ledger
 from .peers import PATIENCE_S, Answer, Endpoint, Listener, ask_all
+from .whereabouts import JOIN_REASON, is_in_join, place_of_main_thread, prepare_end, was_ended_by_join
 
 EXIT_CODE = 124
 """That of timeout(1)."""
@@ -30,13 +26,6 @@ GRACE_S = 30.0
 LAST_ANSWERS_S = 1.0
 """Other ranks' limits end at about the same time; they should not find this one gone."""
 LONGEST_LIST = 8
-JOIN_REASON = (
-    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather that it has cached "
-    "is left by one of them. Give all ranks equally many batches, for instance by DistributedSampler(drop_last=True), "
-    "or dataset.repeat() with steps_per_epoch"
-)
-
-LIBRARIES = (*(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")), "<")
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -59,8 +48,9 @@ class Watchdog:
         self._peers: list[Endpoint] = []
         self._is_over = threading.Event()
         self._probed_at = 0.0
+        self._given_up = ""
         self._listener = Listener(rank, self._answer)
-        _explain_join_at_exit()
+        prepare_end()
         if timeout_s is not None:
             threading.Thread(target=self._run, name="hvd_sparse watchdog", daemon=True).start()
 
@@ -80,10 +70,15 @@ class Watchdog:
         self._listener.close()
         self.ledger.restart()
 
-    def explain(self) -> str:
-        """What is known of a wait: the pending tensors, and the ranks that have not submitted them."""
+    def give_up(self) -> str:
+        """What is known of a wait: the pending tensors, and the ranks that have not submitted them.
+
+        The program is about to be told; should it wait on for Horovod, in handling that or at its exit, it is ended.
+        """
         pending = self.ledger.pending()
-        return self._describe(pending, self._ask(pending))
+        self._given_up = self._describe(pending, self._ask(pending))
+        self.ledger.clear()
+        return self._given_up
 
     # -- the threads --------------------------------------------------------------------------------------------------
 
@@ -92,14 +87,16 @@ class Watchdog:
             "behind": self.ledger.behind(submitted),
             "pending": len(self.ledger.pending()),
             "place": place_of_main_thread(),
-            "is_joined": is_in_join() or _was_ended_by_join(),
+            "is_joined": is_in_join() or was_ended_by_join(),
         }
 
     def _run(self) -> None:
         assert self._timeout_s is not None
         while not self._is_over.wait(min(1.0, self._timeout_s / 10)):
             overdue = self.ledger.pending(self._timeout_s)
-            if overdue:
+            if self._given_up and self.ledger.idle_s > GRACE_S:
+                self._end(self._given_up)
+            elif overdue:
                 self._judge(overdue)
             elif is_in_join() and self.ledger.has_begun:
                 self._judge_join()
@@ -185,53 +182,3 @@ def _describe_answer(answer: Answer, pending: dict[str, int]) -> str:
 def _names(names: Sequence[str]) -> str:
     hidden = len(names) - LONGEST_LIST
     return ", ".join(names[:LONGEST_LIST]) + (f" and {hidden} more tensors" if hidden > 0 else "")
-
-
-def place_of_main_thread() -> str:
-    """Where the program is: the innermost frame, and the innermost of the user's own files."""
-    frames = _frames_of_main_thread()
-    if not frames:
-        return "no frame of its main thread"
-    own = next((frame for frame in frames if not frame.f_code.co_filename.startswith(LIBRARIES)), frames[0])
-    places = [frames[0]] if own is frames[0] else [frames[0], own]
-    return ", called by ".join(f"{f.f_code.co_filename}:{f.f_lineno} ({f.f_code.co_name})" for f in places)
-
-
-def is_in_join() -> bool:
-    """Whether the main thread is inside Horovod's join."""
-    return any(_is_join(frame) for frame in _frames_of_main_thread())
-
-
-def _is_join(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "join" and str(frame.f_globals.get("__name__")).startswith("horovod.")
-
-
-def _frames_of_main_thread() -> list[FrameType]:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
-
-
-@lru_cache(maxsize=1)  # once a process; after hvd.init, so that it runs before Horovod's own end, which may hang
-def _explain_join_at_exit() -> None:
-    atexit.register(_explain_join)
-
-
-def _explain_join() -> None:
-    """Horovod's error does not say why join failed."""
-    if _was_ended_by_join():
-        sys.stderr.write(f"hvd_sparse: {JOIN_REASON}\n")
-        sys.stderr.flush()
-
-
-def _was_ended_by_join() -> bool:
-    """Whether the error that ends this program came out of Horovod's join."""
-    trace: TracebackType | None = getattr(sys, "last_traceback", None)
-    while trace is not None:
-        if _is_join(trace.tb_frame):
-            return True
-        trace = trace.tb_next
-    return False

@@ -15,6 +15,7 @@ from ..core.buckets import one_per_tensor
 from ..core.compressor import check_process_set
 from ..core.configuration import Configuration
 from ..core.methods import Methods
+from ..core.state_check import IncompatibleKeys
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
@@ -102,9 +103,9 @@ class TensorflowCompressor(DurableCompressor):
         self.resolve()
         return super().state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         self.resolve()
-        super().load_state_dict(state)
+        return super().load_state_dict(state, strict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         self.resolve()

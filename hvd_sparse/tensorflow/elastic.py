@@ -19,51 +19,39 @@ from .compression import TensorflowCompressor
 
 
 class _WithCompressor:
-    """Commits, restores and synchronizes a compressor with the rest of a state."""
+    """Commits, restores and synchronizes a compressor with a state's variables."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
-        self._skips_sync = False
-        self._committed = compressor.state_dict()
         super().__init__(*arguments, **options)
 
-    def save(self) -> None:
-        """Remember the state: a commit."""
-        self._committed = self.compressor.state_dict()
-        super().save()  # type: ignore[misc]
+    def _save_model(self) -> None:
+        """Horovod commits the variables: at a commit, and when it has synchronized them."""
+        self.compressor.commit()
+        super()._save_model()  # type: ignore[misc]
 
-    def restore(self) -> None:
-        """Back to the last commit."""
-        self.compressor.go_back(self._committed)
-        super().restore()  # type: ignore[misc]
+    def _load_model(self) -> None:
+        """Horovod takes them back."""
+        self.compressor.go_back()
+        super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Meet the ranks of the new world.  Collective."""
-        self._rejoin()
-        self._committed = self.compressor.state_dict()
-        super().sync()  # type: ignore[misc]
+        """Meet the ranks of the new world.  Collective.
+
+        A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that.
+        """
+        try:
+            self.compressor.rejoin()
+            super().sync()  # type: ignore[misc]
+        except tf.errors.UnknownError as error:
+            raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Where workers only left, Horovod does not synchronize states: ``reset`` has to know."""
+        """Where workers only left, Horovod would not synchronize states, but residuals have to be brought together."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
-            self._skips_sync = interrupt.skip_sync
-            raise
-
-    def reset(self) -> None:
-        """Horovod was started anew."""
-        super().reset()  # type: ignore[misc]
-        if self._skips_sync:
-            self._skips_sync = False
-            self._rejoin()
-
-    def _rejoin(self) -> None:
-        """A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that."""
-        try:
-            self.compressor.rejoin()
-        except tf.errors.UnknownError as error:
-            raise HorovodInternalError(error) from error
+            raise HostsUpdatedInterrupt(skip_sync=False) from interrupt
 
 
 class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]

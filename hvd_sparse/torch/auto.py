@@ -43,7 +43,7 @@ class AutoCompressor(TorchCompressor):
         self._trial = trial
         self._way = SPARSE
         self._in_step: set[int] = set()
-        self._is_closed = True
+        self._is_between = True
         self._began: float | None = None
         self._ended: float | None = None
         self._owing: dict[int, StepRun | None] = {}
@@ -74,7 +74,7 @@ class AutoCompressor(TorchCompressor):
         return wire.contiguous(), Passing(tensor, spec.key)
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        self._is_closed = True
+        self._is_between = True
         if not isinstance(ctx, Passing):
             result = super().decompress(tensor, ctx)
         else:
@@ -85,16 +85,18 @@ class AutoCompressor(TorchCompressor):
 
     def _enter(self, position: int) -> None:
         """Begin a step with its first tensor."""
-        if not self._is_closed and position not in self._in_step:
+        if not self._is_between and position not in self._in_step:
             self._in_step.add(position)
             return
-        is_timed = self._is_closed and self._began is not None and self._ended is not None and self._ended > self._began
+        is_timed = (
+            self._is_between and self._began is not None and self._ended is not None and self._ended > self._began
+        )
         last_s = self._ended - self._began if is_timed else None  # type: ignore[operator]
         before = self.verdict
         self._way = self._trial.next(last_s, self._agree)
         if self.verdict is not None and self.verdict is not before and self.collective.rank == 0:
             logger.warning("compressor %s: %s", self.name, self.verdict)
-        self._in_step, self._is_closed = {position}, False
+        self._in_step, self._is_between = {position}, False
         self._began, self._ended = time.perf_counter(), None
 
     def _agree(self, mine: np.ndarray) -> np.ndarray:
@@ -121,7 +123,7 @@ class AutoCompressor(TorchCompressor):
 
     def _forget_world(self) -> None:
         super()._forget_world()
-        self._is_closed, self._began = True, None
+        self._is_between, self._began = True, None
         self._trial.restart()
         for position in self._owing:
             self._owing[position] = None

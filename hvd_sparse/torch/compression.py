@@ -67,7 +67,7 @@ class TorchCompressor(DurableCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
-        self._has_shaken_hands = False
+        self._has_shaken_hands = self._is_closed = False
         self._watch(rank_in(self.process_set))
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -132,10 +132,16 @@ class TorchCompressor(DurableCompressor):
 
     def close(self) -> None:
         super().close()
+        self._is_closed = True
         self._index.close()
 
     def _greet(self) -> None:
         """Know the other ranks."""
+        if self._is_closed:
+            raise InvalidOption(
+                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is still there, with "
+                "Horovod's hooks on the parameters: del it and call gc.collect() before the next backward pass"
+            )
         if not self._has_shaken_hands:
             self._shake_hands()
         elif self.is_in_another_world:  # where workers only left, Horovod's elastic states are not synchronized

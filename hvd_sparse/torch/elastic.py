@@ -19,16 +19,15 @@ class CompressorStateHandler(StateHandler):  # type: ignore[misc]
 
     def save(self) -> None:
         """Remember the state: a commit."""
-        self._committed = self.value.state_dict()
+        self.value.commit()
 
     def restore(self) -> None:
         """Back to the last commit."""
-        self.value.go_back(self._committed)
+        self.value.go_back()
 
     def sync(self) -> None:
-        """Meet the ranks of the new world.  Collective."""
+        """Meet the ranks of the new world.  Collective; no commit, as Horovod's handler of the model makes none here."""
         self.value.rejoin()
-        self.save()
 
 
 def register() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Mapping
 from typing import Any, Callable
@@ -44,8 +45,8 @@ class Ledger:
         self.parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in shapes.items()}
         self.compressor = compress(self.parameters.items())
         # an average over three ranks is not exact in binary, a sum is
-        op, self._factor = (hvd.Sum, 1) if hvd.size() == 3 else (hvd.Average, hvd.size())
-        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=op)
+        self._op, self._factor = (hvd.Sum, 1) if hvd.size() == 3 else (hvd.Average, hvd.size())
+        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=self._op)
         self._given: dict[str, Any] = dict.fromkeys(shapes, 0.0)
         self._applied: dict[str, Any] = dict.fromkeys(shapes, 0.0)
 
@@ -64,6 +65,24 @@ class Ledger:
     def note_given(self, gradients: Gradients) -> None:
         for key, gradient in gradients.items():
             self._given[key] = self._given[key] + gradient.double()
+
+    def change_parameters(
+        self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
+    ) -> Any:
+        """Wrap the optimizer anew, as docs/reliability.md says; what of the old state had no place."""
+        state = self.compressor.state_dict()
+        self.compressor.close()
+        del self.optimizer
+        gc.collect()
+        self.parameters |= {key: nn.Parameter(torch.zeros(shape)) for key, shape in added.items()}
+        for books in (self.parameters, self._given, self._applied):
+            del books[removed]
+        self._given |= dict.fromkeys(added, 0.0)
+        self._applied |= dict.fromkeys(added, 0.0)
+        self.compressor = compress(self.parameters.items())
+        taken = self.compressor.load_state_dict(state, strict=False)
+        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=self._op)
+        return taken
 
     def lost_entries(self) -> int:
         """Entries whose applied sum and residuals, over all ranks, are not exactly the sum of all that was given."""
@@ -102,6 +121,24 @@ def conservation_by_topk(name: str) -> dict[str, Any]:
 @cases
 def conservation_without_rollback(name: str) -> dict[str, Any]:
     return conserve(name, "ldte_bs", rollback=False)
+
+
+@cases
+def parameters_added_later(name: str) -> dict[str, Any]:
+    """Ten steps, another layer, ten more: what the first layer had kept back is sent by the new compressor."""
+
+    def compress(named: Any) -> Any:
+        return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
+
+    ledger, lost = Ledger({"first": (16, 40), "removed": (3, 4)}, compress), []
+    for step in range(20):
+        if step == 10:
+            taken = ledger.change_parameters({"later": (60, 5)}, "removed", compress)
+        ledger.take_step(ledger.gradients(step))
+        lost.append(ledger.lost_entries())
+    tensors = ledger.compressor.state_dict()["tensors"]
+    ledger.compressor.close()
+    return {"lost": lost, "taken": taken, "steps": {key: tensor["steps"] for key, tensor in tensors.items()}}
 
 
 @cases

@@ -121,6 +121,17 @@ def another_step_on_one_rank(name: str) -> dict[str, Any]:
     return {**result, "is_usable": is_usable(name)}
 
 
+@cases
+def an_optimizer_that_outlives_its_compressor(name: str) -> dict[str, Any]:
+    """Horovod's hooks of it are still on the parameters when they are given to another."""
+    model = small_model()
+    compressor = compress(model.named_parameters(), name=name)
+    forgotten = optimize(model, compressor)
+    step_of(model, forgotten)()
+    compressor.close()
+    return train_once(name, model)
+
+
 def unknown_gradient(name: str, *, key: str, everywhere: bool) -> dict[str, Any]:
     """A parameter was replaced after the compressor had been given it: same name, same shape, not the same."""
     model = small_model()

@@ -9,7 +9,7 @@ import pytest
 from harness import launch_elastic
 
 HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
-SILENCE_S = {"torch": 20, "tensorflow": 60}
+SILENCE_S = {"torch": 20, "tensorflow": 30}
 
 
 def check_elastic(framework: str, kills: int, folder: Path) -> None:

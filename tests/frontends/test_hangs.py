@@ -69,7 +69,6 @@ def test_so_it_is_under_both_frameworks_and_controllers(
     ("framework", "controller"),
     [
         ("torch", "gloo"),
-        # Under MPI the words come, and now and then Horovod does not end: docs/reliability.md.
         pytest.param("torch", "mpi", marks=pytest.mark.soak),
         pytest.param("tensorflow", "mpi", marks=pytest.mark.soak),
         pytest.param("tensorflow", "gloo", marks=pytest.mark.soak),
@@ -94,4 +93,5 @@ def test_join_is_refused_with_the_reason(framework: str, controller: str) -> Non
 )
 def test_a_rank_that_ends_ends_the_job(framework: str, fault: str, controller: str) -> None:
     output = fail(framework, fault, 2, controller)
-    assert "HorovodInternalError" in output or "UnknownError" in output or fault == "killed", output
+    words = ("HorovodInternalError", "UnknownError", "ExchangeTimeout")  # the watchdog may be first on a busy machine
+    assert any(word in output for word in words) or fault == "killed", output

@@ -25,6 +25,7 @@ DIFFERENCES = [
     "another_step_on_one_rank",
 ]
 DENSE_AND_LAST = "unknown_0.weight_on_one_rank"
+OUTLIVED = "an_optimizer_that_outlives_its_compressor"
 UNKNOWN = [name for name in _torch_mismatches.cases if "unknown" in name]
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
@@ -46,7 +47,7 @@ def check_own_error(result: dict[str, Any], *kinds: str) -> None:
 
 
 def test_every_fault_is_checked() -> None:
-    assert sorted(_torch_mismatches.cases) == sorted([*REDUCTIONS, *DIFFERENCES, *UNKNOWN])
+    assert sorted(_torch_mismatches.cases) == sorted([*REDUCTIONS, *DIFFERENCES, OUTLIVED, *UNKNOWN])
 
 
 def test_the_launch_ends_well(outcome: Outcome) -> None:
@@ -68,6 +69,13 @@ def test_reductions_that_are_no_sum_are_refused(outcome: Outcome, name: str) -> 
 def test_differences_between_ranks_are_refused(outcome: Outcome, name: str) -> None:
     for result in measured(outcome, name):
         check_own_error(result, "RankMismatch")
+        assert result["is_usable"]
+
+
+def test_an_optimizer_that_outlives_its_compressor_is_refused_with_the_remedy(outcome: Outcome) -> None:
+    for result in measured(outcome, OUTLIVED):
+        check_own_error(result, "InvalidOption")
+        assert "gc.collect()" in result["raised"]
         assert result["is_usable"]
 
 

@@ -103,6 +103,13 @@ def test_nothing_is_lost(outcome: Outcome, name: str) -> None:
         assert 0.04 <= result["density"] <= 0.065
 
 
+def test_parameters_added_later_join_and_nothing_of_the_others_is_lost(outcome: Outcome) -> None:
+    for result in measured(outcome, "parameters_added_later"):
+        assert result["lost"] == [0] * 20
+        assert result["taken"] == [["later"], ["removed"]]
+        assert result["steps"] == {"first": 20, "later": 10}
+
+
 def test_replicas_stay_identical_over_long_training(outcome: Outcome) -> None:
     results = measured(outcome, "identical_replicas")
     assert len({result["after"] for result in results}) == 1

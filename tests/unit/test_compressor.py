@@ -14,6 +14,7 @@ from worlds import configure, normals, tensors
 from hvd_sparse.core.compressor import Compressor, say_alone
 from hvd_sparse.core.session import Session
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
+from hvd_sparse.types import TensorSpec
 
 SPECS = tensors((30, 4), (9,))
 
@@ -113,6 +114,23 @@ def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, wor
     with pytest.raises(RankMismatch, match=re.escape(words)):
         compressor.load_state_dict(state)
     assert worlds.snapshot(compressor.session) == before
+
+
+def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
+    """As torch does; another shape is an error either way."""
+    old = make()
+    old.train(range(2))
+    state, expected = old.state_dict(), worlds.snapshot(old.session)
+    specs = [SPECS[0], TensorSpec("t7", (9,), "float32")]
+    new = make(specs=specs)
+    with pytest.raises(RankMismatch, match="'t7' is new; tensor 't1' is no longer there"):
+        new.load_state_dict(state)
+    taken = new.load_state_dict(state, strict=False)
+    assert (taken.missing_keys, taken.unexpected_keys) == (["t7"], ["t1"])
+    assert worlds.snapshot(new.session) == {"t0": expected["t0"]}
+    other_shape = make(specs=[TensorSpec("t0", (30, 5), "float32")])
+    with pytest.raises(RankMismatch, match=r"tensor 't0' was \[30, 4\] float32 and is \[30, 5\] float32"):
+        other_shape.load_state_dict(state, strict=False)
 
 
 @pytest.mark.parametrize("field", ["config", "model", "rank", "world_size", "reduction", "tensors"])

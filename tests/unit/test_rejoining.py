@@ -7,7 +7,7 @@ import pytest
 import worlds
 
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.runtime.rejoining import share_state
+from hvd_sparse.runtime.commits import Commits
 
 MODEL = {"a": "[5, 4] float32", "b": "[3] float32"}
 NUMEL = {"a": 20, "b": 3}
@@ -35,7 +35,7 @@ def new_worker(rank, size):
 
 def share(states):
     """What each rank of the new world has, of the states that they bring."""
-    return worlds.run(len(states), lambda c: share_state(states[c.rank], c, "share", 5.0))
+    return worlds.run(len(states), lambda c: Commits().rejoin(states[c.rank], c, "share", 5.0))
 
 
 def owed(states, size, factor):

@@ -17,7 +17,8 @@ import worlds
 from hvd_sparse.core.driver import Conversation
 from hvd_sparse.runtime.ledger import Ledger
 from hvd_sparse.runtime.peers import Endpoint, Listener, ask, ask_all, introduce
-from hvd_sparse.runtime.watchdog import Watchdog, is_in_join, place_of_main_thread
+from hvd_sparse.runtime.watchdog import EXIT_CODE, Watchdog
+from hvd_sparse.runtime.whereabouts import is_in_join, place_of_main_thread
 
 ANSWER = {"behind": ["a"], "pending": 2, "place": "train.py:3 (step)", "is_joined": False}
 
@@ -27,6 +28,23 @@ from hvd_sparse.runtime.watchdog import Watchdog
 endpoint = Watchdog("other", 5, None).endpoint(5)
 print(endpoint.port, endpoint.token, flush=True)
 time.sleep(60)
+"""
+
+
+STUCK = """
+import atexit, sys, time
+from hvd_sparse.errors import ExchangeTimeout
+from hvd_sparse.runtime import watchdog, whereabouts
+atexit.register(time.sleep, 60)  # as Horovod's own end, which waits for the other ranks
+watchdog.GRACE_S = whereabouts.END_S = 1
+stuck = watchdog.Watchdog("stuck", 0, 1.0)
+stuck.ledger.begin("a")
+try:
+    raise ExchangeTimeout(stuck.give_up())
+except ExchangeTimeout:
+    if sys.argv[1] == "ends":
+        raise
+    time.sleep(60)
 """
 
 
@@ -162,12 +180,20 @@ def test_what_is_said_names_tensors_and_ranks(listen):
     watchdog.meet([watchdog.endpoint(0), listen(1), closed, elsewhere])
     watchdog.ledger.begin("a")
     watchdog.ledger.begin("b")
-    words = watchdog.explain()
+    words = watchdog.give_up()
     watchdog.close()
     assert words.startswith("rank 0 waits for a, b since 0 s; ")
     assert "rank 1 has not submitted a: it is at train.py:3 (step)" in words
     assert "rank 2 has ended" in words
     assert "rank 3 could not be asked at no address:1" in words
+
+
+@pytest.mark.parametrize(("program", "code"), [("ends", -signal.SIGALRM), ("goes on", EXIT_CODE)])
+def test_a_program_that_was_told_of_a_timeout_cannot_hang_in_horovod_afterwards(program, code):
+    """Neither at its exit, nor where it handles the error."""
+    found = subprocess.run([sys.executable, "-c", STUCK, program], capture_output=True, text=True, timeout=30)
+    assert found.returncode == code, found
+    assert "ExchangeTimeout: rank 0 waits for a since" in found.stderr
 
 
 def _free_port():

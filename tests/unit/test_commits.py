@@ -1,0 +1,215 @@
+"""Workers die while states are brought together, or in training: all go on from one point, with all that is owed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import worlds
+
+from hvd_sparse.errors import RankMismatch
+from hvd_sparse.runtime.commits import Commits
+
+EXCHANGES = 4
+"""Of a rejoining with two tensors: the roll call, a sum of each, and that all have joined."""
+NUMEL = {"a": 20, "b": 5}
+SUBSETS = [set(each) for size in range(4) for each in itertools.combinations(range(3), size)]
+
+
+class Failure(Exception):
+    """As Horovod's, when a worker died."""
+
+
+class Failing:
+    """A rank's collective that fails at one exchange, or, where that one still ends well, at the next."""
+
+    def __init__(self, collective, exchange, fails_at_it):
+        self._collective, self._left, self._fails_at_it = collective, exchange, fails_at_it
+        self.rank, self.world_size = collective.rank, collective.world_size
+
+    def allgather(self, array, name):
+        return self._submit(self._collective.allgather, array, name)
+
+    def allreduce(self, array, name):
+        return self._submit(self._collective.allreduce, array, name)
+
+    def _submit(self, exchange, array, name):
+        self._left -= 1
+        if self._left < 0:
+            raise Failure
+        pending = exchange(array, name)
+        if self._left == 0 and self._fails_at_it:
+            raise Failure
+        return pending
+
+
+class Worker:
+    """A model, of which only the steps matter, and a compressor's state: committed and taken back together."""
+
+    def __init__(self, number):
+        self.commits = Commits()
+        self.model, self.draw = 0, np.random.default_rng(number)
+        self.state = {"model": NUMEL, "reduction": "average", "rank": 0, "world_size": 0, "tensors": {}}
+        self.save()
+
+    def save(self):
+        self.committed = self.model
+        self.commits.commit(self.state)
+
+    def train(self, keys=tuple(NUMEL)):
+        self.model += 1
+        fixed = {"threshold": 0.5, "memo": None, "exchange_memo": None, "is_sparse": True}
+        fresh = {
+            key: {**fixed, "steps": self.model, "arrays": {"residual": self.draw.normal(size=NUMEL[key]).astype("f4")}}
+            for key in keys
+        }
+        self.state = {**self.state, "tensors": {**self.state["tensors"], **fresh}}
+
+    def restore(self):
+        self.model, self.state = self.committed, self.commits.go_back(self.state)
+
+    def owes(self):
+        return (
+            np.concatenate([t["arrays"]["residual"] for t in self.state["tensors"].values()]) / self.state["world_size"]
+        )
+
+
+def rejoin(workers, exchange=99, failing=frozenset()):
+    """What becomes of it, by rank: a Failure, an error, or None where the worker is in the new world."""
+
+    def act(collective):
+        worker = workers[collective.rank]
+        unsteady = Failing(collective, exchange, collective.rank in failing)
+        worker.state = worker.commits.rejoin(worker.state, unsteady, "rejoin", 5.0)
+        worker.joined = worker.model
+
+    found = worlds.LocalWorld(len(workers), worlds.TIMEOUT_S).run_all(act)
+    if all(each is None for each in found):
+        for worker in workers:
+            worker.model = workers[0].model  # Horovod's states take rank 0's
+    return found
+
+
+def old_world():
+    """Three workers that have trained together."""
+    workers = [Worker(number) for number in range(3)]
+    assert rejoin(workers) == [None] * 3
+    for _ in range(2):
+        for worker in workers:
+            worker.train()
+            worker.save()
+    return workers
+
+
+def fail_together(workers, exchange, failing, victim, saving=frozenset()):
+    """Rejoining fails, and one dies of it; the survivors, back at their commits.  Who got past all may have committed."""
+    found = rejoin(workers, exchange, failing)
+    for rank, (worker, outcome) in enumerate(zip(workers, found)):
+        assert isinstance(outcome, Failure) or (outcome is None and exchange == EXCHANGES and rank not in failing)
+        if outcome is None and rank in saving:
+            worker.save()
+    survivors = [worker for rank, worker in enumerate(workers) if rank != victim]
+    for worker in survivors:
+        worker.restore()
+    return survivors
+
+
+def check_nothing_is_lost(workers, expected):
+    assert rejoin(workers) == [None] * len(workers)
+    np.testing.assert_allclose(sum(worker.owes() for worker in workers), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("exchange", range(1, EXCHANGES + 1))
+@pytest.mark.parametrize("victim", range(3))
+def test_a_rejoining_that_fails_on_some_ranks_has_not_been(exchange, victim):
+    """Whoever fails at whichever exchange, and whoever dies: a survivor of the old world or the new worker."""
+    for failing in SUBSETS:
+        workers = [*old_world()[:2], Worker(3)]
+        expected = sum(worker.owes() for rank, worker in enumerate(workers[:2]) if rank != victim)
+        survivors = fail_together(workers, exchange, failing, victim)
+        check_nothing_is_lost([*survivors, Worker(4)], expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_so_it_is_when_several_fail_one_after_the_other(seed):
+    draw = np.random.default_rng(seed)
+    old = old_world()[:2]
+    owed = {worker: worker.owes() for worker in old}
+    workers = [*old, Worker(3)]
+    for number in range(4, 8):
+        failing = SUBSETS[draw.integers(len(SUBSETS))]
+        workers = fail_together(workers, draw.integers(1, EXCHANGES + 1), failing, draw.integers(1, 3))
+        workers.append(Worker(number))
+    check_nothing_is_lost(workers, sum(owed[worker] for worker in old if worker in workers))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("saving", SUBSETS)
+@pytest.mark.parametrize("victim", range(3))
+def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim, steps):
+    """All ranks hold what it committed, those too that failed in the last exchange; else it has not been.
+
+    steps : how many were made since the last commit, before a worker came
+    """
+    for failing in SUBSETS:
+        workers = [*old_world()[:2], Worker(3)]
+        owed = [worker.owes() for worker in workers[:2]]
+        for worker in workers[:2] * steps:
+            worker.train()
+        brought = [worker.owes() for worker in workers[:2]]
+        survivors = fail_together(workers, EXCHANGES, failing, victim, saving)
+        stands = min({0, 1, 2} - {victim}) in saving - failing
+        expected = sum(brought) * 2 / 3 if stands else sum(o for rank, o in enumerate(owed) if rank != victim)
+        check_nothing_is_lost([*survivors, Worker(4)], expected)
+
+
+@pytest.mark.parametrize("saving", SUBSETS)
+@pytest.mark.parametrize("victim", range(3))
+def test_a_step_is_taken_where_the_first_rank_has_committed_it(saving, victim):
+    workers = old_world()
+    before = [worker.owes() for worker in workers]
+    for worker in workers:
+        worker.train()
+    after = [worker.owes() for worker in workers]
+    for rank in saving:
+        workers[rank].save()
+    survivors = [worker for rank, worker in enumerate(workers) if rank != victim]
+    for worker in survivors:
+        worker.restore()
+    stands = min({0, 1, 2} - {victim}) in saving
+    expected = sum(o for rank, o in enumerate(after if stands else before) if rank != victim)
+    for exchange, failing, committing in ((EXCHANGES, {1}, {}), (2, {1}, {}), (EXCHANGES, {0}, {1})):
+        survivors = fail_together([*survivors, Worker(3)], exchange, failing, 2, committing)
+    check_nothing_is_lost([*survivors, Worker(4)], expected)
+    assert {worker.state["tensors"]["a"]["steps"] for worker in survivors} == {3 if stands else 2}
+
+
+def test_half_a_step_that_the_first_rank_has_committed_is_an_error_on_all():
+    """The exchange of its last tensor failed on one rank, with the worker that died."""
+    workers = old_world()
+    workers[0].train()
+    workers[0].save()
+    workers[1].train(["a"])
+    for worker in workers[:2]:
+        worker.restore()
+    for error in rejoin([*workers[:2], Worker(3)]):
+        assert isinstance(error, RankMismatch)
+        assert "the ranks [1] hold no state of the step that rank 0 goes on from" in str(error)
+        assert "tensor 'a' has made [2, 3] steps" in str(error) and "anew from a checkpoint" in str(error)
+
+
+def test_a_newcomers_old_checkpoint_does_not_count():
+    workers = old_world()[:2]
+    expected = sum(worker.owes() for worker in workers)
+    newcomer = Worker(3)
+    newcomer.state = {**workers[0].state}
+    newcomer.save()
+    survivors = fail_together([*workers, newcomer], 2, {2}, 1)
+    check_nothing_is_lost([*survivors, Worker(4)], expected - workers[1].owes())
+
+
+def test_two_states_are_kept_while_training_goes_on():
+    for worker in old_world():
+        assert len(worker.commits._commits) == 2
+        assert worker.commits._base is worker.commits._loose is None
