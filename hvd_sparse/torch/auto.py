@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from ..core.runs import StepRun, Ticket
+from ..core.state_check import IncompatibleKeys
 from ..errors import InvalidOption, SparseError
 from ..runtime.trial import SPARSE, Trial, Verdict
 from .compression import TorchCompressor
@@ -120,6 +122,12 @@ class AutoCompressor(TorchCompressor):
         if self.configuration.is_sparse(spec.shape, spec.numel):
             self._owing[position] = None if is_sparse_way or not isinstance(ticket, Ticket) else ticket.run
         return wire, ticket
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        found = super().load_state_dict(state, strict)
+        keys = state["tensors"]  # a dense way is to send what was loaded, too
+        self._owing = {position: None for position, spec in enumerate(self.step.specs) if spec.key in keys}
+        return found
 
     def _forget_world(self) -> None:
         super()._forget_world()

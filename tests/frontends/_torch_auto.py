@@ -83,6 +83,24 @@ def a_trial_ends_alike_on_all_ranks(name: str) -> dict[str, Any]:
 
 
 @cases
+def a_state_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
+    """What was kept back at a checkpoint is sent by the next step, though it is dense."""
+    ledger = ledger_of(name, codec="index_value")
+    ledger.compressor._trial = Scripted()
+    ledger.compressor._trial.left = ["sparse"] * 3 + ["dense"] * 4
+    for step in range(6):
+        if step == 3:
+            saved = ledger.compressor.state_dict()
+        ledger.take_step(ledger.gradients(step))
+    ledger.compressor.load_state_dict(saved)
+    waiting = sum(int(tensor["arrays"]["residual"].count_nonzero()) for tensor in saved["tensors"].values())
+    ledger.take_step(ledger.gradients(6))
+    left = ledger.compressor.state_dict()["tensors"].values()
+    ledger.compressor.close()
+    return {"waiting": waiting, "left": sum(int(tensor["arrays"]["residual"].count_nonzero()) for tensor in left)}
+
+
+@cases
 def groups_make_no_difference(name: str) -> dict[str, Any]:
     """The same steps with small neighbours together, all alone, in one message, and changing in mid-run."""
     digests = []

@@ -151,3 +151,9 @@ def test_groups_that_differ_between_ranks_are_refused(outcome: Outcome) -> None:
     for result in measured(outcome, "other_groups_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
         assert alone or "ranks were given different groups" in result
+
+
+def test_a_state_that_is_loaded_on_a_dense_way_is_sent(outcome: Outcome) -> None:
+    for result in measured(outcome, "a_state_is_loaded_on_a_dense_way"):
+        assert result["waiting"] > 0
+        assert result["left"] == 0
