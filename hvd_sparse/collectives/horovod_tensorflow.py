@@ -50,6 +50,9 @@ class _ThreadPending:
         result: np.ndarray = self._outcome[0]
         return result
 
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
 
 class HorovodTensorflowCollective(ProcessSetRanks):
     """Implements ``core.collective.Collective`` over a process set, eagerly."""

@@ -26,20 +26,31 @@ class _HorovodPending:
     def __init__(self, handle: int, name: str, take: Callable[[Any], torch.Tensor]) -> None:
         self._handle, self._name, self._take = handle, name, take
 
+    def is_done(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return bool(hvd.poll(self._handle))
+
     def wait(self, timeout_s: float | None) -> np.ndarray:
         """Poll, as Horovod's own wait has no limit; HorovodInternalError passes through."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        sleep_s = SHORTEST_SLEEP_S
-        while not hvd.poll(self._handle):
-            if deadline is not None and time.monotonic() > deadline:
-                raise ExchangeTimeout(
-                    f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not submit it, or is stopped; "
-                    "look at the ranks' output, or raise timeout_s"
-                )
-            time.sleep(sleep_s)
-            sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+        if not sleep_until(self.is_done, timeout_s):
+            raise ExchangeTimeout(
+                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not submit it, or is stopped; "
+                "look at the ranks' output, or raise timeout_s"
+            )
         result: np.ndarray = self._take(hvd.synchronize(self._handle)).numpy()
         return result
+
+
+def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
+    """Ask, with sleep in between; whether it was so in time."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    sleep_s = SHORTEST_SLEEP_S
+    while not is_done():
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(sleep_s)
+        sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+    return True
 
 
 class HorovodTorchCollective(ProcessSetRanks):

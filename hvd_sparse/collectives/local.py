@@ -100,6 +100,9 @@ class _LocalPending:
             raise ExchangeTimeout(f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it")
         return self._finish([self._meeting.brought[rank] for rank in range(self._world.world_size)])
 
+    def is_done(self) -> bool:
+        return self._meeting.is_complete.is_set()
+
 
 class LocalCollective:
     """One rank's end of a ``LocalWorld``.  Implements ``core.collective.Collective``."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,9 @@ def drawn_for(rank: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _rank_sums(world_size: int) -> np.ndarray:
-    ranks = np.arange(world_size, dtype=np.float64)
-    return np.array([ranks.sum(), (ranks * ranks).sum(), sum(drawn_for(rank) for rank in range(world_size))])
+def _rank_sums(world_size: int) -> tuple[float, ...]:
+    ranks = range(world_size)
+    return float(sum(ranks)), float(sum(rank * rank for rank in ranks)), sum(drawn_for(rank) for rank in ranks)
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,22 @@ class CarrierLayout:
     has_replica: bool = False
     """A second checksum follows the first: of the gradient that was applied in an earlier step."""
 
-    @property
+    @cached_property
     def word_bits(self) -> int:
         """Bits of a checksum word: N * word**2 must be recovered by rounding from a sum of N rounded terms."""
         significand = np.finfo(self.dtype).nmant + 1
         return max(1, min(CHECKSUM_BITS, (significand - 3 - 2 * math.ceil(math.log2(self.world_size))) // 2))
 
-    @property
+    @cached_property
     def words(self) -> int:
         return math.ceil(CHECKSUM_BITS / self.word_bits) * (2 if self.has_replica else 1)
 
-    @property
+    @cached_property
+    def _slack(self) -> float:
+        """By which rounding can move a sum over the ranks, relative to it."""
+        return (16 + self.world_size) * float(np.finfo(self.dtype).eps)
+
+    @cached_property
     def size(self) -> int:
         return SHARED + 2 * self.words + TOLD
 
@@ -130,32 +135,29 @@ class CarrierLayout:
         RankMismatch : ranks differ in configuration, tensor or step (and none says that it failed)
         ReplicaMismatch : they have applied different gradients
         """
-        values = reduced.astype(np.float64)
+        values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
         size = self.world_size
-        factor = float(values[0]) / size
+        factor = values[0] / size
         self._check_reduction(values, factor, key)
-        sums = values / factor
-        failures, non_finite = round(float(sums[-4]) / SCALE), round(float(sums[-3]) / SCALE)
+        sums = [value / factor for value in values]
+        failures, non_finite = round(sums[-4] / SCALE), round(sums[-3] / SCALE)
         if not failures:
             self._check_words(self._words_agree(sums), key)
-        return CarrierReport(
-            factor, failures, non_finite, float(sums[-2]) / SCALE / size, float(sums[-1]) / SCALE / size
-        )
+        return CarrierReport(factor, failures, non_finite, sums[-2] / SCALE / size, sums[-1] / SCALE / size)
 
-    def _check_reduction(self, values: np.ndarray, factor: float, key: str) -> None:
+    def _check_reduction(self, values: list[float], factor: float, key: str) -> None:
         size = self.world_size
         wanted = _rank_sums(size)
-        slack = wanted * (16 + size) * np.finfo(self.dtype).eps
-        given = values[:SHARED]
-        if factor > 0 and np.isfinite(given).all() and np.all(np.abs(given[1:] / factor - wanted) <= slack):
+        is_finite = factor > 0 and all(map(math.isfinite, values))
+        if is_finite and all(abs(v / factor - each) <= each * self._slack for v, each in zip(values[1:], wanted)):
             return
         raise UnsupportedReduction(
-            f"tensor {key!r}: Horovod's reduction gave {given.tolist()}, which is no multiple of the sum "
-            f"{[size, *wanted.tolist()]} over the {size} ranks of the compressor's process set; give Horovod "
+            f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of the sum "
+            f"{[size, *wanted]} over the {size} ranks of the compressor's process set; give Horovod "
             "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set as the compressor"
         )
 
-    def _check_words(self, agree: np.ndarray, key: str) -> None:
+    def _check_words(self, agree: list[bool], key: str) -> None:
         if not agree[0]:
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on it; "
@@ -168,12 +170,15 @@ class CarrierLayout:
                 "that changes results of Horovod's on one rank"
             )
 
-    def _words_agree(self, sums: np.ndarray) -> np.ndarray:
+    def _words_agree(self, sums: list[float]) -> list[bool]:
         """Whether the ranks agree in each of the checksums."""
-        first = np.round(sums[SHARED : SHARED + self.words] / (SCALE * 2.0**-self.word_bits))
-        second = np.round(sums[SHARED + self.words : -TOLD] / (SCALE * 2.0 ** (-2 * self.word_bits)))
-        agree: np.ndarray = (self.world_size * second == first * first).reshape(2 if self.has_replica else 1, -1).all(1)
-        return agree
+        unit, squared, behind = SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits), SHARED + self.words
+        agree = [
+            self.world_size * round(second / squared) == round(first / unit) ** 2
+            for first, second in zip(sums[SHARED:behind], sums[behind:-TOLD])
+        ]
+        half = self.words // 2
+        return [all(agree[:half]), all(agree[half:])] if self.has_replica else [all(agree)]
 
 
 @lru_cache(maxsize=64)

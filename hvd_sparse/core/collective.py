@@ -17,6 +17,9 @@ class Pending(Protocol):
     def wait(self, timeout_s: float | None) -> np.ndarray:
         """Its result; ExchangeTimeout after ``timeout_s`` seconds."""
 
+    def is_done(self) -> bool:
+        """Whether there is nothing to gain by calling ``wait`` later."""
+
 
 class Collective(Protocol):
     """What runs between ranks.  Every rank makes the same calls with the same names.

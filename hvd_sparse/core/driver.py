@@ -30,7 +30,7 @@ class Conversation:
         self._collective = collective
         self._name = name
         self._phase = 0
-        self._pending: Pending | None = None
+        self.pending: Pending | None = None
         self.result: Any = None
         self.is_done = False
         self._advance(None)
@@ -39,16 +39,16 @@ class Conversation:
         try:
             request = self._generator.send(received) if received is not None else next(self._generator)
         except StopIteration as stop:
-            self.result, self.is_done, self._pending = stop.value, True, None
+            self.result, self.is_done, self.pending = stop.value, True, None
             return
         name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
         self._phase += 1
-        self._pending = request.start(self._collective, name)
+        self.pending = request.start(self._collective, name)
 
     def step(self, timeout_s: float | None) -> None:
         """Wait for the phase under way and start the next."""
-        assert self._pending is not None
-        self._advance(self._pending.wait(timeout_s))
+        assert self.pending is not None
+        self._advance(self.pending.wait(timeout_s))
 
     def finish(self, timeout_s: float | None) -> Any:
         while not self.is_done:
@@ -101,12 +101,16 @@ class Driver:
         if ticket.run.errors:
             self.refuse(ticket)
         try:
-            ticket.layout.read(reduced[: ticket.layout.size], ticket.key)  # refuses before anything is waited for
+            ticket.report(reduced)  # refuses before anything is waited for
             self._drive(ticket.run)
             return self.step.result(ticket, reduced, parameter, out)
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
             raise
+
+    def under_way(self) -> list[Pending]:
+        """What the exchanges that have been started wait for, each in its phase."""
+        return [pending for conversation in self._under_way.values() if (pending := conversation.pending) is not None]
 
     def forget(self) -> None:
         """Let go of all exchanges under way: Horovod was started anew, and none of them will end."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .carrier import CarrierLayout, carrier_layout
+from .carrier import CarrierLayout, CarrierReport, carrier_layout
 from .state import Outgoing
 
 if TYPE_CHECKING:
@@ -61,3 +61,10 @@ class Ticket:
     scale: float = 1.0
     is_finite: bool = True
     extra: object = None
+    _report: CarrierReport | None = field(default=None, init=False, repr=False)
+
+    def report(self, reduced: np.ndarray) -> CarrierReport:
+        """What all ranks' carriers say, at the start of what Horovod made of them; read once.  Errors: ``CarrierLayout.read``."""
+        if self._report is None:
+            self._report = self.layout.read(reduced[: self.layout.size], self.key)
+        return self._report

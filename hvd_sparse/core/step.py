@@ -264,7 +264,7 @@ class Step:
         parameter : the tensor's value, flat, for memories that finish with it
         out : where the result may go; a sparse step's is written there, and nothing is where the step fails
         """
-        report = ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
+        report = ticket.report(reduced)
         if ticket.error is not None:
             raise PeerFailure(f"compressing failed on this rank: {_words(ticket.error)}") from ticket.error
         if report.failures:

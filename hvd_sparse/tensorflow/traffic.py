@@ -106,7 +106,7 @@ class Traffic:
         try:
             if run.failure is not None:
                 raise run.failure
-            ticket.layout.read(reduced[: ticket.layout.size], ticket.key)
+            ticket.report(reduced)
             arrivals = _finish(conversation, received)
             self._step.receive(ticket.bucket or BucketRun(-1, ()), arrivals)
             result = self._step.result(ticket, reduced, parameter)

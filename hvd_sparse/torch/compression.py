@@ -28,6 +28,7 @@ from ..runtime.trial import WAYS, Trial
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
+from .resting import Rest
 from .scaler import scale_of
 from .views import check_device, flatten, like, memory_of, spec_of, unflatten
 
@@ -67,6 +68,7 @@ class TorchCompressor(DurableCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
+        self._rest = Rest()
         self._has_shaken_hands = self._is_closed = False
         self._watch(rank_in(self.process_set))
 
@@ -86,10 +88,22 @@ class TorchCompressor(DurableCompressor):
             return self._poison(error, tensor)
         self.watchdog.ledger.begin(spec.key)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            return self._leave_dense(tensor, self.step.enter_dense(position, self._scale()))
+            ticket = self.step.enter_dense(position, self._scale())
+            self._pause(ticket)
+            return self._leave_dense(tensor, ticket)
         wire, ticket = self._driver.compress(position, flatten(tensor, spec), self._scale())
         ticket.extra = tensor
+        self._pause(ticket)
         return torch.from_numpy(wire), ticket
+
+    def _pause(self, ticket: Ticket) -> None:
+        """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
+        entered = len(ticket.run.entered)
+        if entered == 1:
+            self._rest.begin()
+        if entered == len(self.step.specs):
+            under_way = self._driver.under_way()
+            self._rest.take(lambda: all(pending.is_done() for pending in under_way))
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was given."""

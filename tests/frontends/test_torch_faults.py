@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import _torch_mismatches
+import _torch_pauses
 import _torch_recoveries
 import pytest
 from _outcomes import measured
@@ -122,6 +123,15 @@ def test_training_goes_on_from_a_checkpoint_as_it_did(outcome: Outcome, name: st
     for result in measured(outcome, name):
         first, second = result["ends"]
         assert first == second
+
+
+@pytest.mark.parametrize("name", _torch_pauses.cases)
+def test_nobody_rests_for_long_who_is_waited_for(outcome: Outcome, name: str) -> None:
+    """docs/adr/0022: some rank's rest was in vain, and all went on."""
+    results = measured(outcome, name)
+    assert len({result["digest"] for result in results}) == 1
+    assert {steps for result in results for steps in result["steps"]} == {_torch_pauses.STEPS}
+    assert any(skipped for result in results for skipped in result["vain"])
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)

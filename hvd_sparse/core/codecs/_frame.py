@@ -91,9 +91,34 @@ def seal_frame(
 
 def measure_frame(buffer: np.ndarray) -> int:
     """Bytes of the frame at the start of a buffer, which may go on behind it; its checksum is left to ``read_frame``."""
+    return HEADER_BYTES + int(_fields(buffer, _header(buffer))[-1])
+
+
+def peek_frame(buffer: np.ndarray) -> Frame:
+    """The frame at the start of a buffer as its header says; its checksum is left to ``read_frame``."""
+    return _frame(buffer, _header(buffer))
+
+
+def read_frame(buffer: np.ndarray) -> Frame:
+    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not whole."""
+    header = _header(buffer)
+    frame = _frame(buffer, header)
+    checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
+    if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
+        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
+    return frame
+
+
+def _header(buffer: np.ndarray) -> bytes:
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header")
-    magic, version, _, _, _, _, _, body_bytes = _FIELDS.unpack_from(buffer[:HEADER_BYTES].tobytes())
+    return buffer[:HEADER_BYTES].tobytes()
+
+
+def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
+    """Of a header of this build's, before a body that is all there."""
+    fields = _FIELDS.unpack_from(header)
+    magic, version, body_bytes = fields[0], fields[1], fields[-1]
     if magic != MAGIC:
         raise CorruptPayload(f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's")
     if version != WIRE_VERSION:
@@ -105,28 +130,16 @@ def measure_frame(buffer: np.ndarray) -> int:
         raise CorruptPayload(
             f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
         )
-    return int(HEADER_BYTES + body_bytes)
+    return fields
 
 
-def peek_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer as its header says; its checksum is left to ``read_frame``."""
-    total_bytes = measure_frame(buffer)
-    header = buffer[:HEADER_BYTES].tobytes()
-    _, _, codec, value_number, value_format, numel, count, _ = _FIELDS.unpack_from(header)
+def _frame(buffer: np.ndarray, header: bytes) -> Frame:
+    _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer, header)
     is_known = value_number in VALUE_TYPES and value_format in VALUE_FORMATS.values()
     if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
         raise CorruptPayload("a payload's header has values that no encoder writes")
-    return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, buffer[HEADER_BYTES:total_bytes])
-
-
-def read_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not whole."""
-    frame = peek_frame(buffer)
-    header = buffer[:HEADER_BYTES].tobytes()
-    checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
-    if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
-        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
-    return frame
+    body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
+    return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
 
 
 def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> Frame:

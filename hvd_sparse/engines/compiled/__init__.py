@@ -11,7 +11,7 @@ import numpy as np
 from ...core import reference
 from ...core.kernels import Aim, Moments, Taking
 from ...types import Selection
-from . import lists, sweeps
+from . import assembly, lists, sweeps
 from ._packers import CompiledPackers
 
 ENTRIES_PER_THREAD = 1 << 17
@@ -125,7 +125,7 @@ class CompiledKernels(CompiledPackers):
         ends = np.cumsum([0, *(part.count for part in parts)])
         joined = _joined(list(parts)) if parts else Selection.empty(out.size, out.dtype)
         indices, values = (np.require(array, requirements="A") for array in (joined.indices, joined.values))
-        lists.assemble(out, indices, values, ends[:-1].copy(), ends[1:].copy())
+        assembly.assemble(out, indices, values, ends[:-1].copy(), ends[1:].copy())
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(out, np.require(indices, requirements="A"), np.require(values, requirements="A"))

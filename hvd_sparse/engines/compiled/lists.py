@@ -13,9 +13,6 @@ from numba.extending import overload
 
 from .signatures import signatures
 
-BLOCK = 1 << 16
-"""Entries that are zeroed and added to while they are in the second cache."""
-
 MOST_BIN_BITS = 11
 """Of a histogram: its 2,048 counters fit the first cache.  Short lists get fewer, which need not be cleared."""
 
@@ -149,23 +146,6 @@ def restore(out, indices, values):  # type: ignore[no-untyped-def]
 def clear(residual, indices):  # type: ignore[no-untyped-def]
     for i in range(indices.size):
         residual[indices[i]] = 0
-
-
-@njit(signatures("OjxII", types.void), nogil=True, cache=True)
-def assemble(out, indices, values, starts, ends):  # type: ignore[no-untyped-def]
-    """out = sum of lists, each ascending: list i lies in [starts[i], ends[i]); ``starts`` is moved along.
-
-    Block by block, so that a place is written while its zeros are still in the cache.
-    """
-    for first in range(0, out.size, BLOCK):
-        last = min(first + BLOCK, out.size)
-        out[first:last] = 0
-        for part in range(starts.size):
-            i = starts[part]
-            while i < ends[part] and indices[i] < last:
-                out[indices[i]] += values[i]
-                i += 1
-            starts[part] = i
 
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)

@@ -1,0 +1,74 @@
+"""Ranks that wait for each other elsewhere, while some of them rest at their last gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from _common import Cases
+from _torch_cases import digest_of, give_gradients
+from _torch_fault_tools import compress, last_rank
+
+STEPS = 4
+cases = Cases()
+
+
+def _model(seed: int) -> dict[str, torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.nn.Parameter(torch.randn(8, 9, generator=generator)) for name in ("early", "late")}
+
+
+def _trained(name: str, seed: int) -> tuple[dict[str, torch.nn.Parameter], Any, Any]:
+    model = _model(seed)
+    compressor = compress(list(model.items()), name=name)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(list(model.values()), lr=0.1),
+        named_parameters=[(f"{name}.{key}", parameter) for key, parameter in model.items()],
+        compression=compressor,
+    )
+    return model, compressor, optimizer
+
+
+def _draw(model: dict[str, torch.nn.Parameter], step: int) -> dict[torch.nn.Parameter, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    return {parameter: torch.randn(parameter.shape, generator=generator) for parameter in model.values()}
+
+
+@cases
+def a_collective_before_the_step(name: str) -> dict[str, Any]:
+    """One rank lacks a gradient, which Horovod sends for it in the step; all average a number before."""
+    model, compressor, optimizer = _trained(name, 3)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        gradients = _draw(model, step)
+        if last_rank():
+            del gradients[model["late"]]
+        give_gradients(gradients)
+        hvd.allreduce(torch.ones(1), name=f"{name}.metric")
+        optimizer.step()
+    return _told([model], [compressor])
+
+
+@cases
+def two_optimizers_in_another_order(name: str) -> dict[str, Any]:
+    both = [_trained(f"{name}.{number}", number) for number in range(2)]
+    for step in range(STEPS):
+        for model, _, optimizer in both[:: -1 if step and last_rank() else 1]:  # at first they shake hands
+            optimizer.zero_grad()
+            give_gradients(_draw(model, step))
+        for _, _, optimizer in both:
+            optimizer.step()
+    return _told([model for model, _, _ in both], [compressor for _, compressor, _ in both])
+
+
+def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -> dict[str, Any]:
+    vain = [compressor._rest._skipped for compressor in compressors]
+    steps = [compressor.stats()["steps"] for compressor in compressors]
+    for compressor in compressors:
+        compressor.close()
+    return {
+        "digest": digest_of([parameter for model in models for parameter in model.values()]),
+        "vain": vain,
+        "steps": steps,
+    }

@@ -1,0 +1,50 @@
+"""How often a compressor asks, at a step's last gradient, whether the other ranks have come."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import pytest
+
+pytest.importorskip("horovod.torch")
+from hvd_sparse.torch.resting import MOST_SKIPPED, Rest
+
+
+def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
+    """Gives the answers one after the other, the last for ever; and what has been said."""
+    said: list[bool] = []
+
+    def answer() -> bool:
+        said.append(answers[min(len(said), len(answers) - 1)])
+        return said[-1]
+
+    return answer, said
+
+
+def asked(rest: Rest, answer: bool) -> int:
+    is_done, said = answering([answer])
+    rest.begin()
+    rest.take(is_done)
+    return len(said)
+
+
+def test_a_rest_ends_when_the_others_have_come() -> None:
+    rest = Rest()
+    rest.begin()
+    rest._began -= 10.0  # the gradients took long to come
+    is_done, said = answering([False, False, True])
+    rest.take(is_done)
+    assert said == [False, False, True]
+
+
+def test_rests_in_vain_become_rare() -> None:
+    rest = Rest()
+    rests = [step for step in range(260) if asked(rest, False)]
+    assert [after - before - 1 for before, after in zip(rests, rests[1:])] == [1, 2, 4, 8, 16, 32, 64, 64]
+    assert MOST_SKIPPED == 64
+
+
+def test_a_rest_that_was_not_in_vain_is_followed_by_others() -> None:
+    rest = Rest()
+    assert asked(rest, False)
+    assert [bool(asked(rest, True)) for _ in range(4)] == [False, True, True, True]
