@@ -71,10 +71,11 @@ def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compu
         return json.loads(output.read_text(encoding="utf-8"))
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> None:
+    """Every setting, written out as soon as it is there."""
     cluster = Cluster(options.hosts)
     cluster.lay()
-    settings = []
+    document = page.begun(options)
     for rate in options.rates:
         shaped = None if rate == "none" else rate
         cluster.shape(shaped)
@@ -85,10 +86,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 print(f"{rate}, {model}, compute {compute}", flush=True)
                 started = time.time()
                 result = run_setting(cluster, options, model, compute)
-                setting = {"rate": rate, "model": model, "compute": compute, "wire": wire, **result}
-                settings.append({**setting, "load": os.getloadavg()[1], "seconds": round(time.time() - started)})
-                print(page.table(settings[-1], options), flush=True)
-    return {"made_with": page.environment(options), "settings": settings}
+                setting = {
+                    **{"rate": rate, "model": model, "compute": compute, "hosts": options.hosts},
+                    **{"controller": options.controller, "command": page.command(), "wire": wire, **result},
+                    **{"load": os.getloadavg()[1], "seconds": round(time.time() - started)},
+                }
+                page.add(document, setting)
+                page.write(document, options.output)
+                print(page.table(setting), flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -100,13 +105,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=["resnet50"], choices=ARCHITECTURES)
     parser.add_argument("--compute", nargs="+", default=["none"], choices=COMPUTE)
     parser.add_argument("--backward-ms", type=float, default=80.0, help="of asleep and busy (default 80)")
-    parser.add_argument("--methods", nargs="+", default=["dense", "fp16", "topk", "dgc", "ldte_bs"])
+    parser.add_argument(
+        "--methods", nargs="+", default=["dense", "fp16", "topk", "dgc", "auto"], help="the last is ours"
+    )
     parser.add_argument("--density", type=float, default=0.001)
     parser.add_argument("--controller", default="gloo", choices=("gloo", "mpi"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="a round, of a method that takes less than 1.5 s")
     parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
     parser.add_argument("--exchanges", action="store_true", help="count every exchange's bytes on 2 to 4 hosts instead")
+    parser.add_argument(
+        "--append", action="store_true", help="keep the settings of OUTPUT.json that are not measured anew"
+    )
     parser.add_argument("--output", type=Path, help="without a suffix (docs/results/network, or exchanges-on-hosts)")
     options = parser.parse_args()
     options.output = options.output or Path("docs/results", "exchanges-on-hosts" if options.exchanges else "network")
@@ -128,7 +138,7 @@ def main() -> int:
     if options.exchanges:
         counting.write(counting.run(options, launcher, _settings()), page.environment(options), options.output)
     else:
-        page.write(measure(options), options)
+        measure(options)
     return 0
 
 

@@ -37,7 +37,11 @@ GOALS = (
 
 def table(settings: list[dict[str, Any]]) -> str:
     """One line a goal that was measured."""
-    measured = {(s["rate"], s["compute"]): s for s in settings if s["model"] == "resnet50"}
+    measured = {
+        (s["rate"], s["compute"]): s
+        for s in settings
+        if (s["model"], s["hosts"], s["controller"]) == ("resnet50", 4, "gloo")
+    }
     rows = []
     for goal in GOALS:
         setting = measured.get((goal.rate, goal.compute))
@@ -53,19 +57,19 @@ def table(settings: list[dict[str, Any]]) -> str:
     return markdown_table(["ResNet-50 sizes, 4 hosts: wire, compute, over", "at least", "measured", ""], rows)
 
 
-def why(settings: list[dict[str, Any]], hosts: int, cores: int) -> str:
+def why(settings: list[dict[str, Any]], cores: int) -> str:
     """What a step of ours cannot be faster than on this machine, from what it used of the processor."""
     lines = []
     for setting in settings:
-        summary = summarize(setting)
+        summary, hosts = summarize(setting), setting["hosts"]
         ours = list(summary)[-1]
         numbers = summary[ours]
-        work = sum(numbers["processor_ms"].values())
+        work = numbers["worked_ms"]
         floor = work * max(1.0, hosts / cores)
-        where = f"{setting['rate']}, {setting['model']}, {setting['compute']}"
+        where = f"{setting['rate']}, {setting['model']}, {setting['compute']}, {hosts} hosts"
         step, waited = numbers["step_ms"]["median"], numbers["phases_ms"]["send"]
         lines.append(
-            f"- {where}: a rank of {ours} works {work:.0f} ms a step, so {hosts} hosts on {cores} cores take at least "
-            f"{floor:.0f} ms, of {step:.0f} ms measured; {waited:.0f} ms are waited for the wire and for other ranks."
+            f"- {where}: all threads of a rank of {ours} work {work:.0f} ms a step, so {hosts} ranks on {cores} cores take at "
+            f"least {floor:.0f} ms, of {step:.0f} ms measured; {waited:.0f} ms are waited for the wire and for other ranks."
         )
     return "\n".join(lines)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shlex
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -51,10 +53,36 @@ values and one for indices, of every tensor.
 """
 
 
+WHICH = ("rate", "model", "compute", "hosts", "controller")
+"""What tells settings apart."""
+
+
+def command() -> str:
+    """As it was typed."""
+    return "scripts/bench-network " + shlex.join(sys.argv[1:])
+
+
+def begun(options: argparse.Namespace) -> dict[str, Any]:
+    """A document without settings, or with those that are to be kept."""
+    kept = options.output.with_suffix(".json")
+    settings = json.loads(kept.read_text(encoding="utf-8"))["settings"] if options.append and kept.exists() else []
+    return {"made_with": environment(options), "settings": settings}
+
+
+def add(document: dict[str, Any], setting: dict[str, Any]) -> None:
+    """In the place of the same setting, if it was measured before."""
+    settings = document["settings"]
+    same = [i for i, other in enumerate(settings) if all(other[key] == setting[key] for key in WHICH)]
+    if same:
+        settings[same[0]] = setting
+    else:
+        settings.append(setting)
+
+
 def environment(options: argparse.Namespace) -> dict[str, Any]:
     packages = ("numpy", "torch", "horovod", "numba")
     return {
-        "command": "scripts/bench-network " + shlex.join(sys.argv[1:]),
+        "command": command(),
         "cores": os.cpu_count(),
         "processor": platform.machine(),
         "kernel": platform.release().split("-")[0],
@@ -85,7 +113,7 @@ def describe_wire(wire: dict[str, Any]) -> str:
     )
 
 
-def table(setting: dict[str, Any], options: argparse.Namespace) -> str:
+def table(setting: dict[str, Any]) -> str:
     """One line a method; times in ms, in brackets the spread, or what of it the processor worked for this thread."""
     header = ["method", "step, ms", "times ours", *PHASES, "other", "received, MB"]
     rows = []
@@ -104,20 +132,33 @@ def table(setting: dict[str, Any], options: argparse.Namespace) -> str:
     return markdown_table(header, rows)
 
 
-def render(document: dict[str, Any], options: argparse.Namespace) -> str:
+def title(setting: dict[str, Any]) -> str:
+    """What a setting is, in words."""
+    where = f"{setting['hosts']} hosts, {'unshaped' if setting['rate'] == 'none' else setting['rate']}"
+    how = "" if setting["controller"] == "gloo" else f", {setting['controller']}"
+    return f"{where}, {setting['model']}, {COMPUTE[setting['compute']]}{how}"
+
+
+def render(document: dict[str, Any], picture: str) -> str:
+    settings = document["settings"]
     made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items() if name != "command")
-    command = document["made_with"]["command"]
-    parts = [INTRODUCTION, f"Made by `{command}`: {made}.\n", "## Goals\n", goals.table(document["settings"]) + "\n"]
-    parts += [
-        "What the cores alone cost:\n",
-        goals.why(document["settings"], options.hosts, os.cpu_count() or 1) + "\n",
-    ]
-    parts += ["## Measured\n", "![where the time goes](network.png)\n"]
-    for setting in document["settings"]:
-        parts.append(f"### {setting['rate']}, {setting['model']}, {COMPUTE[setting['compute']]}\n")
+    commands = "\n".join(f"    {line}" for line in dict.fromkeys(setting["command"] for setting in settings))
+    parts = [INTRODUCTION, f"Made by\n\n{commands}\n\nwith {made}.\n"]
+    parts += ["## Goals\n", goals.table(settings) + "\n"]
+    parts += ["What the cores alone cost:\n", goals.why(settings, os.cpu_count() or 1) + "\n"]
+    parts += ["## Measured\n", f"![where the time goes]({picture})\n"]
+    for setting in settings:
+        parts.append(f"### {title(setting)}\n")
         parts.append(f"Probe: {describe_wire(setting['wire'])}. Load of the machine: {setting['load']:.1f}.\n")
-        parts.append(table(setting, options) + "\n")
+        parts.append(table(setting) + "\n")
+        parts += [f"{name}: {words}.\n" for name, words in verdicts(setting)]
     return "\n".join(parts)
+
+
+def verdicts(setting: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of the methods that choose by themselves, what they chose."""
+    reports = setting.get("reports", {})
+    return [(name, report["verdict"]) for name, report in reports.items() if "verdict" in report]
 
 
 def draw(document: dict[str, Any], path: Any) -> None:
@@ -132,19 +173,20 @@ def draw(document: dict[str, Any], path: Any) -> None:
             axis.barh(names, widths, left=left, color=COLOURS[phase], label=phase)
             left = [a + b for a, b in zip(left, widths)]
         axis.set_xlabel("ms of a step, mean over steps and ranks")
-        axis.set_title(f"{setting['rate']}, {setting['model']}, {COMPUTE[setting['compute']]}", fontsize=10)
+        axis.set_title(title(setting), fontsize=10)
     axes[0, 0].legend(ncols=6, fontsize=8, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def write(document: dict[str, Any], options: argparse.Namespace) -> None:
+def write(document: dict[str, Any], output: Path) -> None:
     """OUTPUT.json, with every step's numbers, OUTPUT.md and OUTPUT.png."""
-    options.output.parent.mkdir(parents=True, exist_ok=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
     for setting in document["settings"]:
         setting["summary"] = summarize(setting)
     text = json_by_line({"made_with": document["made_with"]}, {"settings": document["settings"]})
-    options.output.with_suffix(".json").write_text(text, encoding="utf-8")
-    options.output.with_suffix(".md").write_text(render(document, options), encoding="utf-8")
-    draw(document, options.output.with_suffix(".png"))
+    output.with_suffix(".json").write_text(text, encoding="utf-8")
+    picture = output.with_suffix(".png")
+    output.with_suffix(".md").write_text(render(document, picture.name), encoding="utf-8")
+    draw(document, picture)

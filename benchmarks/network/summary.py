@@ -51,6 +51,8 @@ def summarize(setting: dict[str, Any]) -> dict[str, Any]:
             "times_ours": ratio(rows, method, ours),
             "phases_ms": phases(rows, method),
             "processor_ms": processor(rows, method),
+            "worked_ms": 1e3
+            * float(np.mean([r["all_threads"] - r["send_processor"] for r in rows if r["method"] == method])),
             "received_bytes": float(np.mean([row["received"] for row in rows if row["method"] == method])),
             "steps": sum(row["method"] == method for row in rows),
         }

@@ -69,18 +69,18 @@ class Rank:
         hvd.barrier()
         self.spans.clear()
         received, sent = interface_bytes()
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         if self.model is not None:
             self._compute_really()
         else:
             self._replay(views, start)
         self.active.finish()
-        total = time.perf_counter() - start
+        total, used = time.perf_counter() - start, time.process_time() - used
         hvd.barrier()
         after = interface_bytes()
         phases = {name: self.spans.seconds[name] for name in PHASES}
         phases |= {f"{name}_processor": self.spans.processor[name] for name in PHASES}
-        return {"total": total, **phases, "received": after[0] - received, "sent": after[1] - sent}
+        return {"total": total, "all_threads": used, **phases, "received": after[0] - received, "sent": after[1] - sent}
 
     def _prepare(self) -> list[torch.Tensor]:
         if self.model is not None:
