@@ -72,7 +72,7 @@ def test_resolve_leaves_the_mapping_alone(gadgets):
     assert mapping == {"id": "gadget", "size": 3}
 
 
-@pytest.mark.parametrize("wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=str)
+@pytest.mark.parametrize("wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=lambda wrong: type(wrong).__name__)
 def test_resolve_refuses_what_is_no_part(gadgets, wrong):
     with pytest.raises(UnknownName, match="gadget"):
         gadgets.resolve(wrong)
