@@ -9,6 +9,7 @@ from typing import Any
 
 import _torch_auto
 import _torch_laws
+import _torch_planned
 import _torch_programs
 import horovod.torch as hvd
 from _common import Case
@@ -18,7 +19,9 @@ from _torch_density_one import SETTINGS, compare_with_dense
 
 def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
     settings = {name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS}
-    return {**settings, **_torch_programs.cases, **_torch_laws.cases, **_torch_auto.cases}
+    planned = {"planned_by_members": partial(_torch_planned.planned_by_members, process_sets=process_sets)}
+    planned |= _torch_planned.cases
+    return {**settings, **_torch_programs.cases, **_torch_laws.cases, **_torch_auto.cases, **planned}
 
 
 def main() -> None:
