@@ -24,6 +24,8 @@ from .measuring import Samples
 
 Buckets = list[tuple[int, ...]]
 
+WAYS = ("none", "all", "default", "planned")
+
 
 @dataclass(frozen=True)
 class GroupPlan:
@@ -87,47 +89,74 @@ def make_plan(
     sizes, samples : lengths of message, and every rank's times of them
     default : the buckets of before
     """
-    ready_s, work_s, decode_s = (_slowest(told, kind) for kind in ("ready", "work", "decode"))
-    nbytes = _slowest(told, "nbytes")
     numel = {spec.key: spec.numel for spec in specs}
-    wire = _wire(sizes, samples)
-    work, decode = _line(work_s, numel), _line(decode_s, numel)
-    predicted = dict.fromkeys(("none", "all", "default", "planned"), 0.0)
+    costs = _Costs(
+        _wire(sizes, samples),
+        _line(_slowest(told, "work"), numel),
+        _line(_slowest(told, "decode"), numel),
+        _slowest(told, "ready"),
+        _slowest(told, "nbytes"),
+    )
+    predicted_s = dict.fromkeys(WAYS, 0.0)
     chosen: Buckets = []
     for keys in _families(told[0]["seen"], configuration, specs):
-        profile = measured_profile(specs, {key: [ready_s[key]] for key in keys}, configuration)
-        layers = profile.compressed.layers
-        shares = [nbytes.get(layer.name) or _expected(configuration, layer.numel) for layer in layers]
-        instance = Instance(
-            np.array([layer.backward_s for layer in layers]),
-            np.array([layer.numel for layer in layers]),
-            np.zeros(len(layers)),
-            np.array(shares) + 4,  # a member's position in the message
-            wire,
-            Work(call_s=work.start_s, entry_s=work.byte_s),
-        )
-        positions = {spec.key: position for position, spec in enumerate(specs)}
-        places = {positions[layer.name]: place for place, layer in enumerate(layers)}
-        ways: dict[str, Buckets] = {
-            "none": [(position,) for position in places],
-            "all": [tuple(places)],
-            "default": _restricted(default, places),
-            "planned": planned_buckets(best(instance), profile, specs),
-        }
-        ends_s = {
-            name: partition_end_s(instance, [[places[position] for position in bucket] for bucket in buckets])
-            for name, buckets in ways.items()
-        }
-        if ends_s["default"] <= ends_s["planned"]:
-            ways["planned"], ends_s["planned"] = ways["default"], ends_s["default"]
-        chosen += ways["planned"]
-        settle_s = sum(float(decode(layer.numel)) for layer in layers)
-        for name, end_s in ends_s.items():
-            predicted[name] += end_s + settle_s
-    seen = {position for bucket in chosen for position in bucket}
-    chosen += _restricted(default, (each for (each,) in one_per_tensor(specs, configuration) if each not in seen))
+        buckets, ends_s = _plan_family(keys, costs, configuration, specs, default)
+        chosen += buckets
+        predicted_s = {way: seconds + ends_s[way] for way, seconds in predicted_s.items()}
+    planned = {position for bucket in chosen for position in bucket}
+    unseen = (position for (position,) in one_per_tensor(specs, configuration) if position not in planned)
+    chosen += _restricted(default, unseen)
     groups = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
-    return GroupPlan(groups, predicted, wire, work, decode)
+    return GroupPlan(groups, predicted_s, costs.wire, costs.work, costs.decode)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The lines, and when the gradient of each tensor is ready and how many bytes it sends."""
+
+    wire: Line
+    work: Line
+    decode: Line
+    ready_s: Mapping[str, float]
+    nbytes: Mapping[str, float]
+
+
+def _plan_family(
+    keys: Sequence[str],
+    costs: _Costs,
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    default: Buckets,
+) -> tuple[Buckets, dict[str, float]]:
+    """The groups of tensors that come in the same steps, and the seconds of a step in every way."""
+    profile = measured_profile(specs, {key: [costs.ready_s[key]] for key in keys}, configuration)
+    layers = profile.compressed.layers
+    nbytes = [costs.nbytes.get(layer.name) or _expected(configuration, layer.numel) for layer in layers]
+    instance = Instance(
+        np.array([layer.backward_s for layer in layers]),
+        np.array([layer.numel for layer in layers]),
+        np.zeros(len(layers)),
+        np.array(nbytes) + overhead_bytes(1) - overhead_bytes(0),
+        costs.wire,
+        Work(call_s=costs.work.start_s, entry_s=costs.work.byte_s),
+    )
+    positions = {spec.key: position for position, spec in enumerate(specs)}
+    places = {positions[layer.name]: place for place, layer in enumerate(layers)}
+    buckets: dict[str, Buckets] = {
+        "none": [(position,) for position in places],
+        "all": [tuple(places)],
+        "default": _restricted(default, places),
+        "planned": planned_buckets(best(instance), profile, specs),
+    }
+    settle_s = sum(float(costs.decode(layer.numel)) for layer in layers)
+    ends_s = {
+        way: settle_s
+        + partition_end_s(instance, [[places[position] for position in bucket] for bucket in buckets[way]])
+        for way in WAYS
+    }
+    if ends_s["default"] <= ends_s["planned"]:
+        return buckets["default"], {**ends_s, "planned": ends_s["default"]}
+    return buckets["planned"], ends_s
 
 
 def _slowest(told: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:

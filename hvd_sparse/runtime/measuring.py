@@ -38,12 +38,13 @@ class StepStarts:
         self._in_step: set[int] = set()
         self._is_between = True
 
-    def begins(self, position: int) -> bool:
-        """A tensor is handed over: whether it is its step's first."""
+    def begins(self, position: int | None) -> bool:
+        """A tensor is handed over, or a gradient that is no known tensor's: whether it is its step's first."""
         is_first = self._is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
-        self._in_step.add(position)
+        if position is not None:
+            self._in_step.add(position)
         self._is_between = False
         return is_first
 

@@ -43,12 +43,14 @@ class PlannedCompressor(TorchCompressor):
             return super().compress(tensor)
         came_s = time.perf_counter()
         try:
-            position = self._index.find(tensor)
+            position: int | None = self._index.find(tensor)
         except SparseError:
-            return super().compress(tensor)
+            position = None
         if self._starts.begins(position):
             self._begin_step()
             came_s = time.perf_counter()
+        if position is None:
+            return super().compress(tensor)  # which says what is wrong; the other ranks count this step, too
         measurements = self._planning.measurements
         measurements.arrive(self.step.specs[position].key, came_s)
         wire, ticket = super().compress(tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _torch_laws
 import _torch_programs
+import _torch_timeline
 import pytest
 from _outcomes import ULP, measured
 from _pairwise import all_pairs, pairs_of
@@ -199,3 +200,15 @@ def test_the_ranks_of_a_process_set_plan_for_themselves(outcome: Outcome) -> Non
     plans = [result["plan"] for result in results if result["is_member"]]
     assert plans
     assert all(plan is not None and plan == plans[0] for plan in plans)
+
+
+def test_an_early_message_is_through_while_later_gradients_are_computed(outcome: Outcome) -> None:
+    results = measured(outcome, "early_messages_are_through_while_later_gradients_are_computed")
+    for result in results:
+        assert result["kinds"] == ["decode", "encode", "exchange", "select"]
+        assert result["spans"] == [_torch_timeline.STEPS] * 4
+        assert result["started_before"] == [True] * _torch_timeline.STEPS
+    if len(results) > 1:  # Horovod's own timeline, which rank 0 writes; alone, it exchanges nothing
+        assert len(results[0]["gathered_before"]) == _torch_timeline.STEPS
+        assert any(results[0]["gathered_before"])
+        assert all(results[0]["begun_after"])

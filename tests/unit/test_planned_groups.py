@@ -56,6 +56,8 @@ def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_c
     starts.end()
     starts.end()
     assert [starts.begins(position) for position in (1, 2)] == [True, False]
+    starts.end()
+    assert [starts.begins(position) for position in (None, None, 1, None)] == [True, False, False, False]
 
 
 def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_count():
