@@ -63,8 +63,8 @@ class GroupPlan:
     def __str__(self) -> str:
         told = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items())
         return (
-            f"tensors travel in {len(self.groups)} messages of {', '.join(str(len(names)) for names in self.groups)} (a step's "
-            f"exchange as predicted: {told}; an allgather takes {1e3 * self.wire.start_s:.2f} ms and "
+            f"tensors travel in {len(self.groups)} messages, of at most {max(map(len, self.groups), default=0)} tensors (a "
+            f"step's exchange as predicted: {told}; an allgather takes {1e3 * self.wire.start_s:.2f} ms and "
             f"{1e9 * self.wire.byte_s:.2f} ns a byte, selecting and encoding {1e6 * self.work.start_s:.0f} us a tensor and "
             f"{1e9 * self.work.byte_s:.2f} ns an entry)"
         )
