@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ..errors import SparseError
 from ..version import __version__
-from . import advise, bench, cite, doctor, launch, parts, simulate
+from . import advise, bench, cite, doctor, launch, parts, simulate, timeline
 
-COMMANDS = (parts, cite, doctor, advise, simulate, launch, bench)
+COMMANDS = (parts, cite, doctor, advise, simulate, launch, timeline, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

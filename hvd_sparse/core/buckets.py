@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import InvalidOption
 from ..types import TensorSpec
+from .composition import PLANNED
 from .configuration import Configuration
 from .counts import count_from_density
 
@@ -49,7 +50,7 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
     and that no group names have one each.
     """
     groups = configuration.groups
-    if groups is None:
+    if groups is None or groups == PLANNED:  # until there is a plan
         return merge_small(specs, configuration)
     each = one_per_tensor(specs, configuration)
     if isinstance(groups, int):

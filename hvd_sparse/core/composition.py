@@ -58,9 +58,21 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
         )
 
 
-def check_groups(groups: Any) -> int | tuple[tuple[str, ...], ...] | None:
-    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of names, each once."""
+PLANNED = "planned"
+"""The choice of ``groups`` that is made at run time."""
+
+
+def check_groups(groups: Any, exchange: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
+    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of names, each once, nor
+    "planned" with an exchange that can be timed."""
     if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1):
+        return groups
+    if isinstance(groups, str) and groups == PLANNED:
+        if not exchange.is_one_allgather:
+            raise InvalidOption(
+                f"groups is 'planned', which times the one allgather that a message takes, and exchange {exchange.id} takes "
+                "other collectives: use exchange='allgather', or give groups a number or lists of names"
+            )
         return groups
     if isinstance(groups, (list, tuple)) and all(isinstance(names, (list, tuple)) for names in groups):
         made = tuple(tuple(names) for names in groups)
@@ -68,5 +80,6 @@ def check_groups(groups: Any) -> int | tuple[tuple[str, ...], ...] | None:
         if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
             return made
     raise InvalidOption(
-        f"groups is {groups!r}: how many messages, or lists of tensors' names, each once; None merges small neighbours"
+        f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or 'planned'; None merges small "
+        "neighbours"
     )

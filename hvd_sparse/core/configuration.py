@@ -35,7 +35,7 @@ class Configuration:
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
     rollback : keep the old state until a step is known good, at the price of a second buffer
     groups : how many messages the compressed tensors travel in, or the names of those that travel together; None
-        merges small neighbours
+        merges small neighbours; "planned" does too, until the first steps have been measured
     max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank; where the density asks for
         more its steps run dense (if ``allow_dense``), and what a method finds beyond it stays in the residual; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
@@ -95,7 +95,7 @@ class Configuration:
         if self.engine is not None:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
-        object.__setattr__(self, "groups", check_groups(self.groups))
+        object.__setattr__(self, "groups", check_groups(self.groups, self.exchange))
         if self.max_gathered_bytes is not None:
             check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)

@@ -148,7 +148,11 @@ class Driver:
         collective = self.collective
         generator = self.step.converse(bucket, run, collective.rank, collective.world_size)
         bucket.is_exchanged = True
-        self._under_way[bucket] = Conversation(generator, collective, f"hvd_sparse.{self.name}.{bucket.index}")
+        bucket.began_s = self.step.spans.now()
+        self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
+
+    def _name_of(self, bucket: BucketRun) -> str:
+        return f"hvd_sparse.{self.name}.{bucket.index}"
 
     def _drive(self, run: StepRun) -> None:
         """Finish all exchanges of a step; the first failure is raised when all are done."""
@@ -191,4 +195,7 @@ class Driver:
             raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
         if conversation.is_done:
             del self._under_way[bucket]
+            if bucket.began_s:
+                keys = ", ".join(self.step.specs[i].key for i in bucket.members)
+                self.step.spans.tell("exchange", f"{self._name_of(bucket)}: {keys}", bucket.began_s)
             self.step.receive(bucket, conversation.result)

@@ -25,6 +25,7 @@ from .memories._base import Accumulated
 from .randomness import generator
 from .selectors._aim import Miss
 from .selectors._base import Context, Found, Selector
+from .spans import Spans
 from .state import Outgoing, Part, TensorState
 
 
@@ -35,6 +36,7 @@ class Pipeline:
         self.configuration = configuration
         self.kernels = kernels
         self.exchange = configuration.exchange
+        self.spans = Spans()
 
     def send(
         self,
@@ -57,6 +59,7 @@ class Pipeline:
         selector = None if dense else self.selector(state)
         selects = selector is not None and self.exchange.selects_on(rank, world_size, state.steps, selector)
         aim = selector.aim(gradient.size, state.threshold, state.memo) if selector is not None and selects else None
+        began_s = self.spans.now()
         accumulated = self._accumulate(state, gradient, world_size, aim)
         if selector is None:
             state.note(None, state.memo)
@@ -68,10 +71,11 @@ class Pipeline:
             most = (
                 None if selector.has_shared_indices else configuration.most_entries(state.spec, world_size, state.steps)
             )
-            found = self._find(state, selector, aim, accumulated, gradient, rank)
-            return self._send_found(
-                state, selector, bounded(found, most, accumulated.vector, self.kernels), accumulated
+            found = bounded(
+                self._find(state, selector, aim, accumulated, gradient, rank), most, accumulated.vector, self.kernels
             )
+            self.spans.tell("select", state.spec.key, began_s)
+            return self._send_found(state, selector, found, accumulated)
         except Exception:
             self._put_back(accumulated)
             raise
@@ -104,7 +108,7 @@ class Pipeline:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
     def _send_found(self, state: TensorState, selector: Selector, found: Found, accumulated: Accumulated) -> Outgoing:
-        codec = self.codec(state.steps)
+        codec, began_s = self.codec(state.steps), self.spans.now()
         state.note(found.threshold, found.memo)
         if self.exchange.settles_later:
             vector = accumulated.vector
@@ -120,6 +124,7 @@ class Pipeline:
         if not codec.is_exact:
             sent = codec.decode(frame, self.kernels)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
+        self.spans.tell("encode", state.spec.key, began_s)
         return Outgoing(frame, None, sent.count, self._norm(accumulated.vector), found)
 
     def _find(
@@ -213,7 +218,7 @@ class Pipeline:
         out : flat, of the accumulator's dtype; untouched if a part is not good
         steps : completed steps of the tensor, as when they were sent
         """
-        codec, arrived = self.codec(steps), []
+        codec, arrived, began_s = self.codec(steps), [], self.spans.now()
         for place, sent in parts:
             selection = sent if isinstance(sent, Selection) else codec.decode(sent, self.kernels)
             if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
@@ -225,6 +230,7 @@ class Pipeline:
             values = selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
             arrived.append(Selection(indices, values, spec.numel))
         self.kernels.assemble(out, arrived)
+        self.spans.tell("decode", spec.key, began_s)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

@@ -24,6 +24,7 @@ class BucketRun:
     sending: dict[int, Ticket] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     is_exchanged: bool = False
+    began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
 
     @property

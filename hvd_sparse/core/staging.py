@@ -45,6 +45,11 @@ class Staging:
                 raise InvalidOption(f"a step is under way, and {names} has not come back: change groups between steps")
             self._run.is_closed = True
 
+    def leave(self) -> None:
+        """The next tensor begins a step, whatever has not come back."""
+        with self.lock:
+            self._run.is_closed = True
+
     def enter(self, position: int, run: StepRun) -> TensorState:
         """The state of a tensor that begins a step: its last step is settled, and this one staged."""
         with self.lock:

@@ -28,6 +28,7 @@ from .pipeline import Pipeline
 from .placement import Placement
 from .runs import BucketRun, StepRun, Ticket
 from .scaling import check_scale, rescaled, stays_finite, unscaled
+from .spans import Spans
 from .staging import Staging
 from .state import TensorState
 from .stats import Stats
@@ -76,6 +77,11 @@ class Step:
         self.staging.close()
         self._set_buckets(buckets)
 
+    def regroup_at_start(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        """As ``regroup``, where a step is known to begin: what has not come back of the last was given up, or soon will."""
+        self.staging.leave()
+        self._set_buckets(buckets)
+
     def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
         self.buckets = list(buckets)
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
@@ -85,6 +91,11 @@ class Step:
         """The one that runs."""
         exchange: Exchange = self.pipeline.exchange
         return exchange
+
+    @property
+    def spans(self) -> Spans:
+        """Tells when parts of the work begin and end."""
+        return self.pipeline.spans
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
         """Before the first step: where the ranks are, for exchanges to which it matters.

@@ -20,6 +20,7 @@ from .checkpoint import read
 from .commits import Commits
 from .gathering import gather_into_file
 from .peers import introduce
+from .tracing import TraceFile, follow
 from .watchdog import Watchdog
 
 logger = logging.getLogger("hvd_sparse")
@@ -33,6 +34,7 @@ class DurableCompressor(Compressor):
     watchdog: Watchdog
     collective: Collective
     _world: tuple[int, int] | None = None
+    _trace_file: TraceFile | None = None
 
     def _watch(self, rank: int) -> None:
         """Start the watchdog; the name is settled.  Say what memory the states will take, before they are made."""
@@ -40,6 +42,10 @@ class DurableCompressor(Compressor):
         self._commits = Commits()
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)
+
+    def _trace(self, rank: int) -> None:
+        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` is that among all processes."""
+        self._trace_file = follow(self.step.spans, rank)
 
     def _meet(self, specs: Sequence[TensorSpec], collective: Collective) -> None:
         """Make sure that all ranks run the same thing, and tell them where this one can be asked."""
@@ -144,3 +150,5 @@ class DurableCompressor(Compressor):
         super().close()
         if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
             self.watchdog.close()
+        if self._trace_file is not None:
+            self._trace_file.flush()

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..core.composition import PLANNED
 from ..core.runs import StepRun, Ticket
 from ..core.state_check import IncompatibleKeys
 from ..errors import InvalidOption, SparseError
+from ..runtime.measuring import StepStarts
 from ..runtime.trial import SPARSE, Trial, Verdict
 from .compression import TorchCompressor
 from .views import check_device, like
@@ -41,11 +43,15 @@ class AutoCompressor(TorchCompressor):
             raise InvalidOption(
                 f"auto cannot step aside for memory {configuration.memory!r}, which is the optimizer's momentum"
             )
+        if configuration.groups == PLANNED:
+            raise InvalidOption(
+                "groups is 'planned', and auto measures its ways in the same steps: leave one of them out, or give auto the "
+                "groups that a planned run has logged"
+            )
         super().__init__(params, configuration, process_set, grad_scaler)
         self._trial = trial
         self._way = SPARSE
-        self._in_step: set[int] = set()
-        self._is_between = True
+        self._starts = StepStarts()
         self._began: float | None = None
         self._ended: float | None = None
         self._owing: dict[int, StepRun | None] = {}
@@ -76,7 +82,7 @@ class AutoCompressor(TorchCompressor):
         return wire.contiguous(), Passing(tensor, spec.key)
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        self._is_between = True
+        self._starts.end()
         if not isinstance(ctx, Passing):
             result = super().decompress(tensor, ctx)
         else:
@@ -87,18 +93,14 @@ class AutoCompressor(TorchCompressor):
 
     def _enter(self, position: int) -> None:
         """Begin a step with its first tensor."""
-        if not self._is_between and position not in self._in_step:
-            self._in_step.add(position)
+        if not self._starts.begins(position):
             return
-        is_timed = (
-            self._is_between and self._began is not None and self._ended is not None and self._ended > self._began
-        )
+        is_timed = self._began is not None and self._ended is not None and self._ended > self._began
         last_s = self._ended - self._began if is_timed else None  # type: ignore[operator]
         before = self.verdict
         self._way = self._trial.next(last_s, self._agree)
         if self.verdict is not None and self.verdict is not before and self.collective.rank == 0:
             logger.warning("compressor %s: %s", self.name, self.verdict)
-        self._in_step, self._is_between = {position}, False
         self._began, self._ended = time.perf_counter(), None
 
     def _agree(self, mine: np.ndarray) -> np.ndarray:
@@ -131,7 +133,7 @@ class AutoCompressor(TorchCompressor):
 
     def _forget_world(self) -> None:
         super()._forget_world()
-        self._is_between, self._began = True, None
+        self._starts, self._began = StepStarts(), None
         self._trial.restart()
         for position in self._owing:
             self._owing[position] = None

@@ -12,6 +12,7 @@ import torch
 from ..collectives._process_set import rank_in
 from ..collectives.horovod_torch import HorovodTorchCollective, hvd
 from ..core.buckets import grouped
+from ..core.composition import PLANNED
 from ..core.compressor import check_keys, check_process_set
 from ..core.configuration import Configuration
 from ..core.driver import NOTHING, Driver
@@ -24,6 +25,7 @@ from ..errors import ExchangeTimeout, InvalidOption, RankMismatch, SparseError, 
 from ..runtime.checkpoint import with_arrays
 from ..runtime.durable import DurableCompressor
 from ..runtime.gathering import Gatherer
+from ..runtime.group_plan import GroupPlan
 from ..runtime.trial import WAYS, Trial
 from .callsite import check_call_site
 from .identity import ParameterIndex
@@ -71,6 +73,7 @@ class TorchCompressor(DurableCompressor):
         self._rest = Rest()
         self._has_shaken_hands = self._is_closed = False
         self._watch(rank_in(self.process_set))
+        self._trace(hvd.rank())
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
@@ -130,15 +133,27 @@ class TorchCompressor(DurableCompressor):
     def regroup(self, groups: Any) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
 
-        groups : as the option of that name; nothing that is kept back is lost, and gradients stay the same bits
+        groups : as the option of that name; "planned", for measuring anew, only if it was that at first.  Nothing that is kept
+            back is lost, and gradients stay the same bits
 
         RankMismatch if ranks give different ones.
         """
+        if PLANNED == groups != self.configuration.groups:
+            raise InvalidOption(
+                "groups is 'planned', which is settled before the first step: make the compressor with it"
+            )
         plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
-        told = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self._limit_s).tell_all(plan)
+        told = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self._limit_s).tell_all(
+            [groups == PLANNED, plan]
+        )
         if any(other != told[0] for other in told):
             raise RankMismatch(f"ranks were given different groups: {groups!r} here; give all of them the same")
         self.step.regroup(plan)
+
+    @property
+    def plan(self) -> GroupPlan | None:
+        """What ``groups="planned"`` has measured and decided; None until it has, and without it."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(..., weights_only=True)``."""
@@ -215,6 +230,10 @@ class Compression(Methods):
 
     @classmethod
     def _create(cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any) -> TorchCompressor:
+        if configuration.groups == PLANNED:
+            from .planned import PlannedCompressor
+
+            return PlannedCompressor(params, configuration, process_set, grad_scaler)
         return TorchCompressor(params, configuration, process_set, grad_scaler)
 
     @classmethod

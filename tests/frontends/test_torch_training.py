@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import _torch_laws
 import _torch_programs
+import _torch_timeline
 import pytest
 from _outcomes import ULP, measured
 from _pairwise import all_pairs, pairs_of
 from _torch_auto import SCRIPT
 from _torch_density_one import SETTINGS
+from _torch_planned import ADOPTED_AT, REJOINED_AT
+from _torch_planned import SHAPES as PLANNED_SHAPES
 from _torch_training import FACTORS, STEPS
 from harness import CONTROLLERS, Outcome, launch
 
@@ -157,3 +160,55 @@ def test_a_state_that_is_loaded_on_a_dense_way_is_sent(outcome: Outcome) -> None
     for result in measured(outcome, "a_state_is_loaded_on_a_dense_way"):
         assert result["waiting"] > 0
         assert result["left"] == 0
+
+
+def test_a_plan_makes_no_difference_to_any_bit(outcome: Outcome) -> None:
+    for result in measured(outcome, "a_plan_makes_no_difference"):
+        usual, planned = result["digests"]
+        assert planned == usual
+
+
+def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome: Outcome) -> None:
+    for result in measured(outcome, "a_plan_makes_no_difference"):
+        assert result["alike"]
+        assert result["adopted"] == [ADOPTED_AT, REJOINED_AT + ADOPTED_AT]
+        compressed = [i for i, shape in enumerate(PLANNED_SHAPES.values()) if len(shape) > 1]
+        assert all(positions == compressed for positions in result["buckets"]), "a tensor is in no bucket, or in two"
+        for plan in result["plans"]:
+            assert set(plan["predicted_s"]) == {"none", "all", "default", "planned"}
+            assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
+            assert plan["wire"]["start_s"] > 0
+
+
+def test_tensors_of_two_optimizers_do_not_travel_together(outcome: Outcome) -> None:
+    for result in measured(outcome, "two_optimizers_share_a_planned_compressor"):
+        assert sorted(name for names in result["groups"] for name in names) == sorted(
+            f"{half}.{key}" for half in "ab" for key in PLANNED_SHAPES
+        )
+        assert all(len({name[0] for name in names}) == 1 for names in result["groups"])
+
+
+def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome: Outcome) -> None:
+    for result in measured(outcome, "groups_are_given_and_planned_again"):
+        assert result["has_plan"] == [step >= 2 * ADOPTED_AT for step in range(len(result["has_plan"]))]
+        assert "groups is 'planned', which is settled before the first step" in result["refused"]
+        assert "groups is 'planned', and auto measures its ways" in result["both"]
+
+
+def test_the_ranks_of_a_process_set_plan_for_themselves(outcome: Outcome) -> None:
+    results = measured(outcome, "planned_by_members")
+    plans = [result["plan"] for result in results if result["is_member"]]
+    assert plans
+    assert all(plan is not None and plan == plans[0] for plan in plans)
+
+
+def test_an_early_message_is_through_while_later_gradients_are_computed(outcome: Outcome) -> None:
+    results = measured(outcome, "early_messages_are_through_while_later_gradients_are_computed")
+    for result in results:
+        assert result["kinds"] == ["decode", "encode", "exchange", "select"]
+        assert result["spans"] == [_torch_timeline.STEPS] * 4
+        assert result["started_before"] == [True] * _torch_timeline.STEPS
+    if len(results) > 1:  # Horovod's own timeline, which rank 0 writes; alone, it exchanges nothing
+        assert len(results[0]["gathered_before"]) == _torch_timeline.STEPS
+        assert any(results[0]["gathered_before"])
+        assert all(results[0]["begun_after"])

@@ -41,7 +41,12 @@ def main() -> None:
     killer = Killer(sys.argv[2], int(sys.argv[1]))
     model = Model()
     named = list(model.named_parameters())
-    compressor = Compression.topk(named, density=DENSITY, name="elastic", **{**SPARSE_ONLY, "timeout_s": 60.0})
+    options = {
+        **SPARSE_ONLY,
+        "timeout_s": 60.0,
+        "groups": "planned",
+    }  # every world measures anew, and plans if it lasts
+    compressor = Compression.topk(named, density=DENSITY, name="elastic", **options)
     descent = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
 

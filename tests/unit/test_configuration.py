@@ -102,6 +102,7 @@ WRONG = [
     ("on_nonfinite", "ignore"),
     ("groups", 0),
     ("groups", "all"),
+    ("groups", "plan"),
     ("groups", [["a"], ["a"]]),
     ("groups", [[1]]),
     ("max_gathered_bytes", 0),
@@ -128,6 +129,14 @@ def test_an_engine_is_given_as_an_id_a_mapping_or_an_object():
     assert create(engine={"id": "numba", "threads": 2}).describe()["engine"] == {"id": "numba", "threads": 2}
     with pytest.raises(InvalidOption, match=r"threads of NumbaEngine is 0"):
         create(engine={"id": "numba", "threads": 0})
+
+
+def test_groups_are_planned_where_an_exchange_is_one_allgather_and_refused_elsewhere():
+    assert create(groups="planned").describe()["groups"] == "planned"
+    with pytest.raises(InvalidOption, match="exchange gtopk takes other collectives: use exchange='allgather'"):
+        create(groups="planned", exchange="gtopk")
+    with pytest.raises(InvalidOption, match="exchange auto takes other collectives"):
+        create(groups="planned", exchange="auto")
 
 
 @pytest.mark.parametrize(

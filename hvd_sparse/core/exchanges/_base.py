@@ -37,6 +37,7 @@ class Exchange:
     sums_again : encodes sums of several ranks' entries, so the codec must take any values
     needs_count : must be told k
     needs_nodes : must be told which ranks share a node
+    is_one_allgather : all that it takes is one allgather of what every rank has encoded
     """
 
     paper: ClassVar[str | None] = None
@@ -46,6 +47,7 @@ class Exchange:
     sums_again: ClassVar[bool] = False
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
+    is_one_allgather: ClassVar[bool] = False
 
     @property
     def conserves(self) -> bool:

@@ -26,6 +26,7 @@ class AllGatherExchange(Exchange):
     """
 
     paper: ClassVar[str | None] = "aji2017sparse"
+    is_one_allgather: ClassVar[bool] = True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         return ("allgather",)

@@ -1,0 +1,39 @@
+"""When a step's parts of the work begin and end, for whoever wants to know: the run-time planner, and timelines.
+
+Nobody asks the clock while nobody listens.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+Listener = Callable[[str, str, float, float], None]
+"""Is told what was done ("select", "encode", "exchange" or "decode"), of which tensor or bucket, and when: from and to, in
+seconds of ``time.perf_counter``.  In TensorFlow from several threads."""
+
+
+class Spans:
+    """The listeners of one compressor."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+
+    def add(self, listener: Listener) -> None:
+        """Tell it from now on."""
+        self._listeners = (*self._listeners, listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Tell it no more; nothing if it never was told."""
+        self._listeners = tuple(each for each in self._listeners if each != listener)
+
+    def now(self) -> float:
+        """For ``tell``, when something begins; 0 while nobody listens."""
+        return time.perf_counter() if self._listeners else 0.0
+
+    def tell(self, what: str, whose: str, start_s: float) -> None:
+        """Something that began at ``start_s`` is over; not told if it began before anybody listened."""
+        if self._listeners and start_s:
+            end_s = time.perf_counter()
+            for listener in self._listeners:
+                listener(what, whose, start_s, end_s)

@@ -1,0 +1,207 @@
+"""From what all ranks have measured to groups of tensors: the quickest plan, and what the simple ones would take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.buckets import UNKNOWN_DENSITY, one_per_tensor
+from ..core.configuration import Configuration
+from ..core.counts import count_from_density
+from ..core.message import overhead_bytes
+from ..planning.costs import Line, Work, fit_line
+from ..planning.instance import Instance
+from ..planning.measured import measured_profile, planned_buckets
+from ..planning.partition import partition_end_s
+from ..planning.planner import best
+from ..planning.predict import LONG_RUN
+from ..types import TensorSpec
+from .measuring import Samples
+
+Buckets = list[tuple[int, ...]]
+
+WAYS = ("none", "all", "default", "planned")
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What was measured and decided; the same on all ranks.
+
+    Attributes
+    ----------
+    groups : names of the tensors that travel together
+    predicted_s : seconds from a step's first gradient to its last result, by the model: of "none" merged, of "all" in one
+        message, of the "default", and as "planned".  With several optimizers the sum over a step of each
+    wire : seconds of an allgather over the bytes that a rank brings, on these ranks
+    work : seconds of selecting and encoding, and "decode" of decoding, over the entries of a tensor
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    predicted_s: dict[str, float]
+    wire: Line
+    work: Line
+    decode: Line
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; ``GroupPlan.from_dict`` gives an equal one back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> GroupPlan:
+        lines = {name: Line(**told[name]) for name in ("wire", "work", "decode")}
+        return cls(tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines)
+
+    def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
+        """Positions of the tensors that travel together, as ``core.buckets`` has them."""
+        positions = {spec.key: position for position, spec in enumerate(specs)}
+        return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items())
+        return (
+            f"tensors travel in {len(self.groups)} messages, of at most {max(map(len, self.groups), default=0)} tensors (a "
+            f"step's exchange as predicted: {told}; an allgather takes {1e3 * self.wire.start_s:.2f} ms and "
+            f"{1e9 * self.wire.byte_s:.2f} ns a byte, selecting and encoding {1e6 * self.work.start_s:.0f} us a tensor and "
+            f"{1e9 * self.work.byte_s:.2f} ns an entry)"
+        )
+
+
+def make_plan(
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    told: Sequence[Mapping[str, Any]],
+    sizes: Sequence[int],
+    samples: Sequence[Samples],
+    default: Buckets,
+) -> GroupPlan:
+    """The quickest groups by the model, the default ones if none are quicker.
+
+    Of every time the slowest rank's counts, as all wait for it.  Tensors that different steps bring, those of another
+    optimizer, do not travel together; those that no measured step brought stay together as in the default.
+
+    Parameters
+    ----------
+    told : ``Measurements.to_dict`` of every rank; rank 0 has seen a step
+    sizes, samples : lengths of message, and every rank's times of them
+    default : the buckets of before
+    """
+    numel = {spec.key: spec.numel for spec in specs}
+    costs = _Costs(
+        _wire(sizes, samples),
+        _line(_slowest(told, "work"), numel),
+        _line(_slowest(told, "decode"), numel),
+        _slowest(told, "ready"),
+        _slowest(told, "nbytes"),
+    )
+    predicted_s = dict.fromkeys(WAYS, 0.0)
+    chosen: Buckets = []
+    for keys in _families(told[0]["seen"], configuration, specs):
+        buckets, ends_s = _plan_family(keys, costs, configuration, specs, default)
+        chosen += buckets
+        predicted_s = {way: seconds + ends_s[way] for way, seconds in predicted_s.items()}
+    planned = {position for bucket in chosen for position in bucket}
+    unseen = (position for (position,) in one_per_tensor(specs, configuration) if position not in planned)
+    chosen += _restricted(default, unseen)
+    groups = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
+    return GroupPlan(groups, predicted_s, costs.wire, costs.work, costs.decode)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The lines, and when the gradient of each tensor is ready and how many bytes it sends."""
+
+    wire: Line
+    work: Line
+    decode: Line
+    ready_s: Mapping[str, float]
+    nbytes: Mapping[str, float]
+
+
+def _plan_family(
+    keys: Sequence[str],
+    costs: _Costs,
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    default: Buckets,
+) -> tuple[Buckets, dict[str, float]]:
+    """The groups of tensors that come in the same steps, and the seconds of a step in every way."""
+    profile = measured_profile(specs, {key: [costs.ready_s[key]] for key in keys}, configuration)
+    layers = profile.compressed.layers
+    nbytes = [costs.nbytes.get(layer.name) or _expected(configuration, layer.numel) for layer in layers]
+    instance = Instance(
+        np.array([layer.backward_s for layer in layers]),
+        np.array([layer.numel for layer in layers]),
+        np.zeros(len(layers)),
+        np.array(nbytes) + overhead_bytes(1) - overhead_bytes(0),
+        costs.wire,
+        Work(call_s=costs.work.start_s, entry_s=costs.work.byte_s),
+    )
+    positions = {spec.key: position for position, spec in enumerate(specs)}
+    places = {positions[layer.name]: place for place, layer in enumerate(layers)}
+    buckets: dict[str, Buckets] = {
+        "none": [(position,) for position in places],
+        "all": [tuple(places)],
+        "default": _restricted(default, places),
+        "planned": planned_buckets(best(instance), profile, specs),
+    }
+    settle_s = sum(float(costs.decode(layer.numel)) for layer in layers)
+    ends_s = {
+        way: settle_s
+        + partition_end_s(instance, [[places[position] for position in bucket] for bucket in buckets[way]])
+        for way in WAYS
+    }
+    if ends_s["default"] <= ends_s["planned"]:
+        return buckets["default"], {**ends_s, "planned": ends_s["default"]}
+    return buckets["planned"], ends_s
+
+
+def _slowest(told: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for each in told:
+        for key, value in each[kind].items():
+            largest[key] = max(value, largest.get(key, 0.0))
+    return largest
+
+
+def _families(
+    seen: Mapping[str, Sequence[int]], configuration: Configuration, specs: Sequence[TensorSpec]
+) -> list[list[str]]:
+    """Tensors that the same steps brought, if any of them is compressed."""
+    families: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for key, steps in seen.items():
+        families[tuple(steps)].append(key)
+    compressed = {specs[position].key for (position,) in one_per_tensor(specs, configuration)}
+    return [keys for keys in families.values() if compressed.intersection(keys)]
+
+
+def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
+    """The same buckets without all other tensors."""
+    wanted = set(positions)
+    parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
+    return [part for part in parts if part]
+
+
+def _wire(sizes: Sequence[int], samples: Sequence[Samples]) -> Line:
+    slowest = np.max(np.asarray(samples, np.float64), axis=0)
+    line = fit_line((float(size), seconds) for size, times in zip(sizes, slowest.tolist()) for seconds in times)
+    return Line(line.start_s + line.byte_s * overhead_bytes(0), line.byte_s)
+
+
+def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
+    """Seconds of a tensor over its entries; with tensors of one size alone, all of it by entries."""
+    samples = [(float(numel[key]), value) for key, value in seconds.items()]
+    if not samples:
+        return Line(0.0, 0.0)
+    if len({size for size, _ in samples}) == 1:
+        return Line(0.0, float(np.median([value for _, value in samples])) / max(1.0, samples[0][0]))
+    return fit_line(samples)
+
+
+def _expected(configuration: Configuration, numel: int) -> float:
+    """Bytes of a tensor that no measured step sent sparse."""
+    density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+    return float(count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density))

@@ -1,0 +1,192 @@
+"""Measuring the first steps, and what all ranks make of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvd_sparse.core.buckets import grouped, one_per_tensor
+from hvd_sparse.errors import PeerFailure
+from hvd_sparse.planning.costs import Line
+from hvd_sparse.planning.instance import Instance, groups
+from hvd_sparse.planning.partition import partition_end_s
+from hvd_sparse.planning.timeline import end_s
+from hvd_sparse.runtime.group_plan import GroupPlan, make_plan
+from hvd_sparse.runtime.measuring import REPETITIONS, SIZES, STEPS, WARMUP, Measurements, StepStarts, sizes_of
+from hvd_sparse.runtime.planned import Planning
+
+SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
+CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
+DEFAULT = grouped(SPECS, CONFIGURATION)
+COMPRESSED = sorted(position for (position,) in one_per_tensor(SPECS, CONFIGURATION))
+SIZES_TIMED = [100, 1_000, 10_000, 100_000, 1_000_000]
+
+
+def told(seen, gap_s=0.01):
+    """What a rank tells whose gradients came one by one, the last registered first, of the steps given by key."""
+    keys = [spec.key for spec in reversed(SPECS) if spec.key in seen]
+    return {
+        "ready": {key: gap_s * number for number, key in enumerate(keys)},
+        "work": {spec.key: 1e-5 + 1e-9 * spec.numel for spec in SPECS if spec.key in seen},
+        "decode": {spec.key: 2e-9 * spec.numel for spec in SPECS if spec.key in seen},
+        "nbytes": {spec.key: 2.0 * spec.numel for spec in SPECS if spec.key in seen},
+        "seen": seen,
+        "steps": STEPS,
+    }
+
+
+def samples(start_s, byte_s):
+    return [[start_s + byte_s * size] * REPETITIONS for size in SIZES_TIMED]
+
+
+def planned_with(wires, seen=None, gap_s=0.01):
+    seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
+    times = [samples(*wire) for wire in wires]
+    return make_plan(CONFIGURATION, SPECS, [told(seen, gap_s)] * len(wires), SIZES_TIMED, times, DEFAULT)
+
+
+def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
+    starts = StepStarts()
+    assert [starts.begins(position) for position in (3, 2, 1)] == [True, False, False]
+    assert starts.begins(2), "it came twice: the step before was given up"
+    assert not starts.begins(3)
+    starts.end()
+    starts.end()
+    assert [starts.begins(position) for position in (1, 2)] == [True, False]
+    starts.end()
+    assert [starts.begins(position) for position in (None, None, 1, None)] == [True, False, False, False]
+
+
+def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_count():
+    mine = Measurements()
+    for step, (delay_s, is_good) in enumerate([(0.5, True), (0.7, True), (9.0, False), (0.6, True)]):
+        now_s = 100.0 * (step + 1)
+        mine.begin(now_s, was_good=False)
+        mine.arrive("b", now_s)
+        mine.listen("select", "b", now_s, now_s + 2.0)
+        mine.listen("encode", "b", now_s + 2.0, now_s + 3.0)
+        mine.listen("exchange", "b", now_s, now_s + 50.0)
+        mine.send("b", 10.0 * delay_s)
+        mine.spend(4.0)
+        mine.arrive("a", now_s + 4.0 + delay_s)
+        mine.begin(0.0, was_good=is_good)
+    found = mine.to_dict()
+    assert found["ready"] == {"b": 0.0, "a": pytest.approx(0.6)}
+    assert found["work"] == {"b": 3.0} and found["nbytes"] == {"b": 6.0} and found["decode"] == {}
+    assert found["steps"] == 3 and found["seen"]["a"] == found["seen"]["b"] and len(found["seen"]["a"]) == 3
+
+
+def test_lengths_reach_from_the_smallest_tensor_to_all_together():
+    sizes = sizes_of([{"nbytes": {"a": 500.0, "b": 90_000.0}}, {"nbytes": {"a": 600.0, "b": 100_000.0}}])
+    assert sizes[0] == 500 and sizes[-1] == 100_600 and sizes == sorted(set(sizes)) and len(sizes) == SIZES
+    for nothing in ({}, {"a": 0.0}, {"a": 3.0}):
+        assert len(set(sizes_of([{"nbytes": nothing}]))) == SIZES
+
+
+def test_dear_starts_merge_and_dear_bytes_do_not():
+    assert len(planned_with([(10.0, 0.0)]).groups) == 1
+    dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
+    assert dear_bytes.groups[-1] == ("t0",), "whoever waits for the last gradient makes the step longer"
+    assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
+
+
+def test_the_slowest_rank_and_the_typical_message_count():
+    alike = planned_with([(1e-3, 1e-8), (1e-3, 1e-8)])
+    assert alike.wire.byte_s == pytest.approx(1e-8) and alike.wire.start_s == pytest.approx(1e-3, rel=1e-3)
+    slower = planned_with([(1e-3, 1e-8), (5e-3, 4e-8)])
+    assert slower.wire.byte_s == pytest.approx(4e-8) and slower.wire.start_s == pytest.approx(5e-3, rel=1e-3)
+    noisy = samples(1e-3, 1e-8)
+    for times in noisy:
+        times[1] += 0.3
+    seen = {spec.key: [3] for spec in SPECS}
+    assert (
+        make_plan(CONFIGURATION, SPECS, [told(seen)], SIZES_TIMED, [noisy], DEFAULT).wire
+        == planned_with([(1e-3, 1e-8)]).wire
+    )
+
+
+steps_of = st.lists(st.sampled_from([(), (3, 5), (4, 6)]), min_size=len(SPECS), max_size=len(SPECS))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps_of, st.floats(0, 0.1), st.floats(0, 1e-4), st.floats(0, 0.05))
+def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_way_is_quicker(
+    steps, start_s, byte_s, gap_s
+):
+    seen = {spec.key: list(numbers) for spec, numbers in zip(SPECS, steps) if numbers}
+    plan = planned_with([(start_s, byte_s)], seen, gap_s)
+    assert sorted(position for bucket in plan.buckets(SPECS) for position in bucket) == COMPRESSED
+    for names in plan.groups:
+        assert len({tuple(seen.get(name, ())) for name in names}) == 1
+    assert plan.predicted_s["planned"] <= min(plan.predicted_s.values()) * (1 + 1e-9)
+    assert GroupPlan.from_dict(plan.to_dict()) == plan
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e5), st.booleans()), min_size=1, max_size=8), st.floats(0, 1))
+def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
+    instance = Instance(
+        np.array([backward_s for backward_s, _, _ in layers]), np.ones(len(layers)), np.zeros(len(layers)),
+        np.array([nbytes for _, nbytes, _ in layers]), Line(start_s, 1e-5),
+    )  # fmt: skip
+    plan = tuple(i for i, (_, _, ends) in enumerate(layers, 1) if ends or i == len(layers))
+    parts = [list(range(start, stop)) for start, stop in groups(plan)]
+    assert partition_end_s(instance, parts[::-1]) == pytest.approx(end_s(instance, plan))
+
+
+def measured(planning, rank, good):
+    """A step of one rank."""
+    for number, spec in enumerate(reversed(SPECS)):
+        planning.measurements.arrive(spec.key, float(rank + number))
+        planning.measurements.send(spec.key, 4.0 * spec.numel)
+    return good
+
+
+def run_steps(world_size, outcomes):
+    """For every rank, the number of the step that adopted a plan, and the plan."""
+
+    def script(collective):
+        planning = Planning(CONFIGURATION, SPECS, "test", DEFAULT)
+        good, adopted = False, []
+        for step, is_good in enumerate(outcomes):
+            plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
+            if plan is not None:
+                adopted.append((step, plan.groups))
+                assert planning.is_over and planning.plan is plan
+                break
+            good = measured(planning, collective.rank, is_good)
+        return adopted
+
+    return worlds.run(world_size, script)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_all_ranks_adopt_one_plan_at_one_step(ranks):
+    results = run_steps(ranks, [True] * 20)
+    assert len(results[0]) == 1 and results[0][0][0] == WARMUP + STEPS
+    assert all(result == results[0] for result in results)
+
+
+def test_where_steps_fail_ranks_measure_on():
+    failing = [True] * WARMUP + [False, False, False, True, False] + [True] * 20
+    results = run_steps(2, failing)
+    assert results[0] == results[1] and results[0][0][0] == WARMUP + 2 * STEPS
+
+
+def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
+    def script(collective):
+        planning, good = Planning(CONFIGURATION, SPECS, "test", DEFAULT), False
+        while not planning.is_due:
+            planning.next(collective, worlds.TIMEOUT_S, was_good=good)
+            planning.measurements.arrive("nobody's", 1.0)
+            good = measured(planning, collective.rank, True)
+        with pytest.raises(
+            PeerFailure, match=r"rank 0 could not plan the groups: InvalidOption: gradients of nobody's"
+        ):
+            planning.next(collective, worlds.TIMEOUT_S, was_good=True)
+        return planning.plan
+
+    assert worlds.run(2, script) == [None, None]

@@ -1,0 +1,135 @@
+"""Timelines: ours, Horovod's, and both on one clock."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import worlds
+
+from hvd_sparse.cli import main
+from hvd_sparse.core.session import Session
+from hvd_sparse.core.spans import Spans
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.runtime.merging import merge_traces, read_trace
+from hvd_sparse.runtime.tracing import SETTING, TraceFile, follow, path_of
+
+HOROVOD = """[
+{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":1795299382427932}},
+{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},
+{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allgather.hvd_sparse.e4ac9105.0"}},
+{"ph": "B", "name": "NEGOTIATE_ALLGATHER", "ts": 100, "pid": 1},{"ph": "X", "name": "0", "ts": 101, "pid": 1, "dur": 0},
+{"ph": "E", "ts": 140, "pid": 1},"""
+"""As Horovod 0.28.1 writes it; its end lacks."""
+
+
+def test_nobody_asks_the_clock_while_nobody_listens_and_whoever_does_is_told():
+    spans, told = Spans(), []
+
+    def listener(*span):
+        told.append(span)
+
+    assert spans.now() == 0.0
+    spans.add(listener)
+    spans.tell("select", "a", 0.0)
+    began_s = spans.now()
+    spans.tell("encode", "a", began_s)
+    spans.remove(listener)
+    spans.tell("decode", "a", began_s)
+    assert [span[:3] for span in told] == [("encode", "a", began_s)] and told[0][3] >= began_s
+    assert spans.now() == 0.0
+
+
+@pytest.mark.parametrize(("exchange", "parts"), [("allgather", ["select", "encode", "decode"]), ("gtopk", ["select"])])
+def test_a_step_tells_its_parts_by_tensor_and_its_exchanges_by_bucket(exchange, parts):
+    specs = worlds.tensors((40, 3), (7, 9), (300, 2))
+
+    def script(collective):
+        spans = []
+        session = Session(worlds.configure(exchange=exchange, groups=[["t0", "t2"]]), specs, collective)
+        session.step.spans.add(lambda *span: spans.append(span))
+        session.reduce(worlds.normals(specs, collective.rank))
+        return spans
+
+    for spans in worlds.run(2, script):
+        assert all(start_s <= end_s for _, _, start_s, end_s in spans)
+        for part in parts:
+            assert sorted(whose for what, whose, *_ in spans if what == part) == ["t0", "t1", "t2"]
+        exchanged = [whose for what, whose, *_ in spans if what == "exchange"]
+        assert exchanged == ["hvd_sparse.session.0: t0, t2", "hvd_sparse.session.1: t1"]
+
+
+def test_a_file_is_a_trace_at_any_time(tmp_path):
+    trace = TraceFile(tmp_path / "a.json", 3)
+    trace.listen("select", 'a "quoted" name', trace._start_s + 1.0, trace._start_s + 3.0)
+    trace.listen("exchange", "hvd_sparse.x.0: a, b", trace._start_s + 2.0, trace._start_s + 2.5)
+    trace.flush()
+    before_its_end = read_trace(tmp_path / "a.json")
+    trace.close()
+    trace.listen("select", "too late", 0.0, 0.0)
+    events = json.loads((tmp_path / "a.json").read_text())
+    assert events == before_its_end == read_trace(tmp_path / "a.json")
+    spans = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert (spans["select"]["ts"], spans["select"]["dur"], spans["exchange"]["dur"]) == (1e6, 2e6, 5e5)
+    assert spans["select"]["tid"] != spans["exchange"]["tid"] and {event["pid"] for event in events} == {3}
+
+
+def ends_of_events(text):
+    """Where each event's last brace is over."""
+    depth, ends = 0, []
+    for place, letter in enumerate(text, 1):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "}" and depth == 0:
+            ends.append(place)
+    return ends
+
+
+def test_of_a_timeline_that_was_cut_off_the_whole_events_are_read(tmp_path):
+    path, ends = tmp_path / "horovod.json", ends_of_events(HOROVOD)
+    whole = json.loads(HOROVOD.rstrip(",") + "]")
+    assert len(whole) == len(ends) == 6
+    for length in range(ends[0], len(HOROVOD) + 1):
+        path.write_text(HOROVOD[:length])
+        assert read_trace(path) == whole[: sum(end <= length for end in ends)]
+
+
+def test_files_are_merged_on_one_clock_and_no_processes_are_mixed_up(tmp_path, capsys):
+    trace = TraceFile(tmp_path / "ours.json", 1)
+    trace.listen("select", "a", trace._start_s + 1.0, trace._start_s + 3.0)
+    trace.close()
+    (tmp_path / "horovod.json").write_text(HOROVOD)
+    start_us = read_trace(tmp_path / "ours.json")[0]["args"]["start_time_since_epoch_in_micros"]
+    files = [str(tmp_path / "horovod.json"), str(tmp_path / "ours.json")]
+    assert main(["timeline", *files, "-o", str(tmp_path / "both.json")]) == 0
+    assert "events of 2 files" in capsys.readouterr().out
+    events = json.loads((tmp_path / "both.json").read_text())
+    at = {event["name"]: event["ts"] for event in events if event["ph"] in "BX"}
+    assert at["select"] - at["NEGOTIATE_ALLGATHER"] == start_us + 1_000_000 - (1795299382427932 + 100)
+    assert min(at.values()) >= 0
+    pids = {event["name"]: event["pid"] for event in events if "ts" in event and "name" in event}
+    assert pids["select"] == 0 and pids["NEGOTIATE_ALLGATHER"] == 1
+
+
+def test_what_is_no_timeline_or_tells_no_start_is_refused(tmp_path, capsys):
+    (tmp_path / "text").write_text("nothing of the kind")
+    with pytest.raises(InvalidOption, match="is no timeline"):
+        read_trace(tmp_path / "text")
+    with pytest.raises(InvalidOption, match="'a' does not tell when it started"):
+        merge_traces({"a": [{"ph": "B", "ts": 1, "pid": 0}]})
+    assert main(["timeline", str(tmp_path / "none"), "-o", str(tmp_path / "out")]) == 1
+    assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
+    monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
+    assert path_of("a/b.json", 3).as_posix() == "a/b.3.json"
+    assert path_of("a/{rank}/b", 3).as_posix() == "a/3/b"
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    assert path_of("b.json", 3) != path_of("b.json", 2) and path_of("b.json", 3).name.startswith("b.3.")
+    monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
+    with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
+        follow(Spans(), 0)
+    monkeypatch.delenv(SETTING)
+    spans = Spans()
+    assert follow(spans, 0) is None
+    assert spans.now() == 0.0, "nobody asked for a timeline"
