@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidOption
+from .counts import check_choice
 
 
 def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
@@ -55,6 +56,23 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
         raise InvalidOption(
             f"exchange {exchange.id} sums gradients before they meet the residual, and memory {memory.id} makes something "
             "else of them first: use memory='error_feedback'"
+        )
+
+
+def check_select_over(select_over: Any, exchange: Any, selector: Any) -> None:
+    """InvalidOption for parts that need every tensor by itself where selection is over groups."""
+    check_choice(select_over, "select_over", ("tensor", "group"))
+    if select_over == "tensor":
+        return
+    if exchange.settles_later or exchange.sums_first:
+        raise InvalidOption(
+            f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by tensor: "
+            "use exchange='allgather', or select_over='tensor'"
+        )
+    if selector.needs_gradient:
+        raise InvalidOption(
+            f"select_over is 'group', and {selector.id} compares every tensor's gradient with its residual: "
+            "use another selector, or select_over='tensor'"
         )
 
 

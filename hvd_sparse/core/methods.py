@@ -50,6 +50,8 @@ class Methods:
     allow_dense=True : where dense moves no more bytes, the step runs dense, residual included
     groups=None : how many messages the compressed tensors travel in, or lists of the names of those that travel together
         (PyTorch); by default small neighbours do
+    select_over="tensor" : "group" selects once from all tensors that travel together, as MGS-SGD does: the density holds
+        for the group, and its tensors compete (PyTorch; exchange "allgather")
     max_gathered_bytes=None : of a tensor, that the messages of all ranks may come to on every rank; where the density
         asks for more it runs dense, and what a method finds beyond it stays in the residual
     check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for never

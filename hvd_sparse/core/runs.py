@@ -61,3 +61,14 @@ class Ticket:
     scale: float = 1.0
     is_finite: bool = True
     extra: object = None
+
+    @property
+    def sent(self) -> Outgoing:
+        """What this rank sends, where it could be made."""
+        assert self.outgoing is not None
+        return self.outgoing
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether what was accumulated has not been selected from yet."""
+        return self.outgoing is not None and self.outgoing.accumulated is not None

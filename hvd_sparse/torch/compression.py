@@ -116,7 +116,8 @@ class TorchCompressor(DurableCompressor):
     def regroup(self, groups: Any) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
 
-        groups : as the option of that name; nothing that is kept back is lost, and gradients stay the same bits
+        groups : as the option of that name; nothing that is kept back is lost.  Gradients stay the same bits, but with
+            select_over="group", where groups that are not as they were start their search for a threshold anew
 
         RankMismatch if ranks give different ones.
         """

@@ -29,6 +29,7 @@ SHARED = {
     "allow_dense": False,
     "max_gathered_bytes": 1_000_000,
     "groups": (("a", "b"), ("c",)),
+    "select_over": "group",
     "telemetry": True,
     "on_nonfinite": "raise",
     "check_replicas_every": 100,
@@ -44,7 +45,8 @@ def create(**options):
 def test_a_configuration_comes_back_equal_from_json(case):
     selector = case.create(SELECTORS, density=0.1)
     schedule = SHARED["schedule"] if hasattr(selector, "density") else None
-    configuration = create(**{**SHARED, **LOCAL, "selector": selector, "schedule": schedule})
+    options = {**SHARED, "select_over": "tensor"} if selector.needs_gradient else SHARED
+    configuration = create(**{**options, **LOCAL, "selector": selector, "schedule": schedule})
     again = Configuration.create(**json.loads(json.dumps(configuration.describe())))
     assert again == configuration
     assert (again.digest, again.checksum) == (configuration.digest, configuration.checksum)
@@ -104,6 +106,8 @@ WRONG = [
     ("groups", "all"),
     ("groups", [["a"], ["a"]]),
     ("groups", [[1]]),
+    ("select_over", "bucket"),
+    ("select_over", True),
     ("max_gathered_bytes", 0),
     ("max_gathered_bytes", 1e6),
     ("check_replicas_every", -1),
