@@ -191,6 +191,13 @@ def test_a_schedule_gives_the_groups_density_at_every_step():
     assert sent == [count_from_density(NUMEL, d) for d in (0.5, 0.5, 0.1, 0.1, 0.1, 0.01, 0.01)]
 
 
+def test_the_groups_step_is_that_of_its_furthest_tensor():
+    schedule = {"id": "piecewise", "boundaries": (2,), "densities": (0.5, 0.01)}
+    late = {0: ("t0", "t3"), 1: ("t0", "t4")}
+    outcomes = train(configure(schedule=schedule), ranks=1, steps=3, absent=late, draw=worlds.normals)
+    assert sum(int(np.count_nonzero(value)) for value in outcomes[0][1][2].values()) == count_from_density(NUMEL, 0.01)
+
+
 def test_a_tensor_whose_step_runs_dense_is_not_in_the_vector():
     """t2 alone asks for more bytes than a tensor may gather, so that it goes dense and the others share their k."""
     options = {"density": 0.2, "max_gathered_bytes": 1000, "allow_dense": True}
@@ -216,6 +223,7 @@ class Told(TopK):
     log: ClassVar[list[Any]] = []
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        assert context.moments == context.kernels.moments(accumulated)  # exact, of whole numbers
         self.log.append((accumulated.size, context.warm is not None))
         return super().find(accumulated, context)
 
@@ -225,9 +233,7 @@ class Told(TopK):
 
 def told(plans, steps, absent):
     Told.log.clear()
-    train(
-        replace(configure(), selector=Told(0.05)), ranks=1, plans=plans, steps=steps, absent=absent, draw=worlds.normals
-    )
+    train(replace(configure(), selector=Told(0.05)), ranks=1, plans=plans, steps=steps, absent=absent)
     return list(Told.log)
 
 
@@ -243,6 +249,18 @@ def test_a_group_starts_where_just_its_tensors_ended_and_any_other_starts_cold()
         *[(small, COLD), (large, COLD), (small, WARM), (large, WARM)],
         *[(NUMEL, COLD), (NUMEL, WARM)],
     ]
+
+
+def test_a_group_of_as_many_tensors_with_the_same_first_is_another_group():
+    sizes = dict(zip(KEYS, (spec.numel for spec in SPECS)))
+    log = told([[["t0", "t3"]], [["t0", "t4"]]], 2, {})
+    assert (sizes["t0"] + sizes["t3"], COLD) in log
+    assert (sizes["t0"] + sizes["t4"], COLD) in log
+
+
+def test_the_only_gradient_of_a_group_is_selected_from_as_alone():
+    only = {0: KEYS[:4], 1: KEYS[:4], 2: KEYS[:4]}
+    assert told([1, 50, 1], 3, only) == [(512, COLD), (512, WARM), (512, WARM)]
 
 
 def test_a_group_that_lacks_a_gradient_is_another_group():
