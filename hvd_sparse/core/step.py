@@ -73,9 +73,9 @@ class Step:
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
         """Other tensors travel together from the next step on; the same on all ranks, and between steps.
 
-        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of a step.
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of a step, and for
+        groups that cannot be selected from as one where that is asked for.
         """
-        check_merged(self.specs, buckets, self.configuration)
         self.staging.close()
         self._set_buckets(buckets)
 
