@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import InvalidOption
-from ..types import TensorSpec
+from ..types import INDEX_LIMIT, TensorSpec
 from .composition import PLANNED
 from .configuration import Configuration
 from .counts import count_from_density
@@ -27,12 +27,16 @@ def merge_small(
 ) -> list[tuple[int, ...]]:
     """Neighbouring compressed tensors together, from the last registered to the first.
 
-    Backward passes make gradients in about that order, so a bucket is complete early.
+    Backward passes make gradients in about that order, so a bucket is complete early.  Where selection is over groups,
+    tensors that cannot be one vector are in different ones.
     """
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
     for (position,) in reversed(one_per_tensor(specs, configuration)):
+        if members and why_not_merged([specs[i] for i in (position, *members)], configuration):
+            plan.append(tuple(sorted(members)))
+            members, filled = [], 0.0
         members.append(position)
         filled += _expected_bytes(specs[position], configuration)
         if filled >= bucket_bytes:
@@ -77,6 +81,35 @@ def _equal(
         plan[min(groups - 1, int(groups * (filled + size / 2) / total))].append(position)
         filled += size
     return [tuple(sorted(members)) for members in plan if members]
+
+
+def check_merged(specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration) -> None:
+    """InvalidOption for buckets whose tensors cannot be selected from as one vector, where that is asked for."""
+    for members in buckets:
+        reason = why_not_merged([specs[position] for position in members], configuration)
+        if reason is not None:
+            raise InvalidOption(
+                f"select_over is 'group', and {reason}: name groups without these together, or use select_over='tensor'"
+            )
+
+
+def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
+    """What keeps tensors from being selected from as one vector; None if nothing does, or nobody asks for it."""
+    if configuration.select_over != "group":
+        return None
+    first, numel = members[0], sum(spec.numel for spec in members)
+    for other in members:
+        if other.accumulator != first.accumulator:
+            return (
+                f"tensors {first.key!r} and {other.key!r} of one group are accumulated in {first.accumulator} and "
+                f"{other.accumulator}"
+            )
+    if numel >= INDEX_LIMIT:
+        return (
+            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have {numel} entries "
+            f"together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
+        )
+    return None
 
 
 def _expected_bytes(spec: TensorSpec, configuration: Configuration) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidOption
+from .counts import check_choice
 
 
 def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
@@ -60,6 +61,28 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
 
 PLANNED = "planned"
 """The choice of ``groups`` that is made at run time."""
+
+
+def check_select_over(select_over: Any, exchange: Any, selector: Any, groups: Any) -> None:
+    """InvalidOption for parts that need every tensor by itself where selection is over groups."""
+    check_choice(select_over, "select_over", ("tensor", "group"))
+    if select_over == "tensor":
+        return
+    if groups == PLANNED:
+        raise InvalidOption(
+            "select_over is 'group', and groups='planned' measures what selecting from every tensor takes: give groups a "
+            "number or lists of names, or use select_over='tensor'"
+        )
+    if exchange.settles_later or exchange.sums_first:
+        raise InvalidOption(
+            f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by tensor: "
+            "use exchange='allgather', or select_over='tensor'"
+        )
+    if selector.needs_gradient:
+        raise InvalidOption(
+            f"select_over is 'group', and {selector.id} compares every tensor's gradient with its residual: "
+            "use another selector, or select_over='tensor'"
+        )
 
 
 def check_groups(groups: Any, exchange: Any) -> int | str | tuple[tuple[str, ...], ...] | None:

@@ -81,8 +81,8 @@ class Compressor:
         version, library : of this layout, and of hvd_sparse
         config, model : parts and options; shape and dtype of every tensor
         rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were averaged or summed
-        tensors : completed steps, threshold, what else the selector was left with, and the memory's arrays, by name;
-            of those that had a step
+        tensors : completed steps, threshold, what else the selector was left with, the vector that it selected from, and
+            the memory's arrays, by name; of those that had a step
         """
         states = self.step.staging.settle_all()
         tensors = {}
@@ -93,6 +93,7 @@ class Compressor:
                 "threshold": None if state.threshold is None else float(state.threshold),
                 "memo": state.memo,
                 "is_sparse": self.configuration.is_sparse(spec.shape, spec.numel),
+                "selected_in": state.selected_in,
                 "exchange_memo": state.exchange_memo,
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
@@ -135,7 +136,13 @@ class Compressor:
             if spec.key in state["tensors"]:
                 saved, tensor = state["tensors"][spec.key], self.step.staging.state_of(position)
                 tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
-                tensor.restore(saved["steps"], saved["threshold"], saved["memo"], saved.get("exchange_memo"))
+                tensor.restore(
+                    saved["steps"],
+                    saved["threshold"],
+                    saved["memo"],
+                    saved.get("exchange_memo"),
+                    saved.get("selected_in"),
+                )
         return incompatible_keys(state, self.step.specs)
 
     def close(self) -> None:

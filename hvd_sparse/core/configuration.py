@@ -13,7 +13,7 @@ from ..registry import CODECS, ENGINES, EXCHANGES, MEMORIES, SCHEDULES, SELECTOR
 from ..types import TensorSpec
 from .bounds import capacity
 from .checksum import crc32
-from .composition import check_composition, check_exchange, check_groups
+from .composition import check_composition, check_exchange, check_groups, check_select_over
 from .counts import check_choice, check_whole, count_from_density, is_number
 from .economy import is_dense_cheaper
 from .placement import Placement, in_nodes_of
@@ -36,6 +36,8 @@ class Configuration:
     rollback : keep the old state until a step is known good, at the price of a second buffer
     groups : how many messages the compressed tensors travel in, or the names of those that travel together; None
         merges small neighbours; "planned" does too, until the first steps have been measured
+    select_over : "tensor": the selector chooses from every tensor by itself; "group": from those that travel together,
+        as one vector
     max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank; where the density asks for
         more its steps run dense (if ``allow_dense``), and what a method finds beyond it stays in the residual; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
@@ -58,6 +60,7 @@ class Configuration:
     compress_1d: bool = False
     rollback: bool = True
     groups: Any = None
+    select_over: str = "tensor"
     max_gathered_bytes: int | None = None
     allow_dense: bool = True
     on_nonfinite: str = "propagate"
@@ -102,6 +105,7 @@ class Configuration:
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
+        check_select_over(self.select_over, self.exchange, self.selector, self.groups)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")

@@ -21,8 +21,8 @@ def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_s
     """JSON-able.
 
     state_bytes : residuals, velocities and their second buffers, on every rank, when all tensors have had a step
-    gathered_bytes : what all ranks send of all tensors in a step at the density asked for, which every rank receives;
-        None where the method decides by itself how much it sends
+    gathered_bytes : what all ranks send of all tensors in a step at the density asked for, which every rank receives,
+        counted tensor by tensor; None where the method decides by itself how much it sends
     """
     kept = [s for s in specs if configuration.is_sparse(s.shape, s.numel) or configuration.memory.finishes]
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]

@@ -67,8 +67,7 @@ class Item:
 
     @property
     def outgoing(self) -> Outgoing:
-        assert self.ticket.outgoing is not None
-        return self.ticket.outgoing
+        return self.ticket.sent
 
     @property
     def selection(self) -> Selection:

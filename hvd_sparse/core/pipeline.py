@@ -26,7 +26,7 @@ from .randomness import generator
 from .selectors._aim import Miss
 from .selectors._base import Context, Found, Selector
 from .spans import Spans
-from .state import Outgoing, Part, TensorState
+from .state import Outgoing, Part, Source, TensorState
 
 
 class Pipeline:
@@ -47,35 +47,33 @@ class Pipeline:
         *,
         dense: bool,
         is_summed: bool = False,
+        waits: bool = False,
     ) -> Outgoing:
         """This rank's half: take the gradient in, give out what is sent.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
+        waits : nothing is selected before the tensor's group is complete (``core.merging``)
         """
-        configuration = self.configuration
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
-        selector = None if dense else self.selector(state)
-        selects = selector is not None and self.exchange.selects_on(rank, world_size, state.steps, selector)
-        aim = selector.aim(gradient.size, state.threshold, state.memo) if selector is not None and selects else None
+        selector, source = None if dense else self.selector(state.steps), state.source
+        selects = (
+            selector is not None and not waits and self.exchange.selects_on(rank, world_size, state.steps, selector)
+        )
+        aim = selector.aim(gradient.size, source.threshold, source.memo) if selector is not None and selects else None
         began_s = self.spans.now()
         accumulated = self._accumulate(state, gradient, world_size, aim)
         if selector is None:
-            state.note(None, state.memo)
+            state.note_dense()
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
         if not selects:
             vector = accumulated.vector
-            return Outgoing(None, None, 0, self._norm(vector), None, vector)
+            return Outgoing(None, None, 0, self._norm(vector), None, vector, accumulated.moments)
         try:
-            most = (
-                None if selector.has_shared_indices else configuration.most_entries(state.spec, world_size, state.steps)
-            )
-            found = bounded(
-                self._find(state, selector, aim, accumulated, gradient, rank), most, accumulated.vector, self.kernels
-            )
+            found = self._find(source, selector, aim, accumulated, gradient, rank)
             self.spans.tell("select", state.spec.key, began_s)
-            return self._send_found(state, selector, found, accumulated)
+            return self.send_found(state, selector, found, accumulated.vector, world_size, source.spec.key)
         except Exception:
             self._put_back(accumulated)
             raise
@@ -107,29 +105,44 @@ class Pipeline:
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
-    def _send_found(self, state: TensorState, selector: Selector, found: Found, accumulated: Accumulated) -> Outgoing:
+    def send_found(
+        self,
+        state: TensorState,
+        selector: Selector,
+        found: Found,
+        vector: np.ndarray,
+        world_size: int,
+        selected_in: str,
+    ) -> Outgoing:
+        """Send what was selected of a tensor, and keep back the rest.
+
+        vector : what was accumulated; found : of it alone, chosen from the vector that ``selected_in`` names
+        """
         codec, began_s = self.codec(state.steps), self.spans.now()
-        state.note(found.threshold, found.memo)
+        if not selector.has_shared_indices:
+            found = bounded(
+                found, self.configuration.most_entries(state.spec, world_size, state.steps), vector, self.kernels
+            )
+        state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
-            vector = accumulated.vector
             if found.is_one_pass:
                 self.kernels.restore(vector, found.selection)
             return Outgoing(None, None, found.selection.count, self._norm(vector), found, vector)
-        sent = codec.complete(found.selection, accumulated.vector)
+        sent = codec.complete(found.selection, vector)
         frame = codec.encode(sent, self.kernels)
         is_exact = codec.is_exact and not selector.changes_values
         is_taken = found.is_one_pass and is_exact and sent is found.selection
         if found.is_one_pass and not is_taken:
-            self.kernels.restore(accumulated.vector, found.selection)
+            self.kernels.restore(vector, found.selection)
         if not codec.is_exact:
             sent = codec.decode(frame, self.kernels)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         self.spans.tell("encode", state.spec.key, began_s)
-        return Outgoing(frame, None, sent.count, self._norm(accumulated.vector), found)
+        return Outgoing(frame, None, sent.count, self._norm(vector), found)
 
     def _find(
         self,
-        state: TensorState,
+        source: Source,
         selector: Selector,
         aim: Aim | None,
         accumulated: Accumulated,
@@ -138,7 +151,7 @@ class Pipeline:
     ) -> Found:
         """The selection: from what the pass took along, or else from the whole vector."""
         vector, taking = accumulated.vector, accumulated.taking
-        context = self._context(state, selector, gradient, accumulated.moments, rank)
+        context = self.context(source, selector, accumulated.moments, rank, gradient)
         if aim is None or taking is None:
             return selector.find(vector, context)
         taken = taking.taken
@@ -166,7 +179,7 @@ class Pipeline:
         state.memory.step = state.steps
         state.memory.compensate(gradient[state.part], self.kernels, world_size)
         whole[state.part] = state.memory.take_all()
-        state.note(None, state.memo)
+        state.note_dense()
         return Outgoing(None, whole, state.spec.numel, 0.0, None)
 
     def settle(self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Any) -> None:
@@ -175,13 +188,13 @@ class Pipeline:
         left : of this rank's own entries, with the values that were accumulated (or the selector's, where it changes them)
         """
         if left is not None:
-            state.memory.update(left, not self.selector(state).changes_values, self.kernels)
+            state.memory.update(left, not self.selector(state.steps).changes_values, self.kernels)
         state.note_exchange(returned, memo)
 
-    def selector(self, state: TensorState) -> Selector:
-        """The selector, at the density of a tensor's step."""
+    def selector(self, steps: int) -> Selector:
+        """The selector, at the density of a step."""
         selector: Selector = self.configuration.selector
-        density = self.configuration.density(state.steps)
+        density = self.configuration.density(steps)
         return selector if density is None else selector.at_density(density)
 
     def codec(self, steps: int) -> Codec:
@@ -190,25 +203,32 @@ class Pipeline:
         density = self.configuration.density(steps)
         return codec if density is None else codec.at_density(density)
 
-    def _context(
-        self, state: TensorState, selector: Selector, gradient: np.ndarray, moments: Moments | None, rank: int
+    def context(
+        self,
+        source: Source,
+        selector: Selector,
+        moments: Moments | None,
+        rank: int,
+        gradient: np.ndarray | None = None,
     ) -> Context:
+        """What the selector may use besides the vector."""
+
         def draw() -> np.random.Generator:
             return generator(
                 getattr(selector, "seed", 0),
-                state.spec.key,
-                state.steps,
+                source.spec.key,
+                source.steps,
                 None if selector.has_shared_indices else rank,
             )
 
         return Context(
             kernels=self.kernels,
             moments=moments,
-            warm=state.threshold,
-            memo=state.memo,
+            warm=source.threshold,
+            memo=source.memo,
             rng=draw if selector.needs_rng else None,
             gradient=gradient,
-            spec=state.spec,
+            spec=source.spec,
         )
 
     def receive(self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int) -> None:

@@ -69,3 +69,14 @@ class Ticket:
         if self._report is None:
             self._report = self.layout.read(reduced[: self.layout.size], self.key)
         return self._report
+
+    @property
+    def sent(self) -> Outgoing:
+        """What this rank sends, where it could be made."""
+        assert self.outgoing is not None
+        return self.outgoing
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether what was accumulated has not been selected from yet."""
+        return self.outgoing is not None and self.outgoing.accumulated is not None

@@ -38,7 +38,7 @@ class Stats:
         sparse_steps, dense_steps : tensor-steps that sent a selection; that sent everything
         entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
         payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank; their sum
-        passes : counting passes of the selector
+        passes : counting passes of the selector; those over a group count for each of its tensors
         one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
         fallbacks : searches that exact top-k ended
         tensors : the same a tensor

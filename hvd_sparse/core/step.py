@@ -18,11 +18,13 @@ import numpy as np
 from ..errors import NonFiniteGradient, PeerFailure, RankMismatch
 from ..types import TensorSpec
 from .aligned import aligned_empty
+from .buckets import check_merged
 from .carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
 from .checksum import crc32
 from .configuration import Configuration
 from .exchanges._base import Conversation, Exchange
 from .kernels import Kernels
+from .merging import send_merged
 from .parcel import Arrival, Item, Parcel
 from .pipeline import Pipeline
 from .placement import Placement
@@ -72,7 +74,8 @@ class Step:
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
         """Other tensors travel together from the next step on; the same on all ranks, and between steps.
 
-        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of a step.
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of a step, and for
+        groups that cannot be selected from as one where that is asked for.
         """
         self.staging.close()
         self._set_buckets(buckets)
@@ -83,6 +86,7 @@ class Step:
         self._set_buckets(buckets)
 
     def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        check_merged(self.specs, buckets, self.configuration)
         self.buckets = list(buckets)
         self._bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
@@ -142,7 +146,9 @@ class Step:
         ticket.scale = scale
         try:
             check_scale(scale)
-            ticket.outgoing = self.pipeline.send(state, unscaled(gradient, scale), rank, world_size, dense=dense)
+            ticket.outgoing = self.pipeline.send(
+                state, unscaled(gradient, scale), rank, world_size, dense=dense, waits=self._waits(ticket.bucket)
+            )
         except NonFiniteGradient as error:
             ticket.is_finite = False
             if (
@@ -156,6 +162,10 @@ class Step:
         if ticket.outgoing is not None and ticket.outgoing.dense is None and ticket.bucket is not None:
             ticket.bucket.sending[position] = ticket
         return self._write_wire(ticket, spec, state, rank, dense), ticket
+
+    def _waits(self, bucket: BucketRun | None) -> bool:
+        """Whether nothing is selected before a bucket's last gradient has come."""
+        return self.configuration.select_over == "group" and bucket is not None and len(bucket.members) > 1
 
     def poison(self, error: Exception, key: str, dtype: Any, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
@@ -212,6 +222,7 @@ class Step:
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
         """The bucket's exchange.  Takes part in every phase, whatever happened on this rank."""
+        self._select_merged(bucket, run, rank, world_size)
         parcel = Parcel(
             rank=rank,
             world_size=world_size,
@@ -227,6 +238,22 @@ class Step:
         )
         return self._counted(self.exchange.run(parcel))
 
+    def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
+        """Select from what waits for its group.  The carriers are gone: a failure travels in the message alone."""
+        if not self._waits(bucket):
+            return
+        waiting = {position: bucket.sending[position] for position in sorted(bucket.sending)}
+        waiting = {position: ticket for position, ticket in waiting.items() if ticket.is_waiting}
+        try:
+            if run.failure is not None:  # taken back meanwhile: the states are another step's
+                raise run.failure
+            members = [(self.staging.staged(position), ticket.sent) for position, ticket in waiting.items()]
+            for ticket, outgoing in zip(waiting.values(), send_merged(self.pipeline, members, rank, world_size)):
+                ticket.outgoing = outgoing
+        except Exception as error:
+            keys = ", ".join(repr(ticket.key) for ticket in waiting.values())
+            bucket.errors.append(f"selecting from {keys} as one: {_words(error)}")
+
     def _item(self, ticket: Ticket) -> Item:
         assert ticket.position is not None
         state = self.staging.staged(ticket.position)
@@ -235,7 +262,7 @@ class Step:
             self.specs[ticket.position],
             state,
             ticket,
-            self.pipeline.selector(state),
+            self.pipeline.selector(state.steps),
             density,
             self.pipeline.codec(state.steps),
         )

@@ -63,6 +63,11 @@ class TensorflowCompressor(DurableCompressor):
                 f"groups is {configuration.groups!r}: Horovod for TensorFlow asks for a gradient back before it hands over the "
                 "next, so each travels alone; leave groups out"
             )
+        if configuration.select_over != "tensor":
+            raise InvalidOption(
+                f"select_over is {configuration.select_over!r}: Horovod for TensorFlow asks for a gradient back before it hands "
+                "over the next, so that no two can be selected from as one; leave select_over out"
+            )
         self._scale = scale_of(grad_scaler)
         # Without need, dense tensors are spared a call of Python at every step.
         self._finishes_dense = configuration.memory.finishes or grad_scaler is not None

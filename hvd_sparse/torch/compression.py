@@ -134,7 +134,8 @@ class TorchCompressor(DurableCompressor):
         """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
 
         groups : as the option of that name; "planned", for measuring anew, only if it was that at first.  Nothing that is kept
-            back is lost, and gradients stay the same bits
+            back is lost.  Gradients stay the same bits, but with select_over="group", where groups that are not as they were
+            start their search for a threshold anew
 
         RankMismatch if ranks give different ones.
         """

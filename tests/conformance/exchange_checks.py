@@ -105,11 +105,11 @@ def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
     return gradients
 
 
-def check_replicas(exchange: Any, world_size: int) -> None:
+def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
     """(24) Every rank applies the same bits."""
     for outcomes in (
-        run_steps(configured(exchange), world_size, normals),
-        run_steps(configured(exchange, Everything(DENSITY)), world_size, uneven),
+        run_steps(configured(exchange, **options), world_size, normals),
+        run_steps(configured(exchange, Everything(DENSITY), **options), world_size, uneven),
     ):
         first, *others = outcomes
         for other in others:
@@ -119,25 +119,25 @@ def check_replicas(exchange: Any, world_size: int) -> None:
                     assert same, f"ranks apply different bits: world of {world_size}, step {step}, {spec.key}"
 
 
-def check_conservation(exchange: Any, world_size: int) -> None:
+def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
     """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly ranks sent."""
     for name, outcomes in {
-        "topk": run_steps(configured(exchange), world_size, integers),
-        "uneven": run_steps(configured(exchange, Everything(DENSITY)), world_size, uneven),
-        "one buffer": run_steps(configured(exchange, rollback=False), world_size, integers),
+        "topk": run_steps(configured(exchange, **options), world_size, integers),
+        "uneven": run_steps(configured(exchange, Everything(DENSITY), **options), world_size, uneven),
+        "one buffer": run_steps(configured(exchange, rollback=False, **options), world_size, integers),
     }.items():
         if exchange.conserves:
             assert lost(outcomes) == 0.0, f"mass is lost: world of {world_size}, {name}"
-    everywhere = run_steps(configured(exchange), world_size, integers)
+    everywhere = run_steps(configured(exchange, **options), world_size, integers)
     assert any(np.any(a) for a in everywhere[0]["applied"][0].values()), "nothing was applied at all"
 
 
-def check_failures(exchange: Any, world_size: int) -> None:
+def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
     """A rank that cannot compress takes part in every phase; all raise, and the step leaves no trace on any."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[str, bool, int]:
-        session = Session(configured(exchange, on_nonfinite="raise"), SPECS, collective, average=False)
+        session = Session(configured(exchange, on_nonfinite="raise", **options), SPECS, collective, average=False)
         session.reduce(integers(collective.rank, 0))
         before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
         broken = integers(collective.rank, 1)
@@ -158,12 +158,12 @@ def check_failures(exchange: Any, world_size: int) -> None:
         assert is_finite
 
 
-def check_nonfinite(exchange: Any, world_size: int, rollback: bool) -> None:
+def check_nonfinite(exchange: Any, world_size: int, rollback: bool, **options: Any) -> None:
     """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer nothing changed."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[Any, ...]:
-        session = Session(configured(exchange, rollback=rollback), SPECS, collective, average=False)
+        session = Session(configured(exchange, rollback=rollback, **options), SPECS, collective, average=False)
         session.reduce(integers(collective.rank, 0))
         before = whole_residuals(session)
         broken = integers(collective.rank, 1)

@@ -94,6 +94,16 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all_and_leaves_nothing_behind(
     check_nonfinite(exchange, 3, rollback=rollback)
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 5, 8])
+def test_all_of_it_holds_where_one_selection_is_made_from_all_that_travels_together(world_size):
+    exchange = EXCHANGES.create("allgather")
+    check_replicas(exchange, world_size, select_over="group")
+    check_conservation(exchange, world_size, select_over="group")
+    check_failures(exchange, world_size, select_over="group")
+    for rollback in (True, False):
+        check_nonfinite(exchange, world_size, rollback, select_over="group")
+
+
 class Spy:
     """A rank's end that writes down which collectives it is asked for."""
 
@@ -116,11 +126,14 @@ class Spy:
         return call
 
 
-@exchanges
+PHASES = [(case, "tensor") for case in cases.EXCHANGES] + [(cases.EXCHANGES[0], "group")]
+
+
+@pytest.mark.parametrize(("case", "over"), PHASES, ids=str)
 @worlds_of
-def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case, world_size):
+def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case, over, world_size):
     """Invariant 30: explicit names, the same on all ranks, and no collective that depends on the rank."""
-    configuration = configured(case.create(EXCHANGES))
+    configuration = configured(case.create(EXCHANGES), select_over=over)
 
     def script(collective):
         spy = Spy(collective)

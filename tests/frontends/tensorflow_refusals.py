@@ -84,6 +84,8 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "a_missing_density": lambda: outcome_of(lambda: Compression.build([weight()], selector="topk")),
     "an_empty_name": partial(made_with, lambda: [weight()], name=""),
     "a_negative_min_numel": partial(made_with, lambda: [weight()], min_numel=-1),
+    "groups": partial(made_with, lambda: [weight()], groups=2),
+    "selection_over_groups": partial(made_with, lambda: [weight()], select_over="group"),
     "no_time": partial(made_with, lambda: [weight()], timeout_s=0),
     "one_name_for_two_compressors": same_name_twice,
     "a_list_of_variables": partial(used_with, lambda: [weight()]),

@@ -150,6 +150,14 @@ def test_groups_make_no_difference(outcome: Outcome) -> None:
         assert len(set(result["digests"])) == 1
 
 
+def test_one_selection_from_a_group_sends_the_groups_density_and_loses_nothing(outcome: Outcome) -> None:
+    """Of 640, 300 and 30 entries: 46 of all, 30 and 14 and 1 of each."""
+    for result in measured(outcome, "one_selection_from_a_group"):
+        assert not any(result["lost"]), result["lost"]
+        assert result["replicas"] == [1]
+        assert result["sent"] == 5 * [46] + 2 * [45] + 3 * [46]
+
+
 def test_groups_that_differ_between_ranks_are_refused(outcome: Outcome) -> None:
     for result in measured(outcome, "other_groups_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1

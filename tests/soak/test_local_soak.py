@@ -67,11 +67,11 @@ def run_segment(collective: Any, plan: Plan, configuration: Any, steps: range, a
     return checkpoint.to_bytes(compressor.state_dict())
 
 
-def soak(seed: int, segments: int, steps_a_segment: int, selector: str, average: bool) -> int:
+def soak(seed: int, segments: int, steps_a_segment: int, selector: str, average: bool, over: str = "tensor") -> int:
     """How many steps had a fault."""
     plan, saved, start = Plan(seed), [], 0
     schedule = plan.schedule(segments * steps_a_segment)
-    configuration = worlds.configure(selector, 0.1, schedule=schedule, check_replicas_every=10)
+    configuration = worlds.configure(selector, 0.1, schedule=schedule, check_replicas_every=10, select_over=over)
     for size in plan.sizes(segments):
         steps = range(start, start + steps_a_segment)
         world = worlds.LocalWorld(size, 3600.0)
@@ -80,9 +80,12 @@ def soak(seed: int, segments: int, steps_a_segment: int, selector: str, average:
     return sum(bool(plan.spoiled(step, 4)) for step in range(start))
 
 
-@pytest.mark.parametrize(("selector", "average"), [("ldte_bs", True), ("topk", False), ("sidco", True)])
-def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(selector: str, average: bool) -> None:
-    assert soak(seed=1, segments=6, steps_a_segment=40, selector=selector, average=average) > 5
+@pytest.mark.parametrize(
+    ("selector", "average", "over"),
+    [("ldte_bs", True, "tensor"), ("topk", False, "tensor"), ("sidco", True, "tensor"), ("ldte_bs", False, "group")],
+)
+def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(selector: str, average: bool, over: str) -> None:
+    assert soak(seed=1, segments=6, steps_a_segment=40, selector=selector, average=average, over=over) > 5
 
 
 @pytest.mark.soak

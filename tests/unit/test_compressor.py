@@ -51,13 +51,14 @@ def make():
         compressor.close()
 
 
-def test_five_steps_a_checkpoint_and_five_steps_are_ten_steps_bit_for_bit(make):
-    through = make(configure("ldte_bs", 0.1, name="through"))
+@pytest.mark.parametrize("over", ["tensor", "group"])
+def test_five_steps_a_checkpoint_and_five_steps_are_ten_steps_bit_for_bit(make, over):
+    through = make(configure("ldte_bs", 0.1, name="through", select_over=over))
     expected = through.train(range(10))
-    before = make(configure("ldte_bs", 0.1, name="before"))
+    before = make(configure("ldte_bs", 0.1, name="before", select_over=over))
     first_half = before.train(range(5))
     state = pickle.loads(pickle.dumps(before.state_dict()))
-    after = make(configure("ldte_bs", 0.1, name="after"))
+    after = make(configure("ldte_bs", 0.1, name="after", select_over=over))
     after.load_state_dict(state)
     assert first_half + after.train(range(5, 10)) == expected
     assert worlds.snapshot(after.session) == worlds.snapshot(through.session)
@@ -78,6 +79,20 @@ def test_a_state_can_be_loaded_into_a_compressor_that_has_trained_meanwhile(make
     state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
     compressor.train(range(2, 5))
     compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_a_state_from_before_there_were_groups_to_select_from_is_loaded_as_it_was(make):
+    compressor = make()
+    compressor.train(range(3))
+    state = compressor.state_dict()
+    compressor.train(range(3, 5))
+    expected = worlds.snapshot(compressor.session)
+    del state["config"]["select_over"]
+    for tensor in state["tensors"].values():
+        del tensor["selected_in"]
+    compressor.load_state_dict(state)
+    compressor.train(range(3, 5))
     assert worlds.snapshot(compressor.session) == expected
 
 

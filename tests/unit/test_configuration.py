@@ -29,6 +29,7 @@ SHARED = {
     "allow_dense": False,
     "max_gathered_bytes": 1_000_000,
     "groups": (("a", "b"), ("c",)),
+    "select_over": "group",
     "telemetry": True,
     "on_nonfinite": "raise",
     "check_replicas_every": 100,
@@ -44,7 +45,8 @@ def create(**options):
 def test_a_configuration_comes_back_equal_from_json(case):
     selector = case.create(SELECTORS, density=0.1)
     schedule = SHARED["schedule"] if hasattr(selector, "density") else None
-    configuration = create(**{**SHARED, **LOCAL, "selector": selector, "schedule": schedule})
+    options = {**SHARED, "select_over": "tensor"} if selector.needs_gradient else SHARED
+    configuration = create(**{**options, **LOCAL, "selector": selector, "schedule": schedule})
     again = Configuration.create(**json.loads(json.dumps(configuration.describe())))
     assert again == configuration
     assert (again.digest, again.checksum) == (configuration.digest, configuration.checksum)
@@ -105,6 +107,8 @@ WRONG = [
     ("groups", "plan"),
     ("groups", [["a"], ["a"]]),
     ("groups", [[1]]),
+    ("select_over", "bucket"),
+    ("select_over", True),
     ("max_gathered_bytes", 0),
     ("max_gathered_bytes", 1e6),
     ("check_replicas_every", -1),
@@ -137,6 +141,8 @@ def test_groups_are_planned_where_an_exchange_is_one_allgather_and_refused_elsew
         create(groups="planned", exchange="gtopk")
     with pytest.raises(InvalidOption, match="exchange auto takes other collectives"):
         create(groups="planned", exchange="auto")
+    with pytest.raises(InvalidOption, match="select_over"):
+        create(groups="planned", select_over="group")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import InvalidOption
 from ...registry import EXCHANGES
-from ..composition import check_exchange
+from ..composition import check_exchange, check_select_over
 from ..counts import check_number, check_whole
 from ..placement import Placement, in_nodes_of, is_elastic
 from ._base import Conversation, Exchange
@@ -94,6 +94,7 @@ class Auto(Exchange):
                 continue
             try:
                 check_exchange(exchange, selector, configuration.memory, configuration.codec, configuration.schedule)
+                check_select_over(configuration.select_over, exchange, selector, configuration.groups)
             except InvalidOption:
                 continue
             suitable.append(exchange)
