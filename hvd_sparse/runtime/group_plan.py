@@ -131,7 +131,7 @@ def _plan_family(
     """The groups of tensors that come in the same steps, and the seconds of a step in every way."""
     profile = measured_profile(specs, {key: [costs.ready_s[key]] for key in keys}, configuration)
     layers = profile.compressed.layers
-    nbytes = [costs.nbytes.get(layer.name) or _expected(configuration, layer.numel) for layer in layers]
+    nbytes = [costs.nbytes.get(layer.name) or expected_bytes(configuration, layer.numel) for layer in layers]
     instance = Instance(
         np.array([layer.backward_s for layer in layers]),
         np.array([layer.numel for layer in layers]),
@@ -201,7 +201,7 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
     return fit_line(samples)
 
 
-def _expected(configuration: Configuration, numel: int) -> float:
-    """Bytes of a tensor that no measured step sent sparse."""
+def expected_bytes(configuration: Configuration, numel: int) -> float:
+    """What a tensor adds to its message behind any warm-up, where no measured step sent it sparse."""
     density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
     return float(count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density))

@@ -12,7 +12,7 @@ from ..core.counts import count_from_density
 from ..core.runs import StepRun, Ticket
 from ..errors import ExchangeTimeout, SparseError
 from ..planning.predict import LONG_RUN
-from ..runtime.group_plan import GroupPlan
+from ..runtime.group_plan import GroupPlan, expected_bytes
 from ..runtime.measuring import StepStarts
 from ..runtime.planned import Planning
 from .compression import TorchCompressor
@@ -84,15 +84,16 @@ class PlannedCompressor(TorchCompressor):
     def _note(self, ticket: Ticket) -> None:
         """What a tensor sends; as it will be behind a schedule's warm-up."""
         self._run = ticket.run
-        if ticket.position is None or ticket.outgoing is None or ticket.outgoing.frame is None:
+        if ticket.position is None or ticket.outgoing is None:
             return
         spec, configuration = self.step.specs[ticket.position], self.configuration
-        now = configuration.density(self.step.staging.steps_of(ticket.position))
-        later = configuration.density(LONG_RUN)
-        share = 1.0
-        if now and later and now != later:
-            share = count_from_density(spec.numel, later) / count_from_density(spec.numel, now)
-        self._planning.measurements.send(spec.key, ticket.outgoing.frame.nbytes * share)
+        nbytes = expected_bytes(configuration, spec.numel)
+        if ticket.outgoing.frame is not None:  # else this step of it runs dense
+            now = configuration.density(self.step.staging.steps_of(ticket.position))
+            later, nbytes = configuration.density(LONG_RUN), ticket.outgoing.frame.nbytes
+            if now and later and now != later:
+                nbytes *= count_from_density(spec.numel, later) / count_from_density(spec.numel, now)
+        self._planning.measurements.send(spec.key, nbytes)
 
     def _listen(self) -> None:
         self._listener = self._planning.measurements.listen

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,9 @@ from _tensorflow_cases import (
     variables_of,
 )
 from horovod.tensorflow.keras import DistributedOptimizer
+
+from hvd_sparse.runtime.merging import read_trace
+from hvd_sparse.runtime.tracing import SETTING, path_of
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
@@ -66,7 +72,14 @@ def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]
 
 @LAWS
 def nothing_is_lost_in_a_function(name: str) -> dict[str, Any]:
-    return conserved(name, as_function=True)
+    """With a timeline, which the compressor opens when it meets its variables."""
+    os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
+    try:
+        result = conserved(name, as_function=True)
+        events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
+    finally:
+        del os.environ[SETTING]
+    return {**result, "spans": Counter(event["name"] for event in events if event["ph"] == "X")}
 
 
 @LAWS

@@ -106,11 +106,13 @@ def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
 
 
 def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
+    """By some of the ranks, with two backward passes a step, and in a warm-up in which every tensor runs dense."""
     members = process_sets["one_left_out"]
     if hvd.size() > 1 and not members.included():
         return {"plan": None, "is_member": False}
     parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in SHAPES.items()}
-    options = {"process_set": members, **SPARSE_ONLY}
+    schedule = {"id": "dense_warmup", "value": 0.1, "warmup_steps": 100}
+    options = {"process_set": members, "schedule": schedule, **SPARSE_ONLY, "allow_dense": True}
     compressor = Compression.topk(parameters.items(), density=0.1, name=name, groups="planned", **options)
     optimizer = optimizer_without_motion(parameters, compressor, process_set=members, backward_passes_per_step=2)
     for step in range(2 * (ADOPTED_AT + 1)):
@@ -118,6 +120,6 @@ def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any
         if step % 2:
             optimizer.step()
             optimizer.zero_grad()
-    plan = compressor.plan
+    plan, nbytes = compressor.plan, compressor._planning.measurements.to_dict()["nbytes"]
     compressor.close()
-    return {"plan": plan and plan.to_dict(), "is_member": True}
+    return {"plan": plan and plan.to_dict(), "is_member": True, "nbytes": nbytes}

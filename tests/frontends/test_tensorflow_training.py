@@ -93,6 +93,12 @@ def test_nothing_is_lost_bit_for_bit(launches: Launches, world: World, case: str
         assert 0.04 <= result["density"] <= 0.065
 
 
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_a_timeline_tells_every_tensor_of_every_step(launches: Launches, world: World) -> None:
+    for result in measured(launches[world], "nothing_is_lost_in_a_function"):
+        assert result["spans"] == dict.fromkeys(("select", "encode", "decode"), 20 * 3)
+
+
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REPLICAS))
 def test_replicas_stay_identical_bit_for_bit(launches: Launches, world: World, case: str) -> None:
     results = measured(launches[world], case)

@@ -208,6 +208,10 @@ def test_the_ranks_of_a_process_set_plan_for_themselves(outcome: Outcome) -> Non
     plans = [result["plan"] for result in results if result["is_member"]]
     assert plans
     assert all(plan is not None and plan == plans[0] for plan in plans)
+    for result in results:  # steps in the warm-up are dense, and the plan is for those behind it
+        if result["is_member"]:
+            assert set(result["nbytes"]) == set(PLANNED_SHAPES)
+            assert 4 * 64 <= result["nbytes"]["wide"] <= 12 * 64
 
 
 def test_an_early_message_is_through_while_later_gradients_are_computed(outcome: Outcome) -> None:
