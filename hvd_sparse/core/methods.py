@@ -49,7 +49,7 @@ class Methods:
         without it the gradient of a failed step stays in the residual
     allow_dense=True : where dense moves no more bytes, the step runs dense, residual included
     groups=None : how many messages the compressed tensors travel in, or lists of the names of those that travel together
-        (PyTorch); by default small neighbours do
+        (PyTorch); by default small neighbours do.  In TensorFlow, groups given to Horovod are messages
     max_gathered_bytes=None : of a tensor, that the messages of all ranks may come to on every rank; where the density
         asks for more it runs dense, and what a method finds beyond it stays in the residual
     check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for never
