@@ -46,7 +46,12 @@ class Outcome:
 
 def launch(worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun) or "gloo" (horovodrun)."""
-    return _run(_launcher(ranks, controller), ranks, worker, *arguments, limit_s=limit_s)
+    return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
+
+
+def launch_command(ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
+    """Run ``hvd-sparse`` on that many processes; it reports nothing, and prints."""
+    return _run(_launcher(ranks, controller), ranks, sys.executable, "-m", "hvd_sparse", *arguments, limit_s=limit_s)
 
 
 def launch_elastic(
@@ -64,14 +69,17 @@ def launch_elastic(
         launcher = [*_launcher(len(hosts), "gloo"), "--min-np", str(min_ranks), "--max-np", str(len(hosts))]
         launcher += ["--host-discovery-script", str(discover), "--blacklist-cooldown-range", "1", "2"]
         launcher += ["--gloo-timeout-seconds", str(silence_s)]
-        return _run(launcher, len(hosts), worker, *arguments, limit_s=limit_s)
+        return _run(launcher, len(hosts), *_script(worker), *arguments, limit_s=limit_s)
 
 
-def _run(launcher: list[str], ranks: int, worker: str, *arguments: str, limit_s: float) -> Outcome:
+def _script(worker: str) -> tuple[str, str]:
+    return sys.executable, str(ROOT / "tests" / worker)
+
+
+def _run(launcher: list[str], ranks: int, *program: str, limit_s: float) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
-        command = [*launcher, sys.executable, str(ROOT / "tests" / worker), *arguments]
         process = subprocess.Popen(
-            command,
+            [*launcher, *program],
             cwd=ROOT,
             env={**os.environ, **_environment(), RESULTS: folder},
             stdout=subprocess.PIPE,

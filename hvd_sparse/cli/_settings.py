@@ -44,11 +44,10 @@ def _number(text: str) -> float | None:
         return None
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True) -> None:
     """What both commands can be told."""
-    parser.add_argument(
-        "--model", required=True, metavar="MODEL", help=f"{', '.join(ARCHITECTURES)}, or a JSON file of layers"
-    )
+    words = f"{', '.join(ARCHITECTURES)}, or a JSON file of layers"
+    parser.add_argument("--model", required=model_required, metavar="MODEL", help=words)
     parser.add_argument("--backward", type=duration, metavar="TIME", help="of the whole backward pass, as 80ms")
     parser.add_argument(
         "--forward", type=duration, metavar="TIME", help="of everything else in a step (half the backward pass)"

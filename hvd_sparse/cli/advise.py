@@ -1,4 +1,4 @@
-"""``hvd-sparse advise``: dense, fp16 or compressed, and how, for a model and a network; nothing is sent."""
+"""``hvd-sparse advise``: dense, fp16 or compressed, and how, for a model and a network; described, or measured here."""
 
 from __future__ import annotations
 
@@ -7,65 +7,177 @@ import json
 from typing import Any
 
 from ..core.placement import in_nodes_of
+from ..errors import InvalidOption
 from ..planning.advice import CODEC_IDS, DENSITIES, Advice, advise
+from ..planning.costs import MeasuredWire
+from ..planning.hiding import Hiding, hide
 from ..planning.network import Network, Setting
+from ..planning.profile import Profile
+from ..runtime.probing import Measured
 from . import _settings
+from ._measuring import launched_ranks, measure
 
 ROWS = 8
 """Ways to compress that the table shows; JSON has all."""
+BANDWIDTH_BIT_S, LATENCY_S = 1e9, 50e-6
+"""Of a network that nobody has described."""
+DESCRIPTIONS = ("world_size", "bandwidth", "latency", "ranks_per_node", "costs")
+"""Options that have no place beside a measurement."""
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("advise", help="say whether compression will help, and how to compress")
-    _settings.add_options(parser)
-    parser.add_argument("--world-size", type=int, required=True, metavar="N", help="number of ranks")
-    parser.add_argument("--bandwidth", type=_settings.bandwidth, default=1e9, help="of a node's link (1Gbit)")
-    parser.add_argument("--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)")
-    parser.add_argument("--ranks-per-node", type=int, default=1, metavar="L", help="consecutive ranks (%(default)s)")
+    parser = commands.add_parser(
+        "advise",
+        help="say whether compression will help, and how to compress",
+        description="Offline by what it is told; under horovodrun or mpirun it measures the ranks that it is launched on.",
+    )
+    _settings.add_options(parser, model_required=False)
+    parser.add_argument("--world-size", type=int, metavar="N", help="number of ranks")
+    parser.add_argument("--bandwidth", type=_settings.bandwidth, help="of a node's link (1Gbit)")
+    parser.add_argument("--latency", type=_settings.duration, help="between nodes (50us)")
+    parser.add_argument("--ranks-per-node", type=int, metavar="L", help="consecutive ranks (1)")
+    parser.add_argument("--measure", action="store_true", help="the ranks that this is launched on, as by default")
     parser.add_argument("--density", type=float, nargs="+", default=DENSITIES, help="that training stands (0.001 0.01)")
     parser.add_argument("--codec", nargs="+", default=CODEC_IDS, help="ids (index_value block16)")
     parser.add_argument("--exchange", nargs="+", help="ids; by default all that assume nothing about gradients")
+    parser.add_argument(
+        "--hiding",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="also the density of every layer, between these, whose message hides behind the rest of the backward pass",
+    )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    work, measured = _settings.costs_of(options)
-    network = Network(options.bandwidth, options.latency, options.ranks_per_node)
-    setting = Setting.on(network, options.world_size, work)
-    if measured is not None:
-        setting = Setting(in_nodes_of(options.ranks_per_node, 0, options.world_size), measured, work)
-    advice = advise(
-        _settings.profile_of(options),
-        setting,
-        method=options.method,
-        densities=options.density,
-        codecs=options.codec,
-        exchange_ids=options.exchange,
-    )
-    if options.json:
-        print(json.dumps(advice.to_dict(), indent=1))
-    else:
-        _print(advice)
+    if options.measure or launched_ranks() > 1:
+        return _run_measured(options)
+    for name in ("model", "world_size"):
+        if getattr(options, name) is None:
+            raise InvalidOption(f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N")
+    _tell(options, _settings.profile_of(options), _described(options), None)
     return 0
 
 
+def _run_measured(options: argparse.Namespace) -> int:
+    """All ranks measure, and rank 0 speaks."""
+    given = [name for name in DESCRIPTIONS if getattr(options, name) is not None]
+    if given:
+        raise InvalidOption(
+            f"--{given[0].replace('_', '-')} describes what is measured on the ranks that this is launched on: leave it out, or "
+            "do not launch it"
+        )
+    profile = _settings.profile_of(options) if options.model is not None else None
+    measured, placement = measure(options.method)
+    if placement.rank != 0:
+        return 0
+    _tell(options, profile, Setting(placement, MeasuredWire(measured.lines), measured.work), measured)
+    return 0
+
+
+def _described(options: argparse.Namespace) -> Setting:
+    work, measured = _settings.costs_of(options)
+    per_node = 1 if options.ranks_per_node is None else options.ranks_per_node
+    network = Network(options.bandwidth or BANDWIDTH_BIT_S, _or(options.latency, LATENCY_S), per_node)
+    if measured is None:
+        return Setting.on(network, options.world_size, work)
+    return Setting(in_nodes_of(per_node, 0, options.world_size), measured, work)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _tell(options: argparse.Namespace, profile: Profile | None, setting: Setting, measured: Measured | None) -> None:
+    """Print what was measured, and what it means for the model, if there is one."""
+    said: dict[str, Any] = {}
+    advice = hiding = None
+    if profile is not None:
+        advice = advise(
+            profile,
+            setting,
+            method=options.method,
+            densities=options.density,
+            codecs=options.codec,
+            exchange_ids=options.exchange,
+        )
+        said |= advice.to_dict()
+        if options.hiding is not None:
+            hiding = hide(profile, setting, *options.hiding, method=options.method, codec=options.codec[0])
+            said["hiding"] = hiding.to_dict()
+    if measured is not None:
+        said["measured"] = measured.to_dict()
+        if profile is None:
+            said = measured.to_dict()
+    if options.json:
+        print(json.dumps(said, indent=1))
+        return
+    if measured is not None:
+        _print_measured(measured)
+    if advice is not None:
+        _print(advice)
+    if hiding is not None:
+        _print_hiding(hiding)
+
+
 def _print(advice: Advice) -> None:
-    console = _settings.load("rich.console").Console(width=110)
-    table = _settings.load("rich.table").Table()
-    for heading in ("", "density", "codec", "exchange", "messages", "ms a step", "waiting", "computing"):
-        table.add_column(heading, justify="right" if heading in ("density", "messages") or "ing" in heading else "left")
+    table = _table("", "density", "codec", "exchange", "messages", "ms a step", "waiting", "computing")
     for name, prediction in (("dense", advice.dense), ("fp16", advice.fp16)):
         table.add_row(name, "", "", "", *_cells(prediction))
     for each in advice.candidates[:ROWS]:
         mark = "advised" if each == advice.chosen else "goes dense" if each.prediction.goes_dense else ""
         table.add_row(mark, f"{each.density:g}", each.codec, each.exchange, *_cells(each.prediction))
+    console = _console()
     console.print(table)
     strategies = ", ".join(f"{name} {1e3 * step_s:.1f}" for name, step_s in advice.strategies.items())
     console.print(f"ms a step by plan: {strategies}")
     sizes = " + ".join(str(len(group)) for group in advice.groups)
     console.print(f"layers that travel together, first ready first: {sizes}")
     console.print(advice.sentence)
+
+
+def _print_measured(measured: Measured) -> None:
+    table = _table("measured", "size", "density", "rounds", "ms", "quartiles")
+    for each in (samples.to_dict() for samples in measured.samples):
+        low, median, high = (f"{1e3 * each[key]:.3g}" for key in ("low_s", "median_s", "high_s"))
+        density = f"{each['density']:g}" if "density" in each else ""
+        table.add_row(each["what"], f"{each['size']:,.0f}", density, str(each["rounds"]), median, f"{low} to {high}")
+    console = _console()
+    console.print(table)
+    for kind, line in measured.lines.items():
+        rate = f"{8e-9 / line.byte_s:.3g} Gbit/s" if line.byte_s else "no time a byte"
+        console.print(f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} received")
+    work = measured.work
+    console.print(
+        f"selecting: {1e6 * work.call_s:.3g} us, {1e9 * work.entry_s:.3g} ns an entry and {1e9 * work.sent_s:.3g} ns one that "
+        f"is sent; making dense: {1e9 * work.dense_s:.3g} ns an entry and {1e9 * work.received_s:.3g} ns one that arrived"
+    )
+
+
+def _print_hiding(hiding: Hiding) -> None:
+    table = _table("layer", "entries", "message", "density")
+    for layer, group, density in zip(hiding.layers, hiding.groups, hiding.densities):
+        table.add_row(layer.name, f"{layer.numel:,}", str(group + 1), f"{density:.4g}")
+    console = _console()
+    console.print(table)
+    console.print(
+        f"With these densities a step takes {1e3 * hiding.step_s:,.1f} ms, with {hiding.low:g} everywhere "
+        f"{1e3 * hiding.low_step_s:,.1f} ms; {hiding.share:.3%} of the entries are sent instead of {hiding.low_share:.3%}."
+    )
+
+
+def _console() -> Any:
+    return _settings.load("rich.console").Console(width=110)
+
+
+def _table(*headings: str) -> Any:
+    table = _settings.load("rich.table").Table()
+    words = ("codec", "exchange", "layer", "measured", "")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in words or heading == "ms a step" else "right")
+    return table
 
 
 def _cells(prediction: Any) -> list[str]:

@@ -50,7 +50,7 @@ class Methods:
     allow_dense=True : where dense moves no more bytes, the step runs dense, residual included
     groups=None : how many messages the compressed tensors travel in, or lists of the names of those that travel together
         (PyTorch); by default small neighbours do; "planned" measures the first steps and the network, and takes the quickest
-        groups from then on
+        groups from then on.  In TensorFlow, groups given to Horovod are messages
     select_over="tensor" : "group" selects once from all tensors that travel together, as MGS-SGD does: the density holds
         for the group, and its tensors compete (PyTorch; exchange "allgather")
     max_gathered_bytes=None : of a tensor, that the messages of all ranks may come to on every rank; where the density

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,3 +81,25 @@ class Ticket:
     def is_waiting(self) -> bool:
         """Whether what was accumulated has not been selected from yet."""
         return self.outgoing is not None and self.outgoing.accumulated is not None
+
+
+def joined(tickets: Sequence[Ticket]) -> BucketRun:
+    """The bucket of tensors that travel together in this step, made of those of their own; their tickets are in it.
+
+    What no registered tensor stands for brings only what went wrong with it.
+    """
+    own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
+    if len(tickets) == 1:
+        return own[0] if own else BucketRun(-1, ())
+    members = tuple(sorted(position for bucket in own for position in bucket.members))
+    bucket = BucketRun(own[0].index if own else -1, members)
+    for each in own:
+        bucket.entered |= each.entered
+        bucket.sending |= each.sending
+        bucket.errors += each.errors
+    for run in {id(ticket.run): ticket.run for ticket in tickets[1:] if ticket.run is not tickets[0].run}.values():
+        bucket.errors += run.errors
+    for ticket in tickets:
+        if ticket.bucket is not None:
+            ticket.bucket = bucket
+    return bucket

@@ -119,6 +119,42 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     return Line(start_s, byte_s)
 
 
+def fit_work(
+    select: Mapping[float, Iterable[tuple[float, float]]],
+    settle: Mapping[float, Iterable[tuple[float, float]]],
+    messages: int,
+) -> Work:
+    """What computing costs, from measurements at two densities: what grows between them is of the entries sent.
+
+    Parameters
+    ----------
+    select : by density, (entries of the tensor, seconds) of selecting and encoding, of at least two sizes
+    settle : the same of decoding and adding up
+    messages : that were decoded, each of as many entries as ``select`` sends
+
+    Returns
+    -------
+    Work   no part below 0
+
+    Raises
+    ------
+    InvalidOption   other than two densities, the same in both, or what ``fit_line`` refuses
+    """
+    if len(select) != 2 or set(select) != set(settle):
+        raise InvalidOption(f"densities {sorted(select)} and {sorted(settle)} were measured: two, and the same in both")
+    low, high = sorted(select)
+    selecting, settling = ({d: fit_line(samples) for d, samples in found.items()} for found in (select, settle))
+    sent_s = max(0.0, (selecting[high].byte_s - selecting[low].byte_s) / (high - low))
+    received_s = max(0.0, (settling[high].byte_s - settling[low].byte_s) / (high - low) / messages)
+    return Work(
+        call_s=selecting[low].start_s,
+        entry_s=max(0.0, selecting[low].byte_s - sent_s * low),
+        sent_s=sent_s,
+        dense_s=max(0.0, settling[low].byte_s - received_s * low * messages),
+        received_s=received_s,
+    )
+
+
 def _typical(times: list[float]) -> float:
     """The mean of those near the median."""
     values = np.array(times)

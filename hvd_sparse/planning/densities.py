@@ -45,7 +45,7 @@ def hiding_densities(
     low, high = check_density(low, "low"), check_density(high, "high")
     if low > high:
         raise InvalidOption(f"low is {low} and high is {high}: low is the smaller one")
-    grid = np.geomspace(low, high, STEPS + 1)
+    grid = np.clip(np.geomspace(low, high, STEPS + 1), low, high)  # rounding may leave the range
     grid[[0, -1]] = low, high
     size = len(profile.compressed.layers)
     instances = [

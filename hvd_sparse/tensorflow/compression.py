@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..collectives._process_set import rank_in
-from ..collectives.horovod_tensorflow import GRAPH_PHASES, HorovodTensorflowCollective, hvd
+from ..collectives.horovod_tensorflow import HorovodTensorflowCollective, hvd
 from ..core.buckets import one_per_tensor
 from ..core.compressor import check_process_set
 from ..core.configuration import Configuration
@@ -21,6 +21,7 @@ from ..engines import resolve_engine
 from ..errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from ..runtime.durable import DurableCompressor
 from ..types import TensorSpec
+from .bundle import Bundle
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
 from .optimizer import refuse_momentum, take_momentum
 from .scaler import scale_of
@@ -30,10 +31,10 @@ from .variables import VariableSource, specs_of
 
 @dataclass(frozen=True, eq=False)
 class SparseContext:
-    """A compressed gradient on its way: what all ranks sent, once the graph has run."""
+    """A compressed gradient on its way, and the message that it is in."""
 
     number: tf.Tensor
-    gathered: tf.Tensor
+    bundle: Bundle
     spec: TensorSpec
     dtype: tf.DType
     shape: tf.TensorShape
@@ -60,8 +61,8 @@ class TensorflowCompressor(DurableCompressor):
     def __init__(self, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any = None) -> None:
         if configuration.groups is not None:
             raise InvalidOption(
-                f"groups is {configuration.groups!r}: Horovod for TensorFlow asks for a gradient back before it hands over the "
-                "next, so each travels alone; leave groups out"
+                f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over together travels together; give "
+                "groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer instead"
             )
         if configuration.select_over != "tensor":
             raise InvalidOption(
@@ -79,6 +80,7 @@ class TensorflowCompressor(DurableCompressor):
         super().__init__(configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size())
         self.collective = HorovodTensorflowCollective(self.process_set)
         self._index: VariableIndex | None = None
+        self._filling: tuple[object | None, Bundle | None] = (None, None)
         self._has_shaken_hands = False
 
     def resolve(self) -> None:
@@ -147,28 +149,20 @@ class TensorflowCompressor(DurableCompressor):
             self._traffic.note_dense(spec)
             return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, scale, parameter))
         self._traffic.note_sparse(spec)
-        phases = self.step.exchange.phases(self.configuration.selector, self.collective.world_size)
-        moved = [wire_dtype if kind == "allreduce" else tf.uint8 for kind in phases]
-        wire, number, array, splits = tf.numpy_function(
-            self._traffic.send,
-            [flat, token, scale],
-            [wire_dtype, tf.int64, moved[0], tf.int32],
-            name="hvd_sparse_send",
-        )
-        wire.set_shape([None])
-        # The graph's scopes, which are those of the carrier, tell the tensors apart: a rank that cannot place a gradient
-        # so still meets the others.
-        name = f"hvd_sparse.{self.name}"
-        for phase, kind in enumerate(phases):
-            if phase:
-                array, splits = tf.numpy_function(
-                    self._traffic.advance, [number, array], [moved[phase], tf.int32], name="hvd_sparse_advance"
-                )
-                name = f"hvd_sparse.{self.name}.{phase}"
-            array.set_shape([None])
-            splits.set_shape([None])
-            array = GRAPH_PHASES[kind](array, splits, name, self.process_set)
-        return wire, SparseContext(number, array, spec, tensor.dtype, tensor.shape, parameter)
+        bundle = self._bundle_of(site, wire_dtype)
+        wire, number = bundle.send(flat, token, scale)
+        return wire, SparseContext(number, bundle, spec, tensor.dtype, tensor.shape, parameter)
+
+    def _bundle_of(self, site: CallSite, dtype: tf.DType) -> Bundle:
+        """The message that a tensor travels in: that of its group of Horovod's, or one of its own."""
+        together, bundle = self._filling
+        if bundle is None or site.together is None or site.together is not together:
+            phases = self.step.exchange.phases(self.configuration.selector, self.collective.world_size)
+            is_group = site.together is not None
+            name = f"hvd_sparse.{self.name}"
+            bundle = Bundle(self._traffic, phases, name, self.process_set, dtype, is_group=is_group)
+            self._filling = (site.together, bundle) if is_group else (None, None)
+        return bundle
 
     def _read(self, position: int | None, site: CallSite, dtype: tf.DType) -> tf.Tensor:
         """The variable's value, flat, for memories that finish with it."""
@@ -194,11 +188,12 @@ class TensorflowCompressor(DurableCompressor):
             return tensor
         if isinstance(ctx, DenseContext):
             return tf.cast(self._finish_dense(tensor, ctx), ctx.dtype)
+        self._filling = (None, None)
         # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
         # dependency between them does not hold inside Horovod's branches.
         flat = tf.numpy_function(
             self._traffic.receive,
-            [ctx.number, tensor, ctx.gathered, ctx.parameter],
+            [ctx.number, tensor, ctx.bundle.gathered(), ctx.parameter],
             tf.as_dtype(ctx.spec.accumulator),
             name="hvd_sparse_receive",
         )

@@ -26,15 +26,19 @@ _CALLS = "_hvd_sparse_identity_calls"
 
 @dataclass(frozen=True)
 class CallSite:
-    """What Horovod's frames say about one call of `compress`; None where they do not say it."""
+    """What Horovod's frames say about one call of `compress`; None where they do not say it.
+
+    `together` is the list of tensors that Horovod hands over before it asks for the first one back, if they are several.
+    """
 
     variable: object | None
     process_set: object | None
     op: object | None
+    together: object | None = None
 
 
 def find_call_site(tensor: object) -> CallSite:
-    """The variable whose gradient `tensor` is, and the process set and reduction that Horovod is about to use.
+    """The variable whose gradient `tensor` is, and how and with which others Horovod is about to reduce it.
 
     Call it from `compress` itself, in the thread in which Horovod called, and keep `compress` from AutoGraph
     (`tf.autograph.experimental.do_not_convert`), or TensorFlow rewrites all of it. The variable belongs to the call
@@ -43,6 +47,7 @@ def find_call_site(tensor: object) -> CallSite:
     process_set: object | None = None
     op: object | None = None
     group: list[int] | None = None
+    together: list[object] | None = None
     for frame in _horovod_frames(sys._getframe(1)):
         local = frame.f_locals
         # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves nothing.
@@ -52,9 +57,11 @@ def find_call_site(tensor: object) -> CallSite:
             op = local["op"]
         if group is None and isinstance(local.get("index_group"), list):
             group = local["index_group"]
+        if together is None and isinstance(local.get("tensor_list"), list) and len(local["tensor_list"]) > 1:
+            together = local["tensor_list"]
         if _function_name(frame) == "allreduce_grads":
-            return CallSite(_variable_of(tensor, local, group), process_set, op)
-    return CallSite(None, process_set, op)
+            return CallSite(_variable_of(tensor, local, group), process_set, op, together)
+    return CallSite(None, process_set, op, together)
 
 
 def runtime_token(variable: Any) -> Any:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..core.collective import AllToAll, Collective, Request
+from ..core.exchanges._base import Conversation
+from ..core.parcel import Arrival
 from ..core.placement import is_elastic
-from ..core.runs import BucketRun, StepRun, Ticket
+from ..core.runs import BucketRun, StepRun, Ticket, joined
 from ..core.step import Step
 from ..errors import UnknownGradient
 from ..runtime.ledger import Ledger
@@ -24,11 +28,48 @@ LONGEST_WAIT_S = 5.0
 """After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
 
 
+@dataclass(eq=False)
+class MessageUnderWay:
+    """An exchange of one tensor, or of several that travel together.
+
+    Attributes
+    ----------
+    numbers : of their tickets
+    """
+
+    conversation: Conversation
+    bucket: BucketRun
+    numbers: frozenset[int]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_finished: bool = False
+    failure: Exception | None = None
+
+    def finish(self, received: np.ndarray, step: Step) -> None:
+        """Take in what the last phase brought: once, in the thread that comes first.  A failure is raised in all."""
+        with self.lock:
+            if not self.is_finished:
+                self.is_finished = True
+                try:
+                    step.receive(self.bucket, self._arrivals(received))
+                except Exception as error:
+                    self.failure = error
+        if self.failure is not None:
+            raise self.failure
+
+    def _arrivals(self, received: np.ndarray) -> dict[int, Arrival]:
+        try:
+            self.conversation.send(received)
+        except StopIteration as stop:
+            arrivals: dict[int, Arrival] = stop.value
+            return arrivals
+        raise AssertionError("an exchange asks for more collectives than its phases name")
+
+
 class Traffic:
     """Runs a tensor's half steps when TensorFlow's executor calls for them, in whatever thread that is.
 
-    Every tensor is a bucket of its own: Horovod reduces each gradient inside a branch of its own, and no tensor can
-    pass from one branch's graph to another's.
+    Every tensor is a bucket of its own, unless Horovod hands several over together: it reduces each gradient, or group
+    of them, inside a branch of its own, and no tensor can pass from one branch's graph to another's.
 
     Parameters
     ----------
@@ -43,7 +84,8 @@ class Traffic:
         self._tokens = tokens
         self._ledger = ledger
         self._numbers = itertools.count()
-        self._under_way: dict[int, tuple[Ticket, Any]] = {}
+        self._tickets: dict[int, Ticket] = {}
+        self._messages: dict[int, MessageUnderWay] = {}
         self._dense_bytes: dict[str, int] = {}
         self._traced: set[str] = set()
         self._counted: StepRun | None = None
@@ -58,10 +100,16 @@ class Traffic:
 
     def forget(self) -> None:
         """Let go of all that is under way: Horovod was started anew, and none of it will end."""
-        self._under_way.clear()
+        self._tickets.clear()
+        self._messages.clear()
 
     def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
-        """The array to allreduce, the ticket's number, and the first array that the exchange wants moved, with splits.
+        """``take`` and ``seal`` of a tensor that comes alone."""
+        wire, number = self.take(gradient, token, scale)
+        return wire, number, *self.seal(number)
+
+    def take(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64]:
+        """The array to allreduce, and the ticket's number.
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
@@ -72,13 +120,22 @@ class Traffic:
         else:
             wire, ticket = self._step.compress(position, gradient, rank, world_size, float(scale))
         self._ledger.begin(ticket.key)
-        bucket = ticket.bucket or BucketRun(-1, ())
-        conversation = self._step.converse(bucket, ticket.run, rank, world_size)
-        array, splits = _moved(next(conversation))
         number = next(self._numbers)
-        self._under_way[number] = (ticket, conversation)
+        self._tickets[number] = ticket
         self._count_dense(ticket.run)
-        return wire, np.int64(number), array, splits
+        return wire, np.int64(number)
+
+    def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
+        """The first array that the exchange of these tickets wants moved, with splits.
+
+        They are of one step on every rank, and in the same order; the graph calls this when all are there.
+        """
+        tickets = [self._tickets[int(number)] for number in numbers]
+        bucket, run = joined(tickets), tickets[0].run
+        conversation = self._step.converse(bucket, run, self._collective.rank, self._collective.world_size)
+        message = MessageUnderWay(conversation, bucket, frozenset(int(number) for number in numbers))
+        self._messages |= dict.fromkeys(message.numbers, message)
+        return _moved(next(conversation))
 
     def _refuse(self, gradient: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         error = UnknownGradient(
@@ -89,7 +146,7 @@ class Traffic:
 
     def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The next array that the exchange wants moved, with splits."""
-        return _moved(self._under_way[int(number)][1].send(received))
+        return _moved(self._messages[int(number)].conversation.send(received))
 
     def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """The reduced gradient, flat; on any error the step is taken back before it is raised.
@@ -97,9 +154,9 @@ class Traffic:
         Of a step that has failed already, and whose failure is about to be raised, zeros, which nobody will see: only one
         thread is kept waiting until the step's other exchanges are through.
         """
-        ticket, conversation = self._under_way.pop(int(number))
+        ticket, message = self._tickets.pop(int(number)), self._messages.pop(int(number))
         run = ticket.run
-        run.received.add(int(number))
+        run.received |= message.numbers  # all of its phases are over
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
@@ -107,8 +164,7 @@ class Traffic:
             if run.failure is not None:
                 raise run.failure
             ticket.report(reduced)
-            arrivals = _finish(conversation, received)
-            self._step.receive(ticket.bucket or BucketRun(-1, ()), arrivals)
+            message.finish(received, self._step)
             result = self._step.result(ticket, reduced, parameter)
         except Exception as error:
             self._ledger.clear()
@@ -149,11 +205,3 @@ def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
     """What an operation of the graph is fed: an array, and the splits of those that are split."""
     splits = request.splits if isinstance(request, AllToAll) else np.empty(0)
     return request.array, splits.astype(np.int32, copy=False)
-
-
-def _finish(conversation: Any, received: np.ndarray) -> Any:
-    try:
-        conversation.send(received)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("an exchange asks for more collectives than its phases name")

@@ -19,6 +19,8 @@ from hvd_sparse.types import TensorSpec
 SHAPES = ((30, 20), (9, 2), (6, 5, 4))
 STEPS, FAILING_STEP = 6, 3
 DENSITY = 0.1
+IN_A_GROUP = "_in_a_group"
+"""What a case's name ends with where Horovod's groups hand all tensors over together."""
 _TOPK = {"id": "topk", "density": DENSITY}
 _ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
 

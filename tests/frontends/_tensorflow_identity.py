@@ -163,6 +163,21 @@ def direct_allreduce(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
+def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
+    """Without a tape only shapes that are unique are known.  The second call's tensors are none of the first's."""
+    variables = variables_of([(4, 3), (3,), (2, 2)])
+    compressor = dense(variables, name)
+
+    def step() -> Any:
+        first, second, third = telling(variables)
+        pair = hvd.grouped_allreduce([first, second], compression=compressor, name=name)
+        return [*pair, *hvd.grouped_allreduce([third], compression=compressor, name=f"{name}.2")]
+
+    wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
+    return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 4 * len(variables)}
+
+
+@IDENTITY
 def small_tensors_stay_dense(name: str) -> dict[str, Any]:
     wrong, reports = [], []
     for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from hvd_sparse.runtime.tracing import SETTING, path_of
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
-LAW_1_STEPS, LAW_2_STEPS = 20, 200
+LAW_1_STEPS, LAW_2_STEPS, GROUPED_STEPS = 20, 200, 8
 
 
 def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]:
@@ -110,10 +111,11 @@ def student() -> Any:
     return tf.keras.Sequential(layers)
 
 
-def trained(name: str, model: Any, train: Any) -> dict[str, Any]:
+def trained(name: str, model: Any, train: Any, **options: Any) -> dict[str, Any]:
     """Train at density 0.01; what the weights are, bit for bit, and whether anything was learnt."""
     inputs, targets = teacher_data()
-    compressor = Compression.ldte_bs(model, density=0.01, min_numel=256, allow_dense=False, name=name)
+    options = {"min_numel": 256, **options}
+    compressor = Compression.ldte_bs(model, density=0.01, allow_dense=False, name=name, **options)
     before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
     train(compressor, tf.constant(inputs), tf.constant(targets))
     after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
@@ -125,40 +127,88 @@ def trained(name: str, model: Any, train: Any) -> dict[str, Any]:
         "residual": digest_of(residual.values()),
         "before": before,
         "after": after,
-        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved", "fallbacks")},
+        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved", "fallbacks", "payload_bytes")},
     }
+
+
+def train_by_tape(model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None) -> None:
+    optimizer = tf.keras.optimizers.SGD(0.3)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(inputs) - targets) ** 2)
+        wrapped = hvd.DistributedGradientTape(tape, compression=compressor, groups=groups)
+        gradients = wrapped.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for _ in range(steps):
+        step()
+
+
+def train_by_keras(model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None) -> None:
+    optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.3), compression=compressor, groups=groups)
+    model.compile(optimizer, "mse", steps_per_execution=4)
+    model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
 
 
 @LAWS
 def replicas_of_a_tape_stay_identical(name: str) -> dict[str, Any]:
     model = student()
-    optimizer = tf.keras.optimizers.SGD(0.3)
-
-    def train(compressor: Any, inputs: Any, targets: Any) -> None:
-        @tf.function
-        def step() -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((model(inputs) - targets) ** 2)
-            wrapped = hvd.DistributedGradientTape(tape, compression=compressor)
-            gradients = wrapped.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-        for _ in range(LAW_2_STEPS):
-            step()
-
-    return trained(name, model, train)
+    return trained(name, model, partial(train_by_tape, model, steps=LAW_2_STEPS))
 
 
 @LAWS
 def replicas_of_keras_stay_identical(name: str) -> dict[str, Any]:
     model = student()
+    return trained(name, model, partial(train_by_keras, model, steps=LAW_2_STEPS))
 
-    def train(compressor: Any, inputs: Any, targets: Any) -> None:
-        optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.3), compression=compressor)
-        model.compile(optimizer, "mse", steps_per_execution=10)
-        model.fit(inputs, targets, batch_size=16, epochs=LAW_2_STEPS // 4, verbose=0)
 
-    return trained(name, model, train)
+def grouped(name: str, train: Any) -> dict[str, Any]:
+    """The same training with every gradient alone and in groups of Horovod's, by how they are grouped.
+
+    On two ranks the biases go dense; on more, Horovod's own sums of them depend on what is fused with them.
+    """
+    dense = {"min_numel": 256} if hvd.size() == 2 else {"min_numel": 1, "compress_1d": True}
+    results = {}
+    for label in ("alone", "one", "two", "lists"):
+        model = student()
+        hidden, hidden_bias, out, _ = model.trainable_variables
+        groups: Any = {"alone": None, "one": 1, "two": 2, "lists": [[out, hidden_bias, hidden]]}[label]
+        run = partial(train, model, steps=GROUPED_STEPS, groups=groups)
+        results[label] = trained(f"{name}.{label}", model, run, **dense)
+    return results
+
+
+@LAWS
+def groups_of_a_tape_make_no_difference(name: str) -> dict[str, Any]:
+    return grouped(name, train_by_tape)
+
+
+@LAWS
+def groups_of_keras_make_no_difference(name: str) -> dict[str, Any]:
+    return grouped(name, train_by_keras)
+
+
+@LAWS
+def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
+    """The collectives' names in every trace, for batches of other shapes; groups with a tensor that has no gradient."""
+    variables = variables_of([*SHAPES, (7, 9), (9, 5)])
+    compressor = Compression.topk(variables, density=0.1, allow_dense=False, min_numel=1, compress_1d=True, name=name)
+
+    @tf.function(reduce_retracing=False)
+    def step(batch: Any) -> Any:
+        coefficients = [None if i == 1 else tf.reduce_mean(batch) * tf.ones(v.shape) for i, v in enumerate(variables)]
+        return tape_gradients(linear_loss(variables, coefficients), variables, compressor, groups=2)
+
+    names = []
+    for size in (1, 2, 3):
+        step(tf.ones(size))
+        library = step.get_concrete_function(tf.TensorSpec([size])).graph.as_graph_def().library
+        nodes = [node for function in library.function for node in function.node_def]
+        names.append(sorted(node.name for node in nodes if node.op.startswith("Horovod")))
+    compressor.close()
+    return names
 
 
 @LAWS

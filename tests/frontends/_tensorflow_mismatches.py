@@ -151,6 +151,14 @@ def unknown_gradient_on_all_ranks(name: str) -> dict[str, Any]:
 
 
 @MISMATCHES
+def unknown_gradient_on_one_rank_in_a_group(name: str) -> dict[str, Any]:
+    """As ``unknown_gradient_on_one_rank``; the others of its group are known."""
+    variables, copies = variables_of(SHAPES), variables_of(SHAPES)
+    compressor = compress([*variables[:2], copies[2]] if last_rank() else variables, name=name)
+    return fails(name, compressor, step_of(variables, compressor, groups=1))
+
+
+@MISMATCHES
 def unknown_gradient_on_all_ranks_in_a_later_step(name: str) -> dict[str, Any]:
     """A trace that was made for registered variables runs for another one of the same shape."""
     variables = variables_of([(4, 3)])

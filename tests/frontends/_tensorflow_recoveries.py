@@ -59,13 +59,13 @@ def integers(rank: int, step: int) -> list[np.ndarray]:
     return [draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
 
 
-def recover(name: str, *, fault: str, rollback: bool, as_function: bool) -> dict[str, Any]:
+def recover(name: str, *, fault: str, rollback: bool, as_function: bool, groups: int | None = None) -> dict[str, Any]:
     """Some steps, one of which fails: what is raised, what it changes, and what is lost at the end."""
     variables = variables_of(SHAPES)
     compressor = compress(variables, name=name, rollback=rollback, on_nonfinite="raise")
 
     def step(gradients: Any) -> Any:
-        return tape_gradients(linear_loss(variables, gradients), variables, compressor, op=hvd.Sum)
+        return tape_gradients(linear_loss(variables, gradients), variables, compressor, op=hvd.Sum, groups=groups)
 
     run = tf.function(step) if as_function else step
     given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
@@ -121,6 +121,9 @@ def fail(run: Any, gradients: list[np.ndarray], fault: str) -> dict[str, Any]:
 
 
 for fault in ("selector", "nan"):
+    for label, groups in (("a_group", 1), ("groups", 2)):
+        case = partial(recover, fault=fault, rollback=True, as_function=True, groups=groups)
+        RECOVERIES[f"{fault}_in_{label}"] = case
     for mode in ("eagerly", "in_a_function"):
         RECOVERIES[f"{fault}_{mode}"] = partial(recover, fault=fault, rollback=True, as_function=mode != "eagerly")
 RECOVERIES["nan_without_a_second_buffer"] = partial(recover, fault="nan", rollback=False, as_function=True)

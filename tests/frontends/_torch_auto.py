@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import horovod.torch as hvd
@@ -102,11 +103,13 @@ def a_state_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
 
 @cases
 def groups_make_no_difference(name: str) -> dict[str, Any]:
-    """The same steps with small neighbours together, all alone, in one message, and changing in mid-run."""
+    """The same steps with small neighbours together, all alone, in one message, and changing in mid-run; and each of
+    these with groups of Horovod's own, which are others."""
     digests = []
-    for number, plans in enumerate(([None], [3], [1], [2, [["wide", "one"]], 3])):
+    plans_of_ours = ([None], [3], [1], [2, [["wide", "one"]], 3])
+    for number, (theirs, plans) in enumerate(itertools.product((None, 2, [["one", "wide"]]), plans_of_ours)):
         options = {"density": 0.05, "name": f"{name}.{number}", "groups": plans[0], **SPARSE_ONLY}
-        ledger = Ledger(SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options))
+        ledger = Ledger(SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options), theirs)
         for step in range(6):
             if len(plans) > 1:
                 ledger.compressor.regroup(plans[step % len(plans)])

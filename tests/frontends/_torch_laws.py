@@ -39,14 +39,19 @@ class Ledger:
     ----------
     shapes : of the parameters, by name
     compress : makes a compressor of named parameters
+    groups : Horovod's: how many, or lists of names
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], compress: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], compress: Callable[[Any], Any], groups: Any = None
+    ) -> None:
         self.parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in shapes.items()}
         self.compressor = compress(self.parameters.items())
         # an average over three ranks is not exact in binary, a sum is
         self._op, self._factor = (hvd.Sum, 1) if hvd.size() == 3 else (hvd.Average, hvd.size())
-        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=self._op)
+        if isinstance(groups, list):
+            groups = [[self.parameters[key] for key in keys] for keys in groups]
+        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=self._op, groups=groups)
         self._given: dict[str, Any] = dict.fromkeys(shapes, 0.0)
         self._applied: dict[str, Any] = dict.fromkeys(shapes, 0.0)
 

@@ -50,7 +50,7 @@ def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
 
     def recording(gradient: np.ndarray, token: Any, scale: Any) -> Any:
         wire, number, outgoing, splits = send(gradient, token, scale)
-        sent.setdefault(traffic._under_way[int(number)][0].position, []).append(outgoing.tobytes())
+        sent.setdefault(traffic._tickets[int(number)].position, []).append(outgoing.tobytes())
         return wire, number, outgoing, splits
 
     traffic.send = recording

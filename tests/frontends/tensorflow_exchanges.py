@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, run_cases
-from _exchange_cases import EXCHANGES, FAILING_STEP, SHAPES, STEPS, digest_of, gradients_of, simulate
+from _common import SPARSE_ONLY, run_cases
+from _exchange_cases import EXCHANGES, FAILING_STEP, IN_A_GROUP, SHAPES, STEPS, digest_of, gradients_of, simulate
 from _tensorflow_cases import Compression, begin, end, hvd, linear_loss, meet, outcome_of, tape_gradients, variables_of
 from _tensorflow_mismatches import is_usable, last_rank
 
 
-def same_as_in_threads(name: str) -> dict[str, Any]:
+def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
+    exchange = name.removesuffix(IN_A_GROUP)
     variables = variables_of(SHAPES, prefix=name)
-    compressor = Compression.build(variables, name=name, **EXCHANGES[name], **SPARSE_ONLY)
+    compressor = Compression.build(variables, name=name, **EXCHANGES[exchange], **SPARSE_ONLY)
     compressor.resolve()
+    options = {"op": hvd.Sum, "groups": groups}
     run = tf.function(
-        lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor, op=hvd.Sum)
+        lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor, **options)
     )
     applied, failed = [], {}
     for step in range(STEPS):
@@ -31,9 +34,8 @@ def same_as_in_threads(name: str) -> dict[str, Any]:
         failed = outcome_of(lambda given=gradients: run([tf.constant(g) for g in given]))  # type: ignore[misc]
     tensors = compressor.state_dict()["tensors"]
     kept = [tensors[variable.name]["arrays"]["residual"] for variable in variables]
-    expected = simulate(
-        compressor.configuration, compressor.step.specs, compressor.step.buckets, hvd.size(), hvd.rank()
-    )
+    buckets = compressor.step.buckets if groups is None else [tuple(range(len(SHAPES)))]
+    expected = simulate(compressor.configuration, compressor.step.specs, buckets, hvd.size(), hvd.rank())
     phases = compressor.step.exchange.phases(compressor.configuration.selector, hvd.size())
     compressor.close()
     return {
@@ -48,5 +50,6 @@ def same_as_in_threads(name: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     begin(int(sys.argv[1]))
-    run_cases(Cases(dict.fromkeys(EXCHANGES, same_as_in_threads)), hvd.rank(), meet)
+    together = {f"{name}{IN_A_GROUP}": partial(same_as_in_threads, groups=1) for name in EXCHANGES}
+    run_cases({**dict.fromkeys(EXCHANGES, same_as_in_threads), **together}, hvd.rank(), meet)
     end()

@@ -24,7 +24,7 @@ SHAPES = {"wide": (12, 16), "tall": (9, 4), "bias": (6,)}
 class Training:
     """Variables, momentum, and gradients that depend on rank and step alone; the loss is scaled if wanted."""
 
-    def __init__(self, name: str, scaled: bool = False) -> None:
+    def __init__(self, name: str, scaled: bool = False, groups: int | None = None) -> None:
         self.variables = [tf.Variable(tf.ones(shape), name=key) for key, shape in SHAPES.items()]
         self.optimizer = keras.optimizers.legacy.SGD(0.05, momentum=0.9)
         options: dict[str, Any] = {}
@@ -36,14 +36,14 @@ class Training:
         self.compressor = Compression.ldte_bs(
             self.variables, density=0.1, name=name, min_numel=1, allow_dense=False, **options
         )
-        self.is_scaled = scaled
+        self.is_scaled, self._groups = scaled, groups
         self.take_step = tf.function(self._take_step)
 
     def _take_step(self, *gradients: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = sum(tf.reduce_sum(v * g) for v, g in zip(self.variables, gradients))
             loss = self.optimizer.get_scaled_loss(loss) if self.is_scaled else loss
-        tape = hvd.DistributedGradientTape(tape, compression=self.compressor)
+        tape = hvd.DistributedGradientTape(tape, compression=self.compressor, groups=self._groups)
         reduced = tape.gradient(loss, self.variables)
         unscaled = self.optimizer.get_unscaled_gradients(reduced) if self.is_scaled else reduced
         self.optimizer.apply_gradients(zip(unscaled, self.variables))
@@ -62,8 +62,8 @@ def gradients_of(step: int) -> list[Any]:
     return [tf.constant(draw.normal(size=shape).astype("f4")) for shape in SHAPES.values()]
 
 
-def loss_scaling(name: str, *, tensor: int) -> dict[str, Any]:
-    training = Training(name, scaled=True)
+def loss_scaling(name: str, *, tensor: int, groups: int | None = None) -> dict[str, Any]:
+    training = Training(name, scaled=True, groups=groups)
     seen, scales, kept = [], [], []
     for step in range(STEPS):
         given = gradients_of(step)
@@ -161,6 +161,7 @@ def main() -> None:
     if work == "save":
         cases["scaling_of_a_sparse_tensor"] = partial(loss_scaling, tensor=1)
         cases["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor=2)
+        cases["scaling_of_a_tensor_in_a_group"] = partial(loss_scaling, tensor=1, groups=1)
         cases["pending_mass"] = pending_mass
         cases["keras_callback"] = partial(keras_callback, folder=folder)
         cases["checkpoint"] = partial(save, folder=folder)

@@ -6,7 +6,7 @@ Invariants 24, 25 and 30 on real ranks; two ranks are in ``test_methods``.
 from __future__ import annotations
 
 import pytest
-from frontends._exchange_cases import EXCHANGES
+from frontends._exchange_cases import EXCHANGES, IN_A_GROUP
 from frontends._outcomes import measured
 from harness import Outcome, launch
 
@@ -32,6 +32,17 @@ def outcome(request: pytest.FixtureRequest) -> Outcome:
 
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(outcome: Outcome, name: str) -> None:
+    check_bits(outcome, name)
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_tensors_that_horovod_groups_do_so_too(outcome: Outcome, name: str) -> None:
+    """PyTorch's are together anyway."""
+    if f"{name}{IN_A_GROUP}" in outcome.results[0]:
+        check_bits(outcome, f"{name}{IN_A_GROUP}")
+
+
+def check_bits(outcome: Outcome, name: str) -> None:
     first, *others = measured(outcome, name)
     for result in (first, *others):
         assert (result["applied"], result["kept"]) == (result["expected"]["applied"], result["expected"]["kept"])
@@ -42,7 +53,8 @@ def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(outcome: Outcome
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(outcome: Outcome, name: str) -> None:
     """That the bits above are those of a run without the failed step is what shows the second."""
-    for result in measured(outcome, name):
+    cases = [case for case in (name, f"{name}{IN_A_GROUP}") if case in outcome.results[0]]
+    for result in [result for case in cases for result in measured(outcome, case)]:
         assert "PeerFailure" in result["raised"], result["raised"]
         assert "NonFiniteGradient" in result["raised"], result["raised"]
         assert result["is_usable"]

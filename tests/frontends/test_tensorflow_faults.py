@@ -35,10 +35,15 @@ UNKNOWN = [
     "unknown_gradient_on_all_ranks_in_a_later_step",
     "unknown_gradient_on_one_rank_in_a_later_step",
     "unknown_gradient_on_one_rank",
+    "unknown_gradient_on_one_rank_in_a_group",
 ]
 RECOVERIES = {
     "selector_eagerly": "RuntimeError: the selector broke",
     "selector_in_a_function": "RuntimeError: the selector broke",
+    "selector_in_a_group": "RuntimeError: the selector broke",
+    "selector_in_groups": "RuntimeError: the selector broke",
+    "nan_in_a_group": "NonFiniteGradient: ",
+    "nan_in_groups": "NonFiniteGradient: ",
     "nan_eagerly": "NonFiniteGradient: ",
     "nan_in_a_function": "NonFiniteGradient: ",
     "nan_without_a_second_buffer": "NonFiniteGradient: ",

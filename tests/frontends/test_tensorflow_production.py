@@ -7,7 +7,11 @@ from _outcomes import measured
 from harness import Outcome, launch
 
 BAD_STEPS = (4, 5, 9)
-SCALING = {"scaling_of_a_sparse_tensor": "tall", "scaling_of_a_dense_tensor": "bias"}
+SCALING = {
+    "scaling_of_a_sparse_tensor": "tall",
+    "scaling_of_a_dense_tensor": "bias",
+    "scaling_of_a_tensor_in_a_group": "tall",
+}
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from _outcomes import measured
 from _tensorflow_launches import LIMIT_S, Launches, World, in_worlds
+from harness import launch
 
+from hvd_sparse.core.message import overhead_bytes
+
+GROUPED_STEPS = 8
 WORLDS = [(2, "mpi"), (3, "gloo"), (4, "mpi")]
 IDENTITY = [
     "two_tapes_and_two_compressors_with_equal_names",
@@ -16,6 +20,7 @@ IDENTITY = [
     "a_trace_inside_a_trace",
     "indexed_slices_pass_by",
     "direct_allreduce",
+    "direct_allreduce_of_a_group",
     "small_tensors_stay_dense",
     "optimizer_of_tensorflow_1",
     "one_compressor_for_two_keras_models",
@@ -30,8 +35,11 @@ CONSERVATION = [
 ]
 REPLICAS = ["replicas_of_a_tape_stay_identical", "replicas_of_keras_stay_identical"]
 
+GROUPS = ["groups_of_a_tape_make_no_difference", "groups_of_keras_make_no_difference"]
+NAMES = "names_of_groups_are_those_of_other_ranks_and_traces"
+
 DENSE = "high_density_goes_dense"
-LAWS = [*CONSERVATION, *REPLICAS, DENSE]
+LAWS = [*CONSERVATION, *REPLICAS, *GROUPS, NAMES, DENSE]
 ALL_CASES = {world: [*IDENTITY, *LAWS] if world in WORLDS[:2] else LAWS for world in WORLDS}
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 20)
@@ -56,6 +64,16 @@ def test_every_variable_gets_its_own_gradient(launches: Launches, world: World, 
             assert sent["dense_steps"] == 0
             assert sent["entries_sent"] == sent["entries_total"]
         assert sum(sent["sparse_steps"] for sent in result["sent"]) == len(result["sent"]) * result["tensor_steps"]
+
+
+def test_a_group_on_one_rank() -> None:
+    """Where Horovod calls a compressor there: directly, and in elastic runs."""
+    outcome = launch(
+        "frontends/tensorflow_training.py", 1, "gloo", "1", "gloo", "direct_allreduce_of_a_group", limit_s=60
+    )
+    (result,) = measured(outcome, "direct_allreduce_of_a_group")
+    assert result["wrong"] == []
+    assert result["sent"][0]["sparse_steps"] == result["tensor_steps"]
 
 
 @pytest.mark.parametrize("world", WORLDS[:2], ids=str)
@@ -109,6 +127,31 @@ def test_replicas_stay_identical_bit_for_bit(launches: Launches, world: World, c
         assert result["dense_steps"] == 0
         assert 0.008 <= result["density_achieved"] <= 0.013
         assert result["after"] < 0.1 * result["before"]
+
+
+@pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, GROUPS))
+def test_tensors_in_groups_of_horovods_get_the_same_bits_in_fewer_messages(
+    launches: Launches, world: World, case: str
+) -> None:
+    results = measured(launches[world], case)
+    spared = {"one": 1, "two": 0, "lists": 1} if world[0] == 2 else {"one": 3, "two": 2, "lists": 2}
+    for result in results:
+        alone = result["alone"]
+        for setting in result.values():
+            assert (setting["digest"], setting["residual"]) == (alone["digest"], alone["residual"])
+            assert setting["digest"] == results[0]["alone"]["digest"]
+            assert setting["steps"] == GROUPED_STEPS
+        for label, messages in spared.items():
+            saved_bytes = alone["payload_bytes"] - result[label]["payload_bytes"]
+            assert saved_bytes == messages * GROUPED_STEPS * overhead_bytes(0)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_names_of_groups_are_those_of_other_ranks_and_traces(launches: Launches, world: World) -> None:
+    """Four gradients, in two groups: a reduction of carriers and an allgather each."""
+    for traces in measured(launches[world], NAMES):
+        assert traces == [traces[0]] * 3 == measured(launches[world], NAMES)[0]
+        assert len(traces[0]) == 4, traces[0]
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)

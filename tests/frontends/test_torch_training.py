@@ -147,6 +147,7 @@ def test_a_trial_ends_and_all_ranks_take_the_same_way(outcome: Outcome) -> None:
 
 def test_groups_make_no_difference(outcome: Outcome) -> None:
     for result in measured(outcome, "groups_make_no_difference"):
+        assert len(result["digests"]) == 12
         assert len(set(result["digests"])) == 1
 
 

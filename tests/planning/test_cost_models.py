@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hvd_sparse.core.placement import in_nodes_of
 from hvd_sparse.errors import InvalidOption, UnknownName
-from hvd_sparse.planning.costs import Line, MeasuredWire, Work, fit_line
+from hvd_sparse.planning.costs import Line, MeasuredWire, Work, fit_line, fit_work
 from hvd_sparse.planning.network import Network, Setting
 from hvd_sparse.planning.published import CPU, NETWORKS, P102_100, network, with_codec
 from hvd_sparse.registry import CODECS
@@ -132,3 +132,36 @@ def test_what_was_not_measured_is_not_guessed():
     assert wire.line("allgather", None) == Line(1.0, 1.0)
     with pytest.raises(InvalidOption, match="allreduce was not measured; there are: allgather"):
         wire.line("allreduce", None)
+
+
+def work_samples(work, messages, density):
+    """What selecting and settling take, for tensors of three sizes."""
+    sizes = [2**14, 2**17, 2**20]
+    select = [(n, float(work.select_s(n)) + work.sent_s * density * n) for n in sizes]
+    return select, [(n, work.settle_s(n, density * n * messages)) for n in sizes]
+
+
+@given(st.tuples(*[st.floats(1e-10, 1e-7)] * 4), st.floats(0, 1e-3), st.integers(1, 64), st.floats(1.5, 100))
+def test_work_is_found_again_from_what_two_densities_take(parts, call_s, messages, apart):
+    entry_s, sent_s, dense_s, received_s = parts
+    work = Work(call_s=call_s, entry_s=entry_s, sent_s=sent_s, dense_s=dense_s, received_s=received_s)
+    low, high = work_samples(work, messages, 0.001), work_samples(work, messages, 0.001 * apart)
+    found = fit_work({0.001 * apart: high[0], 0.001: low[0]}, {0.001 * apart: high[1], 0.001: low[1]}, messages)
+    wanted = work.to_dict()
+    for name, value in found.to_dict().items():  # sent_s is told apart from entry_s only as far as rounding lets it
+        assert value == pytest.approx(wanted[name], rel=1e-3, abs=1e-12), name
+
+
+def test_work_that_gets_quicker_with_more_entries_costs_nothing_for_them():
+    flat = ((1, 1.0), (2, 1.0))
+    found = fit_work({0.001: [(1, 2.0), (2, 4.0)], 0.01: [(1, 1.0), (2, 2.0)]}, {0.001: flat, 0.01: flat}, 2)
+    assert (found.sent_s, found.entry_s, found.received_s, found.dense_s) == (0.0, 2.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("densities", [(0.1,), (0.1, 0.2, 0.3)])
+def test_work_is_fitted_from_two_densities(densities):
+    samples = dict.fromkeys(densities, ((1, 1.0), (2, 2.0)))
+    with pytest.raises(InvalidOption, match="two, and the same"):
+        fit_work(samples, samples, 2)
+    with pytest.raises(InvalidOption, match="two, and the same"):
+        fit_work({0.1: samples[0.1], 0.5: samples[0.1]}, {0.1: samples[0.1], 0.6: samples[0.1]}, 2)

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from hvd_sparse.cli import main
+from hvd_sparse.cli._measuring import SIZES
 from hvd_sparse.cli._settings import bandwidth, duration
 from hvd_sparse.planning import Layer, Profile
 
@@ -56,6 +57,38 @@ def test_layers_and_costs_may_come_from_files(capsys, tmp_path):
     assert found["dense"]["compute_s"] == pytest.approx(0.05)
     assert found["candidates"][0]["compute_s"] == pytest.approx(0.05 + 2e-3)
     assert found["dense"]["waiting_s"] > 4 * 2 / 3 * 2 * 10**6 * 8e-8 - 0.02
+
+
+def test_densities_that_hide_are_told_layer_by_layer(capsys):
+    found = advised(capsys, *RESNET, "--world-size", "4", *QUICK, "--hiding", "0.001", "0.05")
+    assert len(found["hiding"]["layers"]) == 54
+    assert found["hiding"]["layers"][0]["density"] > found["hiding"]["layers"][-1]["density"] == 0.001
+
+
+def test_densities_that_hide_are_printed_as_a_table(capsys):
+    pytest.importorskip("rich", reason="tables are rich's")
+    assert main(["advise", *RESNET, "--world-size", "4", *QUICK, "--hiding", "0.001", "0.05"]) == 0
+    printed = capsys.readouterr().out
+    assert "layers.19.conv3.weight" in printed and "With these densities a step takes" in printed
+
+
+@pytest.mark.parametrize("missing", ["model", "world-size"])
+def test_offline_it_must_be_told_the_model_and_the_ranks(capsys, monkeypatch, missing):
+    for name in SIZES:
+        monkeypatch.delenv(name, raising=False)
+    given = {"model": ["--model", "resnet50"], "world-size": ["--world-size", "4"]}
+    assert main(["advise", *[word for name in given if name != missing for word in given[name]]]) == 1
+    assert f"--{missing} is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("described", [["--bandwidth", "1Gbit"], ["--world-size", "2"], ["--costs", "c.json"]])
+def test_what_is_measured_must_not_be_described(capsys, monkeypatch, name, described):
+    for other in SIZES:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "2")
+    assert main(["advise", "--model", "resnet50", *described]) == 1
+    assert f"{described[0]} describes what is measured" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

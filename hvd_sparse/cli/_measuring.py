@@ -1,0 +1,65 @@
+"""Measuring the ranks that a command was launched on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..core.configuration import Configuration
+from ..core.placement import Placement, in_nodes_of
+from ..engines import resolve_engine
+from ..errors import NotInstalled
+from ..registry import SELECTORS
+from ..runtime.probing import DENSITIES, Measured, probe
+
+SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Where a launcher says how many ranks it has started."""
+TIMEOUT_S = 120.0
+"""Of every wait: a rank that has died is not waited for longer."""
+
+
+def launched_ranks() -> int:
+    """How many ranks ``horovodrun`` or ``mpirun`` started; 1 without them."""
+    told = [os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()]
+    return max(map(int, told), default=1)
+
+
+def measure(method: str) -> tuple[Measured, Placement]:
+    """Costs of the ranks that this command runs on, the same on all of them, and where they are.  Collective.
+
+    method : a selector that is told a density
+
+    Every rank counts as a node where all are on one, or where nobody knows.
+    """
+    configurations = {d: _configuration(method, d) for d in DENSITIES}
+    collective, hvd = _horovod()
+    hvd.init()
+    try:
+        measured = probe(collective, configurations, resolve_engine(None), timeout_s=TIMEOUT_S)
+        nodes, rank, ranks = collective.nodes, collective.rank, collective.world_size
+    finally:
+        hvd.shutdown()
+    known = nodes is not None and len(set(nodes)) > 1
+    return measured, Placement(rank, nodes) if known else in_nodes_of(1, rank, ranks)
+
+
+def _configuration(method: str, density: float) -> Configuration:
+    return Configuration.create(selector=SELECTORS.create(method, density=density), allow_dense=False)
+
+
+def _horovod() -> tuple[Any, Any]:
+    """Horovod's collectives by whichever framework it was built for, and its module."""
+    missing = []
+    for name in ("torch", "tensorflow"):
+        try:
+            if name == "torch":
+                from ..collectives.horovod_torch import HorovodTorchCollective as Found
+                from ..collectives.horovod_torch import hvd
+            else:
+                from ..collectives.horovod_tensorflow import HorovodTensorflowCollective as Found  # type: ignore
+                from ..collectives.horovod_tensorflow import hvd
+        except ImportError as error:
+            missing.append(str(error))
+            continue
+        return Found(hvd.global_process_set), hvd
+    raise NotInstalled("measuring needs Horovod: " + "; ".join(missing))

@@ -1,0 +1,190 @@
+"""What messages and computing cost here: measured on all ranks at once, by the slowest of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from ..core.collective import Collective
+from ..core.configuration import Configuration
+from ..core.economy import DENSE_BYTES
+from ..core.pipeline import Pipeline
+from ..core.state import TensorState
+from ..errors import InvalidOption
+from ..planning.costs import Line, Work, fit_line, fit_work
+from ..types import TensorSpec
+
+SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21)
+"""Sizes of a rank's message."""
+NUMELS = (1 << 14, 1 << 17, 1 << 20)
+DENSITIES = (0.001, 0.03)
+"""Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
+WARMUP, LEAST, MOST = 2, 5, 25
+"""Rounds: not measured; measured however long they take, and at the most."""
+GRADIENTS = 3
+"""That take turns."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rounds of one thing at one size.
+
+    Attributes
+    ----------
+    what : "allgather", "allreduce", "alltoall", "select" or "settle"
+    size : bytes that a rank receives, or entries of the tensor
+    seconds : of every round, on the rank that took longest
+    density : of selections and what comes of them
+    """
+
+    what: str
+    size: float
+    seconds: tuple[float, ...]
+    density: float | None = None
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """(size, seconds), as ``planning.costs.fit_line`` wants them."""
+        return [(self.size, seconds) for seconds in self.seconds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able: the quartiles of the rounds."""
+        low_s, median_s, high_s = np.percentile(self.seconds, [25, 50, 75]).tolist()
+        described = {"what": self.what, "size": self.size, "rounds": len(self.seconds)}
+        times = {"low_s": low_s, "median_s": median_s, "high_s": high_s}
+        return {**described, **times, **({} if self.density is None else {"density": self.density})}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The costs of one world of ranks; the same on all of them.
+
+    Attributes
+    ----------
+    world_size : of the ranks
+    lines : of every kind of collective, over the bytes that a rank receives
+    work : of computing, with the codec ``index_value``
+    samples : what both were fitted to
+    """
+
+    world_size: int
+    lines: dict[str, Line]
+    work: Work
+    samples: tuple[Samples, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; also a file that ``hvd-sparse advise --costs`` reads."""
+        lines = {kind: vars(line) for kind, line in self.lines.items()}
+        samples = [each.to_dict() for each in self.samples]
+        return {"world_size": self.world_size, "lines": lines, "work": self.work.to_dict(), "samples": samples}
+
+
+class Prober:
+    """Repeats calls on all ranks together.
+
+    Parameters
+    ----------
+    collective : of ranks that all probe the same, in the same order
+    timeout_s : of every wait
+    budget_s : after so many seconds of one thing at one size no round is added to the least that there must be
+    """
+
+    def __init__(self, collective: Collective, timeout_s: float, budget_s: float = 1.0) -> None:
+        if collective.world_size < 2:
+            raise InvalidOption("one rank has nobody to send to: start several, as horovodrun -np 4 does")
+        self._collective, self._timeout_s, self._budget_s = collective, timeout_s, budget_s
+
+    def repeat(self, what: str, size: float, call: Callable[[], Any], density: float | None = None) -> Samples:
+        """Rounds of a call.  Telling the slowest rank's time lets all of them begin the next together."""
+        for _ in range(WARMUP):
+            self._slowest(call)
+        seconds: list[float] = []
+        while len(seconds) < LEAST or (len(seconds) < MOST and sum(seconds) < self._budget_s):
+            seconds.append(self._slowest(call))
+        return Samples(what, size, tuple(seconds), density)
+
+    def _slowest(self, call: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        call()
+        mine = np.array([time.perf_counter() - start])
+        return float(self._collective.allgather(mine, "hvd_sparse.probe.time").wait(self._timeout_s).max())
+
+    def message(self, kind: str, nbytes: int) -> Samples:
+        """A collective of so many bytes a rank; its size counts as the planner's bytes received do."""
+        collective, ranks = self._collective, self._collective.world_size
+        others = ranks - 1
+        name = f"hvd_sparse.probe.{kind}.{nbytes}"
+        if kind == "allgather":
+            data = np.zeros(nbytes, np.uint8)
+            return self.repeat(kind, others * nbytes, lambda: collective.allgather(data, name).wait(self._timeout_s))
+        if kind == "allreduce":  # a ring passes everything twice
+            values = np.zeros(nbytes // DENSE_BYTES, np.float32)
+            size = 2 * values.nbytes * others / ranks
+            return self.repeat(kind, size, lambda: collective.allreduce(values, name).wait(self._timeout_s))
+        splits = np.full(ranks, nbytes // ranks)
+        parts = np.zeros(int(splits.sum()), np.uint8)
+        size = float(parts.size * others / ranks)
+        return self.repeat(kind, size, lambda: collective.alltoall(parts, splits, name).wait(self._timeout_s))
+
+    def work(self, configuration: Configuration, kernels: Any, density: float, numel: int) -> tuple[Samples, Samples]:
+        """Selecting and encoding; decoding and adding up as many messages as there are ranks.
+
+        configuration : at this density, of the codec ``index_value`` and the exchange ``allgather``
+        """
+        rank, ranks = self._collective.rank, self._collective.world_size
+        spec = TensorSpec("probe", (numel,), "float32")
+        state, pipeline = TensorState(spec, configuration), Pipeline(configuration, kernels)
+        draw = np.random.default_rng([rank, numel])
+        gradients = [draw.laplace(size=numel).astype(np.float32) for _ in range(GRADIENTS)]
+        frames: list[Any] = [None]
+
+        def send() -> None:
+            gradient = gradients[state.steps % GRADIENTS]
+            frames[0] = pipeline.send(state, gradient, rank, ranks, dense=False).frame
+            state.commit()
+
+        selecting = self.repeat("select", numel, send, density)
+        out = np.empty(numel, np.float32)
+        parts = [(slice(0, numel), frames[0])] * ranks
+        settling = self.repeat(
+            "settle", numel, lambda: pipeline.receive(spec, parts, 1 / ranks, out, state.steps), density
+        )
+        return selecting, settling
+
+
+def probe(
+    collective: Collective,
+    configurations: dict[float, Configuration],
+    kernels: Any,
+    *,
+    timeout_s: float,
+    submitted_bytes: Sequence[int] = SUBMITTED_BYTES,
+    numels: Sequence[int] = NUMELS,
+    budget_s: float = 1.0,
+) -> Measured:
+    """Measure collectives and computing, on all ranks at once, and fit costs to them.  Collective.
+
+    configurations : by density, two of them, as ``Prober.work`` wants them
+
+    All ranks return the same, as each round counts with the time of the rank that took longest.
+    """
+    prober = Prober(collective, timeout_s, budget_s)
+    kinds = ("allgather", "allreduce", "alltoall")
+    messages = {kind: [prober.message(kind, nbytes) for nbytes in submitted_bytes] for kind in kinds}
+    lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
+    computed = [
+        prober.work(configuration, kernels, density, numel)
+        for density, configuration in configurations.items()
+        for numel in numels
+    ]
+    select, settle = (
+        {d: [pair for both in computed if both[i].density == d for pair in both[i].pairs] for d in configurations}
+        for i in (0, 1)
+    )
+    work = fit_work(select, settle, collective.world_size)
+    samples = [each for found in messages.values() for each in found] + [each for both in computed for each in both]
+    return Measured(collective.world_size, lines, work, tuple(samples))

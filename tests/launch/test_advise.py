@@ -1,0 +1,65 @@
+"""``hvd-sparse advise`` under ``horovodrun`` and ``mpirun``: it measures the ranks, and rank 0 speaks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from harness import launch_command
+
+from hvd_sparse.cli import main
+
+MODEL = ["--model", "resnet50", "--backward", "80ms"]
+QUICK = ["--density", "0.001", "0.01", "--exchange", "allgather", "oktopk"]
+LIMIT_S = 120
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)
+
+
+def document(output):
+    """The one that was printed, without the launcher's labels and what else there is."""
+    label = "[0]<stdout>:"
+    lines = [line.removeprefix(label) for line in output.splitlines()]
+    start, end = lines.index("{"), lines.index("}")
+    assert lines.count("{") == 1, "one rank speaks"
+    return json.loads("\n".join(lines[start : end + 1]))
+
+
+def check_measured(measured):
+    assert measured["world_size"] == 2
+    assert set(measured["lines"]) == {"allgather", "allreduce", "alltoall"}
+    whats = [each["what"] for each in measured["samples"]]
+    assert {what: whats.count(what) for what in whats} == {
+        "allgather": 4,
+        "allreduce": 4,
+        "alltoall": 4,
+        "select": 6,
+        "settle": 6,
+    }
+    assert all(0 < each["low_s"] <= each["median_s"] <= each["high_s"] for each in measured["samples"])
+
+
+def test_what_is_measured_is_advised_on_as_if_it_were_told(capsys, tmp_path, monkeypatch):
+    """The same costs from a file give the same advice."""
+    outcome = launch_command(2, "gloo", "advise", *MODEL, *QUICK, "--json", limit_s=LIMIT_S)
+    assert outcome.code == 0, outcome.output[-3000:]
+    told = document(outcome.output)
+    check_measured(told["measured"])
+    costs = tmp_path / "costs.json"
+    costs.write_text(json.dumps(told.pop("measured")))
+    for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["advise", *MODEL, *QUICK, "--world-size", "2", "--costs", str(costs), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
+def test_without_a_model_it_tells_the_costs():
+    outcome = launch_command(2, "mpi", "advise", "--json", limit_s=LIMIT_S)
+    assert outcome.code == 0, outcome.output[-3000:]
+    check_measured(document(outcome.output))
+
+
+def test_one_rank_is_told_to_be_more():
+    outcome = launch_command(1, "mpi", "advise", "--measure", limit_s=LIMIT_S)
+    assert outcome.code == 1
+    assert "start several" in outcome.output

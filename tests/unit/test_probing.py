@@ -1,0 +1,90 @@
+"""Measuring a world of threads: the same numbers on all ranks, fit for the planner."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core import reference
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.economy import dense_inbound
+from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.planning.costs import MeasuredWire, Work
+from hvd_sparse.runtime.probing import LEAST, MOST, Prober, Samples, probe
+
+RANKS = 3
+DENSITIES = (0.01, 0.1)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    configurations = {
+        d: Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False) for d in DENSITIES
+    }
+
+    def script(collective):
+        options = {"timeout_s": 20, "submitted_bytes": (600, 6000), "numels": (2000, 8000), "budget_s": 0.0}
+        return probe(collective, configurations, reference, **options)
+
+    return LocalWorld(RANKS, 60.0).run(script)
+
+
+def test_all_ranks_measure_the_same(outcomes):
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    assert outcomes[0].world_size == RANKS
+
+
+def test_messages_count_as_the_planner_counts_what_is_received(outcomes):
+    sizes = {kind: [each.size for each in outcomes[0].samples if each.what == kind] for kind in outcomes[0].lines}
+    dense = dense_inbound(in_nodes_of(1, 0, RANKS)) / 4
+    assert sizes == {
+        "allgather": [600 * 2, 6000 * 2],
+        "allreduce": [pytest.approx(600 * dense), pytest.approx(6000 * dense)],
+        "alltoall": [pytest.approx(600 * 2 / 3), pytest.approx(6000 * 2 / 3)],
+    }
+
+
+def test_every_size_and_density_has_its_rounds(outcomes):
+    computed = [each for each in outcomes[0].samples if each.density is not None]
+    assert {(each.what, each.size, each.density) for each in computed} == {
+        (what, numel, density) for what in ("select", "settle") for numel in (2000, 8000) for density in DENSITIES
+    }
+    for each in outcomes[0].samples:
+        assert len(each.seconds) == LEAST and min(each.seconds) > 0
+
+
+def test_what_was_measured_is_a_file_of_costs(outcomes):
+    document = json.loads(json.dumps(outcomes[0].to_dict()))
+    assert Work(**document["work"]) == outcomes[0].work
+    assert set(document["lines"]) == {"allgather", "allreduce", "alltoall"}
+    assert MeasuredWire(outcomes[0].lines).line("alltoall", None) == outcomes[0].lines["alltoall"]
+    for each in document["samples"]:
+        assert each["low_s"] <= each["median_s"] <= each["high_s"]
+
+
+def test_the_slowest_rank_counts_and_rounds_are_not_without_end():
+    """Only one rank waits in the call; all are told how long it took, and all stop together."""
+
+    def script(collective):
+        waits = [0.002 if collective.rank == 1 else 0.0] * 1000
+        prober = Prober(collective, 20, budget_s=1e9)
+        return prober.repeat("select", 1, lambda: time.sleep(waits.pop()), 0.1)
+
+    first, second = LocalWorld(2, 60.0).run(script)
+    assert first == second
+    assert len(first.seconds) == MOST and min(first.seconds) >= 0.002
+
+
+def test_quartiles_say_how_much_the_rounds_differ():
+    described = Samples("allgather", 10, (1.0, 2.0, 3.0, 4.0, 100.0)).to_dict()
+    assert (described["low_s"], described["median_s"], described["high_s"]) == (2.0, 3.0, 4.0)
+    assert "density" not in described
+
+
+def test_one_rank_alone_cannot_be_measured():
+    with pytest.raises(InvalidOption, match="horovodrun"):
+        LocalWorld(1, 10.0).run(lambda collective: Prober(collective, 1.0))
