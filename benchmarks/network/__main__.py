@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network import counting, page, probe
+from benchmarks.network import counting, page, plans, probe
 from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
 from hvd_sparse.planning.architectures import ARCHITECTURES
 
@@ -115,11 +115,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
     parser.add_argument("--exchanges", action="store_true", help="count every exchange's bytes on 2 to 4 hosts instead")
     parser.add_argument(
+        "--plans", action="store_true", help="messages planned in the run instead, on 2 hosts to --hosts"
+    )
+    parser.add_argument(
         "--append", action="store_true", help="keep the settings of OUTPUT.json that are not measured anew"
     )
-    parser.add_argument("--output", type=Path, help="without a suffix (docs/results/network, or exchanges-on-hosts)")
+    parser.add_argument("--output", type=Path, help="without a suffix (docs/results/..., by what is measured)")
     options = parser.parse_args()
-    options.output = options.output or Path("docs/results", "exchanges-on-hosts" if options.exchanges else "network")
+    name = "exchanges-on-hosts" if options.exchanges else "plans-on-hosts" if options.plans else "network"
+    options.output = options.output or Path("docs/results", name)
     for rate in options.rates:
         if rate != "none":
             bits_per_second(rate)
@@ -137,6 +141,8 @@ def main() -> int:
         return subprocess.run(command, check=False).returncode
     if options.exchanges:
         counting.write(counting.run(options, launcher, _settings()), page.environment(options), options.output)
+    elif options.plans:
+        plans.run(options, run_setting)
     else:
         measure(options)
     return 0

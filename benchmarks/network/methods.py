@@ -42,7 +42,9 @@ class ThroughOptimizer:
     @property
     def is_settled(self) -> bool:
         """Whether the steps that follow are like each other: a trial of several ways is over."""
-        return getattr(self.compression.inner, "verdict", self) is not None
+        inner = self.compression.inner
+        is_planned = not hasattr(inner, "plan") or inner.plan is not None or inner.config()["groups"] != "planned"
+        return getattr(inner, "verdict", self) is not None and is_planned
 
     def report(self) -> dict[str, Any]:
         inner = self.compression.inner
@@ -53,6 +55,7 @@ class ThroughOptimizer:
         return {
             "config": inner.config(),
             **verdict,
+            **({"plan": inner.plan.to_dict()} if getattr(inner, "plan", None) else {}),
             **{key: stats[key] for key in ("density_achieved", "dense_steps", "passes")},
         }
 

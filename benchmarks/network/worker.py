@@ -53,13 +53,19 @@ class Rank:
             spec: method_module.create(spec, named, options.density, self.spans) for spec in options.methods
         }
         self.active: Any = None
+        self.first_s: float | None = None
+        """When a step's first gradient came."""
         for position, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._submitter(position))
         method_module.watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
         self.ready = ready(options.model, named) if options.compute in ("asleep", "busy") else [0.0] * len(named)
 
     def _submitter(self, position: int) -> Callable[[nn.Parameter], None]:
-        return lambda parameter: self.active.submit(position)
+        def submit(_: nn.Parameter) -> None:
+            self.first_s = self.first_s or time.perf_counter()
+            self.active.submit(position)
+
+        return submit
 
     def step(self, spec: str) -> dict[str, Any]:
         """One step of one method, on all ranks at once; what this rank saw of it."""
@@ -69,18 +75,27 @@ class Rank:
         hvd.barrier()
         self.spans.clear()
         received, sent = interface_bytes()
+        self.first_s = None
         start, used = time.perf_counter(), time.process_time()
         if self.model is not None:
             self._compute_really()
         else:
             self._replay(views, start)
         self.active.finish()
-        total, used = time.perf_counter() - start, time.process_time() - used
+        end, used = time.perf_counter(), time.process_time() - used
+        total, exchange = end - start, end - (self.first_s or start)
         hvd.barrier()
         after = interface_bytes()
         phases = {name: self.spans.seconds[name] for name in PHASES}
         phases |= {f"{name}_processor": self.spans.processor[name] for name in PHASES}
-        return {"total": total, "all_threads": used, **phases, "received": after[0] - received, "sent": after[1] - sent}
+        return {
+            "total": total,
+            "exchange": exchange,
+            "all_threads": used,
+            **phases,
+            "received": after[0] - received,
+            "sent": after[1] - sent,
+        }
 
     def _prepare(self) -> list[torch.Tensor]:
         if self.model is not None:
@@ -143,11 +158,12 @@ def interface_bytes() -> tuple[int, int]:
 
 
 def _merge(row: dict[str, Any]) -> dict[str, Any]:
-    """Over the ranks: the slowest one's time is the step's; of everything else the mean."""
+    """Over the ranks: the slowest one's times are the step's; of everything else the mean."""
     vector = torch.tensor([[float(value) for value in row.values()]], dtype=torch.float64)
     gathered = hvd.allgather(vector, name="bench.merge").numpy()
     merged = dict(zip(row, gathered.mean(axis=0).tolist()))
-    return {**merged, "mean_total": merged["total"], "total": float(gathered[:, 0].max())}
+    slowest = dict(zip(row, gathered.max(axis=0).tolist()))
+    return {**merged, "mean_total": merged["total"], **{name: slowest[name] for name in ("total", "exchange")}}
 
 
 def _check_replicas(rank: Rank, spec: str) -> None:
