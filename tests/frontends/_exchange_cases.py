@@ -43,6 +43,8 @@ EXCHANGES: dict[str, dict[str, Any]] = {
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
 """Options of ``Compression.build``."""
+GROUPED = ("allgather", "shared_index", "oktopk", "hierarchical")
+"""Those that also run so: every kind of collective, in exchanges of one phase and of several."""
 
 
 def gradients_of(rank: int, step: int) -> list[np.ndarray]:

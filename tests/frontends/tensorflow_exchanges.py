@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, run_cases
-from _exchange_cases import EXCHANGES, FAILING_STEP, IN_A_GROUP, SHAPES, STEPS, digest_of, gradients_of, simulate
+from _exchange_cases import (
+    EXCHANGES,
+    FAILING_STEP,
+    GROUPED,
+    IN_A_GROUP,
+    SHAPES,
+    STEPS,
+    digest_of,
+    gradients_of,
+    simulate,
+)
 from _tensorflow_cases import Compression, begin, end, hvd, linear_loss, meet, outcome_of, tape_gradients, variables_of
 from _tensorflow_mismatches import is_usable, last_rank
 
@@ -50,6 +60,6 @@ def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     begin(int(sys.argv[1]))
-    together = {f"{name}{IN_A_GROUP}": partial(same_as_in_threads, groups=1) for name in EXCHANGES}
+    together = {f"{name}{IN_A_GROUP}": partial(same_as_in_threads, groups=1) for name in GROUPED}
     run_cases({**dict.fromkeys(EXCHANGES, same_as_in_threads), **together}, hvd.rank(), meet)
     end()
