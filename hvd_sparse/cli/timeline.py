@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidOption
-from ..runtime.merging import merge_traces, read_trace
+from ..runtime.trace_files import merge_traces, read_trace
 
 
 def add_parser(commands: Any) -> None:

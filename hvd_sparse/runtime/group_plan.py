@@ -34,8 +34,9 @@ class GroupPlan:
     Attributes
     ----------
     groups : names of the tensors that travel together
-    predicted_s : seconds from a step's first gradient to its last result, by the model: of "none" merged, of "all" in one
-        message, of the "default", and as "planned".  With several optimizers the sum over a step of each
+    predicted_s : seconds from a step's first gradient to its last result: of "none" merged, of "all" in one message, of the
+        "default", and as "planned".  By the model, and with what it does not know of (Horovod's own work, tensors that are
+        not compressed): by how much longer the measured steps took.  With several optimizers the sum over a step of each
     wire : seconds of an allgather over the bytes that a rank brings, on these ranks
     work : seconds of selecting and encoding, and "decode" of decoding, over the entries of a tensor
     """
@@ -102,7 +103,8 @@ def make_plan(
     for keys in _families(told[0]["seen"], configuration, specs):
         buckets, ends_s = _plan_family(keys, costs, configuration, specs, default)
         chosen += buckets
-        predicted_s = {way: seconds + ends_s[way] for way, seconds in predicted_s.items()}
+        rest_s = max(0.0, _whole_s(told, told[0]["seen"][keys[0]]) - ends_s["default"])
+        predicted_s = {way: seconds + ends_s[way] + rest_s for way, seconds in predicted_s.items()}
     planned = {position for bucket in chosen for position in bucket}
     unseen = (position for (position,) in one_per_tensor(specs, configuration) if position not in planned)
     chosen += _restricted(default, unseen)
@@ -165,6 +167,11 @@ def _slowest(told: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
         for key, value in each[kind].items():
             largest[key] = max(value, largest.get(key, 0.0))
     return largest
+
+
+def _whole_s(told: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> float:
+    """Seconds that these steps took on the slowest rank."""
+    return max(float(np.median([each["whole"].get(str(step), 0.0) for step in steps])) for each in told)
 
 
 def _families(

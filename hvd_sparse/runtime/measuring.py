@@ -64,8 +64,9 @@ class Measurements:
         self._seen: dict[str, list[int]] = defaultdict(list)
         self._kept: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._step: dict[str, dict[str, float]] = defaultdict(dict)
+        self._whole_s: dict[int, float] = {}
         self._number = self._good = 0
-        self._began_s = self._own_s = 0.0
+        self._began_s = self._own_s = self._ended_s = 0.0
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
         """A step begins; ``was_good`` says of the last one whether its numbers count."""
@@ -76,9 +77,14 @@ class Measurements:
                     self._kept[kind][key].append(value)
             for key in self._step["ready"]:
                 self._seen[key].append(self._number)
+            self._whole_s[self._number] = max(0.0, self._ended_s - self._began_s)
         self._step.clear()
         self._number += 1
-        self._began_s, self._own_s = now_s, 0.0
+        self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
+
+    def end(self, now_s: float) -> None:
+        """A result is given back; the step's last one ends it."""
+        self._ended_s = now_s
 
     def arrive(self, key: str, now_s: float) -> None:
         """A gradient is handed over; what this package did since the step's first is taken out."""
@@ -100,12 +106,19 @@ class Measurements:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able: by tensor, the medians of "ready", "work", "decode" (seconds) and "nbytes"; "seen" has the numbers of the
-        steps that brought it, and "steps" is how many counted in all."""
+        steps that brought it; "whole" the seconds from first gradient to last result, by the step's number; and "steps" is
+        how many counted in all."""
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
             for kind in ("ready", "work", "decode", "nbytes")
         }
-        return {**medians, "steps": self._good, "seen": {key: list(steps) for key, steps in self._seen.items()}}
+        whole = {str(number): seconds for number, seconds in self._whole_s.items()}
+        return {
+            **medians,
+            "whole": whole,
+            "steps": self._good,
+            "seen": {key: list(steps) for key, steps in self._seen.items()},
+        }
 
 
 def sizes_of(told: Sequence[dict[str, Any]]) -> list[int]:

@@ -60,7 +60,10 @@ class PlannedCompressor(TorchCompressor):
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         self._starts.end()
-        return super().decompress(tensor, ctx)
+        result = super().decompress(tensor, ctx)
+        if not self._planning.is_over:
+            self._planning.measurements.end(time.perf_counter())
+        return result
 
     def _begin_step(self) -> None:
         run, ledger = self._run, self.watchdog.ledger

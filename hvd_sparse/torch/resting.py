@@ -17,12 +17,14 @@ from typing import Callable
 from ..collectives.horovod_torch import sleep_until
 
 LONGEST_S = 1.0
+PATIENCE = 4.0
+"""Times as long as the step's gradients took to come: other ranks may share this one's cores."""
 MOST_SKIPPED = 64
 """Steps without a rest after one that was in vain; 1 after the first, then twice as many each time."""
 
 
 class Rest:
-    """Rests at the last gradient of a step for as long as the step's gradients took to come, at the most."""
+    """Rests at the last gradient of a step, not for much longer than the step's gradients took to come."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -36,7 +38,7 @@ class Rest:
         """The last gradient has come: sleep until it is so, if it is so in time."""
         if self._to_skip:
             self._to_skip -= 1
-        elif sleep_until(is_done, min(LONGEST_S, time.monotonic() - self._began)):
+        elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - self._began))):
             self._skipped = 0
         else:
             self._skipped = min(MOST_SKIPPED, max(1, 2 * self._skipped))

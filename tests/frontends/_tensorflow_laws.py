@@ -23,7 +23,7 @@ from _tensorflow_cases import (
 )
 from horovod.tensorflow.keras import DistributedOptimizer
 
-from hvd_sparse.runtime.merging import read_trace
+from hvd_sparse.runtime.trace_files import read_trace
 from hvd_sparse.runtime.tracing import SETTING, path_of
 
 LAWS = Cases()

@@ -14,7 +14,7 @@ from _common import SPARSE_ONLY, Cases
 from _torch_laws import optimizer_without_motion
 from torch import nn
 
-from hvd_sparse.runtime.merging import merge_traces, read_trace
+from hvd_sparse.runtime.trace_files import merge_traces, read_trace
 from hvd_sparse.runtime.tracing import SETTING, path_of
 from hvd_sparse.torch import Compression
 

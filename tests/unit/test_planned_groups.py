@@ -25,7 +25,7 @@ COMPRESSED = sorted(position for (position,) in one_per_tensor(SPECS, CONFIGURAT
 SIZES_TIMED = [100, 1_000, 10_000, 100_000, 1_000_000]
 
 
-def told(seen, gap_s=0.01):
+def told(seen, gap_s=0.01, whole_s=0.0):
     """What a rank tells whose gradients came one by one, the last registered first, of the steps given by key."""
     keys = [spec.key for spec in reversed(SPECS) if spec.key in seen]
     return {
@@ -34,6 +34,7 @@ def told(seen, gap_s=0.01):
         "decode": {spec.key: 2e-9 * spec.numel for spec in SPECS if spec.key in seen},
         "nbytes": {spec.key: 2.0 * spec.numel for spec in SPECS if spec.key in seen},
         "seen": seen,
+        "whole": {str(step): whole_s for steps in seen.values() for step in steps},
         "steps": STEPS,
     }
 
@@ -42,10 +43,10 @@ def samples(start_s, byte_s):
     return [[start_s + byte_s * size] * REPETITIONS for size in SIZES_TIMED]
 
 
-def planned_with(wires, seen=None, gap_s=0.01):
+def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
     times = [samples(*wire) for wire in wires]
-    return make_plan(CONFIGURATION, SPECS, [told(seen, gap_s)] * len(wires), SIZES_TIMED, times, DEFAULT)
+    return make_plan(CONFIGURATION, SPECS, [told(seen, gap_s, whole_s)] * len(wires), SIZES_TIMED, times, DEFAULT)
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
@@ -72,10 +73,13 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
         mine.send("b", 10.0 * delay_s)
         mine.spend(4.0)
         mine.arrive("a", now_s + 4.0 + delay_s)
+        mine.end(now_s + 5.0)
+        mine.end(now_s + 10.0 * delay_s)
         mine.begin(0.0, was_good=is_good)
     found = mine.to_dict()
     assert found["ready"] == {"b": 0.0, "a": pytest.approx(0.6)}
     assert found["work"] == {"b": 3.0} and found["nbytes"] == {"b": 6.0} and found["decode"] == {}
+    assert sorted(found["whole"].values()) == pytest.approx([5.0, 6.0, 7.0])
     assert found["steps"] == 3 and found["seen"]["a"] == found["seen"]["b"] and len(found["seen"]["a"]) == 3
 
 
@@ -91,6 +95,16 @@ def test_dear_starts_merge_and_dear_bytes_do_not():
     dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
     assert dear_bytes.groups[-1] == ("t0",), "whoever waits for the last gradient makes the step longer"
     assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
+
+
+def test_what_the_model_does_not_know_of_is_added_to_every_prediction():
+    wires = [(1e-3, 1e-8)]
+    plain, longer = planned_with(wires).predicted_s, planned_with(wires, whole_s=7.0).predicted_s
+    assert longer["default"] == pytest.approx(7.0), "so long the measured steps took, with these groups"
+    assert {way: longer[way] - longer["default"] for way in longer} == pytest.approx(
+        {way: plain[way] - plain["default"] for way in plain}
+    )
+    assert planned_with(wires, whole_s=1e-6).predicted_s == plain, "the model is never made quicker"
 
 
 def test_the_slowest_rank_and_the_typical_message_count():

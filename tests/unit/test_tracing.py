@@ -11,7 +11,7 @@ from hvd_sparse.cli import main
 from hvd_sparse.core.session import Session
 from hvd_sparse.core.spans import Spans
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.runtime.merging import merge_traces, read_trace
+from hvd_sparse.runtime.trace_files import merge_traces, read_trace
 from hvd_sparse.runtime.tracing import SETTING, TraceFile, follow, path_of
 
 HOROVOD = """[
