@@ -120,6 +120,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--append", action="store_true", help="keep the settings of OUTPUT.json that are not measured anew"
     )
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the page of OUTPUT.json anew")
     parser.add_argument("--output", type=Path, help="without a suffix (docs/results/..., by what is measured)")
     options = parser.parse_args()
     name = "exchanges-on-hosts" if options.exchanges else "plans-on-hosts" if options.plans else "network"
@@ -136,6 +137,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
+    if options.render:
+        page.write(json.loads(options.output.with_suffix(".json").read_text(encoding="utf-8")), options.output)
+        return 0
     if os.environ.get(MARK) != "1":
         command = inside([sys.executable, "-m", "benchmarks.network", *sys.argv[1:]])
         return subprocess.run(command, check=False).returncode
