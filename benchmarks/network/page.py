@@ -48,8 +48,9 @@ both ends of every link; they share the machine's cores, which real hosts do not
 round in another order; a figure is the median over rounds, with the least and the most in brackets. "times ours" is a
 ratio taken within each round. The phases are means over steps and ranks, by the clock; in brackets, what the processor
 worked for the training thread, which other programs on the machine do not change. "send" is what a rank waits for the
-exchange, other ranks included. Dense and fp16 are Horovod's own; topk and dgc send int64/float32 pairs, one allgather for
-values and one for indices, of every tensor.
+exchange, other ranks included; what ours waits asleep for them, before it hands over the last gradient, counts as "select".
+Dense and fp16 are Horovod's own; topk and dgc send int64/float32 pairs, one allgather for values and one for indices, of every
+tensor.
 """
 
 
