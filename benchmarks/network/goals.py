@@ -72,7 +72,7 @@ def why(settings: list[dict[str, Any]], cores: int) -> str:
         numbers = summary[ours]
         work = numbers["worked_ms"]
         floor = work * max(1.0, hosts / cores)
-        where = f"{setting['rate']}, {setting['model']}, {setting['compute']}, {hosts} hosts"
+        where = f"{setting['rate']}, {setting['model']}, {setting['compute']}, {hosts} hosts, {setting['controller']}"
         step, waited = numbers["step_ms"]["median"], numbers["phases_ms"]["send"]
         lines.append(
             f"- {where}: all threads of a rank of {ours} work {work:.0f} ms a step, so {hosts} ranks on {cores} cores take at "
