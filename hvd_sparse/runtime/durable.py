@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Callable, NoReturn
 
 from ..core.collective import Collective
 from ..core.compressor import Compressor
@@ -43,8 +43,8 @@ class DurableCompressor(Compressor):
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)
 
-    def _trace(self, rank: int) -> None:
-        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` is that among all processes."""
+    def _trace(self, rank: Callable[[], int]) -> None:
+        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` tells that among all processes."""
         self._trace_file = follow(self.step.spans, rank)
 
     def _meet(self, specs: Sequence[TensorSpec], collective: Collective) -> None:

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Callable
 
 from ..core.placement import is_elastic
 from ..core.spans import Spans
@@ -103,7 +103,7 @@ def path_of(setting: str, rank: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def follow(spans: Spans, rank: int) -> TraceFile | None:
+def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
     """Write down a compressor's spans, where the setting asks for it; all of a process go into one file, which is returned.
 
     InvalidOption if it cannot be written.
@@ -113,6 +113,7 @@ def follow(spans: Spans, rank: int) -> TraceFile | None:
         return None
     with _LOCK:
         if setting not in _OPEN:
-            _OPEN[setting] = TraceFile(path_of(setting, rank), rank)
+            number = rank()
+            _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(_OPEN[setting].listen)
         return _OPEN[setting]

@@ -96,7 +96,7 @@ class TensorflowCompressor(DurableCompressor):
         self._variables = variables
         self._index = VariableIndex(variables)
         self._watch(rank_in(self.process_set))
-        self._trace(hvd.rank())
+        self._trace(hvd.rank)
         self._traffic = Traffic(self.step, self.collective, self._index.tokens(), self.watchdog.ledger)
 
     def stats(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class TorchCompressor(DurableCompressor):
         self._rest = Rest()
         self._has_shaken_hands = self._is_closed = False
         self._watch(rank_in(self.process_set))
-        self._trace(hvd.rank())
+        self._trace(hvd.rank)
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""

@@ -30,7 +30,7 @@ REFUSED = {
     "a_missing_density": ("InvalidOption", "'topk'", "'density' is missing"),
     "an_empty_name": ("InvalidOption", "name is ''"),
     "a_negative_min_numel": ("InvalidOption", "min_numel is -1"),
-    "groups": ("InvalidOption", "groups is 2", "leave groups out"),
+    "groups": ("InvalidOption", "groups is 2", "give groups to hvd.DistributedGradientTape"),
     "selection_over_groups": ("InvalidOption", "select_over is 'group'", "leave select_over out"),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),

@@ -128,8 +128,8 @@ def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
     assert path_of("b.json", 3) != path_of("b.json", 2) and path_of("b.json", 3).name.startswith("b.3.")
     monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
-        follow(Spans(), 0)
+        follow(Spans(), lambda: 0)
     monkeypatch.delenv(SETTING)
     spans = Spans()
-    assert follow(spans, 0) is None
+    assert follow(spans, lambda: 0) is None
     assert spans.now() == 0.0, "nobody asked for a timeline"
