@@ -58,6 +58,10 @@ WHICH = ("rate", "model", "compute", "hosts", "controller")
 """What tells settings apart."""
 
 
+OF_A_RUN = ("command", "hosts", "controller", "rounds", "steps_a_round")
+"""What the settings of one page can differ in: their commands say it."""
+
+
 def command() -> str:
     """As it was typed."""
     return "scripts/bench-network " + shlex.join(sys.argv[1:])
@@ -142,7 +146,7 @@ def title(setting: dict[str, Any]) -> str:
 
 def render(document: dict[str, Any], picture: str) -> str:
     settings = document["settings"]
-    made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items() if name != "command")
+    made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items() if name not in OF_A_RUN)
     commands = "\n".join(f"    {line}" for line in dict.fromkeys(setting["command"] for setting in settings))
     parts = [INTRODUCTION, f"Made by\n\n{commands}\n\nwith {made}.\n"]
     parts += ["## Goals\n", goals.table(settings) + "\n"]

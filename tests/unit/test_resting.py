@@ -6,7 +6,7 @@ from typing import Callable
 
 import pytest
 
-pytest.importorskip("horovod.torch")
+pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait")
 from hvd_sparse.torch.resting import MOST_SKIPPED, Rest
 
 

@@ -20,7 +20,7 @@ BLOCK = 4096
 """Entries that are added up in a buffer of their own, which the first cache holds."""
 
 LARGE_BYTES = 1 << 18
-"""Of a result that is written past the caches: a tenth of what a second cache holds."""
+"""Of a result that is written past the caches: an eighth of a second cache of 2 MiB, which many tensors share."""
 
 
 @intrinsic
