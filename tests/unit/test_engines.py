@@ -7,16 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hvd_sparse.core import reference
 from hvd_sparse.engines import resolve_engine
-from hvd_sparse.engines.compiled import CompiledKernels, lists, packing, sweeps
+from hvd_sparse.engines.compiled import CompiledKernels, assembly, lists, packing, sweeps
+from hvd_sparse.types import Selection
 
 TESTS = Path(__file__).parents[1]
 COMPILED = {
     name: value
-    for module in (sweeps, lists, packing)
+    for module in (assembly, sweeps, lists, packing)
     for name, value in vars(module).items()
     if hasattr(value, "py_func") and not name.startswith("_")
 }
@@ -97,3 +99,23 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
     )
     done = run(script)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("numel", [assembly.LARGE_BYTES // 4 + more for more in (0, 1, assembly.BLOCK + 17)])
+def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_nothing_beside_them_is_touched(
+    dtype, numel
+):
+    rng = np.random.default_rng(numel)
+    parts = []
+    for count in (0, 40, numel // 3):
+        indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
+        parts.append(Selection(indices, rng.standard_normal(count).astype(dtype), numel))
+    expected = np.zeros(numel, dtype)
+    for part in parts:
+        expected[part.indices] += part.values
+    for start in range(18):
+        memory = np.full(numel + 40, 7, dtype)
+        CompiledKernels().assemble(memory[start : start + numel], parts)
+        assert memory[start : start + numel].tobytes() == expected.tobytes()
+        assert (memory[:start] == 7).all() and (memory[start + numel :] == 7).all()
