@@ -130,7 +130,7 @@ class Compressor:
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
         self.step.staging.reset()
-        self.step.forget_replicas()
+        self.step.replicas.forget()
         self.step.reduction = state["reduction"]
         for position, spec in enumerate(self.step.specs):
             if spec.key in state["tensors"]:

@@ -76,16 +76,18 @@ class Driver:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
     def compress(self, position: int, gradient: np.ndarray, scale: float = 1.0) -> tuple[np.ndarray, Ticket]:
-        """``Step.compress``, and the start of the bucket's exchange when it is full."""
-        wire, ticket = self.step.compress(position, gradient, self.collective.rank, self.collective.world_size, scale)
+        """``Sending.compress``, and the start of the bucket's exchange when it is full."""
+        wire, ticket = self.step.sending.compress(
+            position, gradient, self.collective.rank, self.collective.world_size, scale
+        )
         self._begin(ticket.run)
         if ticket.bucket is not None and ticket.bucket.is_full:
             self._start(ticket.bucket, ticket.run)
         return wire, ticket
 
     def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
-        """``Step.poison``."""
-        wire, ticket = self.step.poison(error, key, dtype, self.collective.rank, self.collective.world_size)
+        """``Sending.poison``."""
+        wire, ticket = self.step.sending.poison(error, key, dtype, self.collective.rank, self.collective.world_size)
         self._begin(ticket.run)
         return wire, ticket
 
@@ -103,7 +105,7 @@ class Driver:
         try:
             ticket.report(reduced)  # refuses before anything is waited for
             self._drive(ticket.run)
-            return self.step.result(ticket, reduced, parameter, out)
+            return self.step.receiving.result(ticket, reduced, parameter, out)
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
             raise
@@ -146,7 +148,7 @@ class Driver:
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective
-        generator = self.step.converse(bucket, run, collective.rank, collective.world_size)
+        generator = self.step.sending.converse(bucket, run, collective.rank, collective.world_size)
         bucket.is_exchanged = True
         bucket.began_s = self.step.spans.now()
         self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
@@ -198,4 +200,4 @@ class Driver:
             if bucket.began_s:
                 keys = ", ".join(self.step.specs[i].key for i in bucket.members)
                 self.step.spans.tell("exchange", f"{self._name_of(bucket)}: {keys}", bucket.began_s)
-            self.step.receive(bucket, conversation.result)
+            self.step.receiving.receive(bucket, conversation.result)

@@ -103,3 +103,8 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
         if ticket.bucket is not None:
             ticket.bucket = bucket
     return bucket
+
+
+def in_words(error: Exception) -> str:
+    """As the other ranks are told of it."""
+    return f"{type(error).__name__}: {error}"

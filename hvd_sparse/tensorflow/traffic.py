@@ -50,7 +50,7 @@ class MessageUnderWay:
             if not self.is_finished:
                 self.is_finished = True
                 try:
-                    step.receive(self.bucket, self._arrivals(received))
+                    step.receiving.receive(self.bucket, self._arrivals(received))
                 except Exception as error:
                     self.failure = error
         if self.failure is not None:
@@ -118,7 +118,7 @@ class Traffic:
         if position is None:
             wire, ticket = self._refuse(gradient, rank, world_size)
         else:
-            wire, ticket = self._step.compress(position, gradient, rank, world_size, float(scale))
+            wire, ticket = self._step.sending.compress(position, gradient, rank, world_size, float(scale))
         self._ledger.begin(ticket.key)
         number = next(self._numbers)
         self._tickets[number] = ticket
@@ -132,7 +132,7 @@ class Traffic:
         """
         tickets = [self._tickets[int(number)] for number in numbers]
         bucket, run = joined(tickets), tickets[0].run
-        conversation = self._step.converse(bucket, run, self._collective.rank, self._collective.world_size)
+        conversation = self._step.sending.converse(bucket, run, self._collective.rank, self._collective.world_size)
         message = MessageUnderWay(conversation, bucket, frozenset(int(number) for number in numbers))
         self._messages |= dict.fromkeys(message.numbers, message)
         return _moved(next(conversation))
@@ -142,7 +142,7 @@ class Traffic:
             f"a gradient of {gradient.size} entries belongs to no registered variable: "
             "give the compressor all variables that the tape or optimizer has"
         )
-        return self._step.poison(error, f"of {gradient.size} entries", gradient.dtype, rank, world_size)
+        return self._step.sending.poison(error, f"of {gradient.size} entries", gradient.dtype, rank, world_size)
 
     def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The next array that the exchange wants moved, with splits."""
@@ -165,7 +165,7 @@ class Traffic:
                 raise run.failure
             ticket.report(reduced)
             message.finish(received, self._step)
-            result = self._step.result(ticket, reduced, parameter)
+            result = self._step.receiving.result(ticket, reduced, parameter)
         except Exception as error:
             self._ledger.clear()
             if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
@@ -180,8 +180,8 @@ class Traffic:
 
     def finish_dense(self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.enter_dense(self._tokens[_as_bytes(token)], float(scale))
-        return self._step.finish_dense(ticket, reduced, parameter)
+        ticket = self._step.receiving.enter_dense(self._tokens[_as_bytes(token)], float(scale))
+        return self._step.receiving.finish_dense(ticket, reduced, parameter)
 
     def _wait_for_others(self, run: StepRun) -> None:
         """Let the step's other tensors go through all phases: once this one has raised, TensorFlow drops what it has
