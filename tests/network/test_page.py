@@ -46,11 +46,20 @@ def test_what_is_measured_anew_takes_the_place_of_what_was(tmp_path: Path) -> No
 
 
 def test_a_goal_is_met_or_missed_by_what_was_measured(tmp_path: Path) -> None:
-    document = {"made_with": {}, "settings": [setting("1gbit", 0.1), setting("none", 100.0)]}
+    by_mpi = [setting("none", 1.0, "mpi"), setting("1gbit", 1.0, "mpi")]
+    document = {"made_with": {}, "settings": [setting("1gbit", 0.1), setting("none", 100.0), *by_mpi]}
     page.write(document, tmp_path / "net")
     text = (tmp_path / "net.md").read_text(encoding="utf-8")
-    assert "| 1gbit, none, over dense | 50 | 100.00 (100.00 to 100.00) | met |" in text
-    missed = "missed by 9.5 times: it would be a step of 10526 ms, and the threads of one rank work 100 ms"
-    assert f"| unshaped, none, over dense | 0.95 | 0.10 (0.10 to 0.10) | {missed} |" in text
-    assert "| 100mbit, none, over dense | 150 | not measured |" in text
+    hundred, ten, tenth = (f"{times} ({times} to {times})" for times in ("100.00", "10.00", "0.10"))
+    assert f"| 1gbit, none, over dense | 50 | {hundred} | {ten} | met by Gloo alone |" in text
+    assert f"| unshaped, none, over dense | 0.95 | {tenth} | {ten} | met by MPI alone |" in text
+    assert "| 100mbit, none, over dense | 150 | not measured | not measured |  |" in text
     assert "auto: sparse it is." in text
+
+
+def test_of_a_goal_that_is_missed_the_nearer_controller_counts(tmp_path: Path) -> None:
+    document = {"made_with": {}, "settings": [setting("1gbit", 1.0), setting("1gbit", 0.5, "mpi")]}
+    page.write(document, tmp_path / "net")
+    text = (tmp_path / "net.md").read_text(encoding="utf-8")
+    missed = "missed by 2.5 times by MPI: it would be a step of 200 ms, and the threads of one rank work 100 ms"
+    assert f"| 1gbit, none, over dense | 50 | 10.00 (10.00 to 10.00) | 20.00 (20.00 to 20.00) | {missed} |" in text
