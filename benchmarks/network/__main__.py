@@ -62,7 +62,7 @@ def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compu
         worker = [sys.executable, "-m", "benchmarks.network.worker", "--model", model, "--compute", compute]
         for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
             worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-        worker += ["--output", str(output), "--methods", *options.methods]
+        worker += ["--output", str(output), *(["--plans"] if options.plans else ["--methods", *options.methods])]
         command = cluster.on(cluster.hosts[0], [*launcher(cluster, options.controller), *worker])
         environment = {**os.environ, **cluster.environment(), **_settings(), "PYTHONPATH": os.getcwd()}
         code, printed = run_limited(command, environment, RUN_LIMIT_S)

@@ -23,7 +23,29 @@ from hvd_sparse.torch import Compression
 Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
-class ThroughOptimizer:
+class Method:
+    """How gradients become averaged gradients: told of each as it is ready, then asked for the results."""
+
+    is_settled = True
+    """Whether the steps that follow are like each other: a trial of several ways is over."""
+
+    def begin(self) -> None:
+        """Before a step, outside what is timed."""
+
+    def submit(self, position: int) -> None:
+        """A parameter's gradient is ready."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Put the averages in the gradients' places."""
+        raise NotImplementedError
+
+    def report(self) -> dict[str, Any]:
+        """JSON-able: what it was, and what it did."""
+        return {}
+
+
+class ThroughOptimizer(Method):
     """A ``compression=`` of Horovod's optimizer, whose hooks are called when a gradient is ready."""
 
     def __init__(self, named: Named, compression: Any, spans: Spans, *, finds: str) -> None:
@@ -41,10 +63,7 @@ class ThroughOptimizer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the steps that follow are like each other: a trial of several ways is over."""
-        inner = self.compression.inner
-        is_planned = not hasattr(inner, "plan") or inner.plan is not None or inner.config()["groups"] != "planned"
-        return getattr(inner, "verdict", self) is not None and is_planned
+        return getattr(self.compression.inner, "verdict", self) is not None
 
     def report(self) -> dict[str, Any]:
         inner = self.compression.inner
@@ -55,7 +74,6 @@ class ThroughOptimizer:
         return {
             "config": inner.config(),
             **verdict,
-            **({"plan": inner.plan.to_dict()} if getattr(inner, "plan", None) else {}),
             **{key: stats[key] for key in ("density_achieved", "dense_steps", "passes")},
         }
 
@@ -73,14 +91,13 @@ class _Timed:
             return self.inner.decompress(tensor, ctx)
 
 
-class Gathered:
+class Gathered(Method):
     """Values and indices of every tensor in two allgathers; the sums are made by each rank.
 
     What both baselines share.  Tensors for which ``select`` gives None are averaged densely.
     """
 
     index_dtype = torch.int64
-    is_settled = True
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         self._parameters = [parameter for _, parameter in named]
@@ -118,9 +135,6 @@ class Gathered:
                     gradient.index_put_((indices,), values, accumulate=True).mul_(1.0 / hvd.size())
                     self._parameters[position].grad.set_(gradient.view(self._parameters[position].shape))
         self._handles.clear()
-
-    def report(self) -> dict[str, Any]:
-        return {}
 
 
 class TopK(Gathered):

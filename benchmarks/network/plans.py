@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,20 +14,19 @@ import numpy as np
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.network import page, probe
 from benchmarks.network.cluster import Cluster
-from benchmarks.network.summary import by_round, spread
+from benchmarks.network.summary import by_round, interval, spread
+from benchmarks.network.ways import PLANNED, WAYS
 
-WAYS = {"none": ",groups=100000", "all": ",groups=1", "default": "", "planned": ",groups=planned"}
-"""By the names of ``GroupPlan.predicted_s``: options of a method."""
-OURS = "ldte_bs,codec=block16"
+WHICH = ("rate", "hosts", "model", "compute", "density", "way")
+"""What tells rows apart."""
 
 Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 
 
 def run(options: argparse.Namespace, run_setting: Run) -> None:
     """On 2 hosts and more, one after the other; written out as it comes."""
-    options.methods = [OURS + option for option in WAYS.values()]
     Cluster(options.hosts).lay()
-    rows: list[dict[str, Any]] = []
+    rows = _kept(options)
     for rate in options.rates:
         for hosts in range(2, options.hosts + 1):
             cluster, shaped = Cluster(hosts), None if rate == "none" else rate
@@ -36,26 +36,41 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
                 for compute in options.compute:
                     result = run_setting(cluster, options, model, compute)
                     where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute, "wire": wire}
-                    rows += [{**where, **row, "load": os.getloadavg()[1]} for row in _rows(result)]
+                    where |= {"density": options.density, "command": page.command(), "load": os.getloadavg()[1]}
+                    found = [{**where, **row} for row in _rows(result)]
+                    rows = _joined(rows, found)
                     write(rows, options)
-                    print(table(rows[-len(WAYS) :]), flush=True)
+                    print(table(found), flush=True)
+
+
+def _kept(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of the page that there is, with --append."""
+    kept = options.output.with_suffix(".json")
+    rows = json.loads(kept.read_text(encoding="utf-8"))["rows"] if options.append and kept.exists() else []
+    return list(rows)
+
+
+def _joined(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Both, those that were measured anew once."""
+    anew = {tuple(row[name] for name in WHICH) for row in found}
+    return [row for row in rows if tuple(row[name] for name in WHICH) not in anew] + found
 
 
 def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     """A row a way, by one setting's result; seconds from a step's first gradient to its last result."""
-    plan = result["reports"][OURS + WAYS["planned"]]["plan"]
-    planned = by_round(result["rows"], OURS + WAYS["planned"], "exchange")
+    plan = result["reports"][PLANNED]["plan"]
+    planned = by_round(result["rows"], PLANNED, "exchange")
     rows = []
-    for way, option in WAYS.items():
-        seconds = by_round(result["rows"], OURS + option, "exchange")
+    for way in WAYS:
+        seconds = by_round(result["rows"], way, "exchange")
         rows.append(
             {
                 "way": way,
-                "messages": len(plan["groups"]) if way == "planned" else None,
+                "messages": len(plan["groups"]) if way == PLANNED else None,
                 "predicted_s": plan["predicted_s"][way],
                 "measured_s": spread(seconds),
                 "over_predicted": spread(seconds / plan["predicted_s"][way]),
-                "times_planned": spread(seconds / planned),
+                "times_planned": interval(seconds, planned),
             }
         )
     return rows
@@ -69,7 +84,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
     cells = [
         [
-            f"{row['rate']}, {row['hosts']} hosts, {row['model']}, {row['compute']}",
+            _where(row),
             row["way"] + (f" ({row['messages']})" if row["messages"] else ""),
             f"{1e3 * row['predicted_s']:.1f}",
             told(row["measured_s"], 1e3),
@@ -87,10 +102,13 @@ INTRODUCTION = """\
 
 `scripts/bench-network --plans` makes this page: LDTE-BS over Horovod's own optimizer, its tensors in one message each
 ("none"; Horovod fuses what is ready at the same time), in one message together ("all"), small neighbours together
-("default"), and as `groups="planned"` has measured and decided in the first steps of the same run. All four are predicted by
-the plan from what was measured then, before any of these steps was timed; what is timed is from a step's first gradient to its
-last result, on the slowest rank. Medians over rounds, with the least and the most; ratios are taken within each round. The
-hosts are network namespaces of one machine and share its cores, which real hosts do not.
+("default"), and as `groups="planned"` has measured and decided in the first steps of the same run. It is one compressor,
+regrouped before every step. All four are predicted by the plan from what was measured then, before any of these steps was
+timed; what is timed is from a step's first gradient to its
+last result, on the slowest rank. Every round has one step of each way, in an order of its own. "measured" has the median
+over rounds with the least and the most; "times planned" is the quotient of two medians, with the interval in which it lies in
+95 of 100 cases (bootstrapped over the rounds). The hosts are network namespaces of one machine and share its cores, which
+real hosts do not.
 """
 
 
@@ -98,25 +116,31 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """OUTPUT.json and OUTPUT.md."""
     output: Path = options.output
     output.parent.mkdir(parents=True, exist_ok=True)
-    made_with = page.environment(options)
+    given = {*page.OF_A_RUN, "density"}
+    made_with = {name: value for name, value in page.environment(options).items() if name not in given}
     text = json_by_line({"made_with": made_with}, {"rows": rows})
     output.with_suffix(".json").write_text(text, encoding="utf-8")
     made = ", ".join(f"{name} {value}" for name, value in made_with.items())
-    parts = [INTRODUCTION, f"Made with {made}.\n", _in_words(rows) + "\n", table(rows)]
+    commands = [f"    {command}" for command in dict.fromkeys(row["command"] for row in rows)]
+    parts = [INTRODUCTION, "Made by\n", *commands, f"\nwith {made}.\n", _in_words(rows) + "\n", table(rows)]
     output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _in_words(rows: list[dict[str, Any]]) -> str:
     """How near predictions are, and how often the plan was the quickest."""
     off = np.array([abs(row["over_predicted"]["median"] - 1) for row in rows])
-    settings = {(row["rate"], row["hosts"], row["model"], row["compute"]) for row in rows}
     others = [row for row in rows if row["way"] != "planned"]
-    slower = [row for row in others if row["times_planned"]["median"] < 1]
-    named = ", ".join(
-        f"{row['way']} on {row['hosts']} hosts, {row['model']} ({row['times_planned']['median']:.2f})" for row in slower
+    slower, quicker = (
+        [row for row in others if is_so(row["times_planned"])]
+        for is_so in (lambda times: times["low"] > 1, lambda times: times["high"] < 1)
     )
+    named = ", ".join(f"{_where(row)}, {row['way']} ({row['times_planned']['median']:.2f})" for row in quicker)
     return (
         f"Of {len(rows)} predictions {int((off <= 0.2).sum())} are within 20 % of what was measured; half of them are within "
-        f"{100 * float(np.median(off)):.0f} %. In {len(settings)} settings, {len(slower)} of {len(others)} other ways had a "
-        f"smaller median than the plan{': ' if named else ''}{named}."
+        f"{100 * float(np.median(off)):.0f} %. Of {len(others)} comparisons with the plan, {len(slower)} other ways were slower, "
+        f"{len(quicker)} quicker, beyond the interval{': ' if named else ''}{named}; the others are as quick."
     )
+
+
+def _where(row: dict[str, Any]) -> str:
+    return f"{row['rate']}, {row['hosts']} hosts, {row['model']}, {row['compute']}, density {row['density']:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.stats import bootstrap
 
 from benchmarks.network.spans import PHASES
 
@@ -24,6 +25,17 @@ def spread(values: np.ndarray) -> dict[str, float]:
 def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, float]:
     """How many times longer a step of ``slower`` takes: median, least and most over the rounds."""
     return spread(by_round(rows, slower) / by_round(rows, faster))
+
+
+def interval(slower: np.ndarray, faster: np.ndarray) -> dict[str, float]:
+    """The ratio of two medians over the same rounds, and where it lies in 95 of 100 cases: bootstrapped over the rounds."""
+
+    def of_medians(upper: np.ndarray, lower: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(np.median(upper, axis=axis) / np.median(lower, axis=axis))
+
+    found = bootstrap((slower, faster), of_medians, paired=True, vectorized=True, method="percentile", rng=7)
+    low, high = (float(end) for end in found.confidence_interval)
+    return {"median": float(of_medians(slower, faster)), "low": low, "high": high}
 
 
 def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:

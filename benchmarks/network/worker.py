@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
@@ -17,13 +19,14 @@ from benchmarks.network.gradients import fill, pool
 from benchmarks.network.models import MODELS, loss
 from benchmarks.network.spans import PHASES, Spans
 from benchmarks.network.timings import ready
+from benchmarks.network.ways import create_ways
 from hvd_sparse.planning.architectures import ARCHITECTURES, parameters
 from hvd_sparse.registry import CODECS
 
 SLOW_S = 1.5
+"""A method whose step takes longer is measured once a round, others several times."""
 LONGEST_TRIAL = 60
 """Steps, of a method that tries several ways."""
-"""A method whose step takes longer is measured once a round, others several times."""
 
 
 class Rank:
@@ -49,9 +52,7 @@ class Rank:
         self.source = pool(hvd.rank())
         self.rng = torch.Generator().manual_seed(hvd.rank())
         self.steps = 0
-        self.methods = {
-            spec: method_module.create(spec, named, options.density, self.spans) for spec in options.methods
-        }
+        self.methods = self._create(options)
         self.active: Any = None
         self.first_s: float | None = None
         """When a step's first gradient came."""
@@ -59,6 +60,11 @@ class Rank:
             parameter.register_post_accumulate_grad_hook(self._submitter(position))
         method_module.watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
         self.ready = ready(options.model, named) if options.compute in ("asleep", "busy") else [0.0] * len(named)
+
+    def _create(self, options: argparse.Namespace) -> Mapping[str, method_module.Method]:
+        if options.plans:
+            return create_ways(self.named, options.density, self.spans)
+        return {s: method_module.create(s, self.named, options.density, self.spans) for s in options.methods}
 
     def _submitter(self, position: int) -> Callable[[nn.Parameter], None]:
         def submit(_: nn.Parameter) -> None:
@@ -72,6 +78,7 @@ class Rank:
         self.active = self.methods[spec]
         self.steps += 1
         views = self._prepare()
+        self.active.begin()
         hvd.barrier()
         self.spans.clear()
         received, sent = interface_bytes()
@@ -175,7 +182,7 @@ def _check_replicas(rank: Rank, spec: str) -> None:
 def measure(rank: Rank) -> list[dict[str, Any]]:
     """Warm up, then rounds in which every method has its turn, each round in another order."""
     options, rows = rank.options, []
-    specs = list(options.methods)
+    specs = list(rank.methods)
     last: dict[str, float] = {}
     for spec in specs:
         for number in range(max(options.warmup, LONGEST_TRIAL)):
@@ -185,8 +192,7 @@ def measure(rank: Rank) -> list[dict[str, Any]]:
             if rank.methods[spec].is_settled and (last[spec] > SLOW_S or number + 1 >= options.warmup):
                 break
     for round_number in range(options.rounds):
-        turn = round_number % len(specs)
-        for spec in specs[turn:] + specs[:turn]:
+        for spec in random.Random(round_number).sample(specs, len(specs)):  # in the same order on all ranks
             for _ in range(1 if last[spec] > SLOW_S else options.steps):
                 merged = _merge(rank.step(spec))
                 last[spec] = merged["total"]
@@ -199,7 +205,9 @@ def measure(rank: Rank) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=ARCHITECTURES)
-    parser.add_argument("--methods", nargs="+")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--methods", nargs="+")
+    what.add_argument("--plans", action="store_true", help="the ways of grouping, instead of methods")
     parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
     parser.add_argument("--backward-ms", type=float)
     parser.add_argument("--density", type=float)
