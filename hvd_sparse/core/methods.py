@@ -52,7 +52,7 @@ class Methods:
         (PyTorch); by default small neighbours do; "planned" measures the first steps and the network, and takes the quickest
         groups from then on.  In TensorFlow, groups given to Horovod are messages
     select_over="tensor" : "group" selects once from all tensors that travel together, as MGS-SGD does: the density holds
-        for the group, and its tensors compete (PyTorch; exchange "allgather")
+        for the group, and its tensors compete (exchange "allgather"; in TensorFlow a group of Horovod's)
     max_gathered_bytes=None : of a tensor, that the messages of all ranks may come to on every rank; where the density
         asks for more it runs dense, and what a method finds beyond it stays in the residual
     check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for never

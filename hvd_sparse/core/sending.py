@@ -32,12 +32,20 @@ class Sending:
         self._step = step
 
     def compress(
-        self, position: int, gradient: np.ndarray, rank: int, world_size: int, scale: float = 1.0
+        self,
+        position: int,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        scale: float = 1.0,
+        *,
+        is_joined: bool = False,
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
+        is_joined : buckets of other tensors may be joined with this one's before its message is made
 
         The array is the carrier, followed by all that was accumulated where this step of the tensor runs dense.
         """
@@ -48,10 +56,12 @@ class Sending:
         )
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
         ticket.scale = scale
+        is_joined = is_joined or (ticket.bucket is not None and len(ticket.bucket.members) > 1)
+        waits = is_joined and self._step.configuration.select_over == "group"
         try:
             check_scale(scale)
             ticket.outgoing = self._step.pipeline.send(
-                state, unscaled(gradient, scale), rank, world_size, dense=dense, waits=self._waits(ticket.bucket)
+                state, unscaled(gradient, scale), rank, world_size, dense=dense, waits=waits
             )
         except NonFiniteGradient as error:
             ticket.is_finite = False
@@ -66,10 +76,6 @@ class Sending:
         if ticket.outgoing is not None and ticket.outgoing.dense is None and ticket.bucket is not None:
             ticket.bucket.sending[position] = ticket
         return self._write_wire(ticket, spec, state, rank, dense), ticket
-
-    def _waits(self, bucket: BucketRun | None) -> bool:
-        """Whether nothing is selected before a bucket's last gradient has come."""
-        return self._step.configuration.select_over == "group" and bucket is not None and len(bucket.members) > 1
 
     def poison(self, error: Exception, key: str, dtype: Any, rank: int, world_size: int) -> tuple[np.ndarray, Ticket]:
         """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
@@ -144,10 +150,9 @@ class Sending:
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the message alone."""
-        if not self._waits(bucket):
+        waiting = {position: ticket for position, ticket in sorted(bucket.sending.items()) if ticket.is_waiting}
+        if not waiting or self._step.configuration.select_over != "group":  # else the exchange selects
             return
-        waiting = {position: bucket.sending[position] for position in sorted(bucket.sending)}
-        waiting = {position: ticket for position, ticket in waiting.items() if ticket.is_waiting}
         try:
             if run.failure is not None:  # taken back meanwhile: the states are another step's
                 raise run.failure

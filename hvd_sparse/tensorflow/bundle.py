@@ -8,6 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from ..collectives.horovod_tensorflow import GRAPH_PHASES
+from ..core.buckets import check_merged
+from ..core.configuration import Configuration
+from ..errors import InvalidOption
+from ..types import TensorSpec
 from .traffic import Traffic
 
 
@@ -37,7 +41,18 @@ class Bundle:
         self._dtype = dtype
         self._is_group = is_group
         self._numbers: list[tf.Tensor] = []
+        self._specs: list[TensorSpec] = []
         self._gathered: tf.Tensor | None = None
+
+    def join(self, spec: TensorSpec, configuration: Configuration) -> None:
+        """Another tensor; InvalidOption where all are to be selected from as one, and cannot be."""
+        if configuration.select_over == "group" and not self._is_group:
+            raise InvalidOption(
+                f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} alone: give groups, or "
+                "num_groups, to hvd.DistributedGradientTape or hvd.DistributedOptimizer, or leave select_over out"
+            )
+        self._specs.append(spec)
+        check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
 
     def send(self, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The array that Horovod is to reduce for this tensor, and the ticket's number."""

@@ -64,11 +64,6 @@ class TensorflowCompressor(DurableCompressor):
                 f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over together travels together; give "
                 "groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer instead"
             )
-        if configuration.select_over != "tensor":
-            raise InvalidOption(
-                f"select_over is {configuration.select_over!r}: Horovod for TensorFlow asks for a gradient back before it hands "
-                "over the next, so that no two can be selected from as one; leave select_over out"
-            )
         self._scale = scale_of(grad_scaler)
         # Without need, dense tensors are spared a call of Python at every step.
         self._finishes_dense = configuration.memory.finishes or grad_scaler is not None
@@ -150,6 +145,7 @@ class TensorflowCompressor(DurableCompressor):
             return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, scale, parameter))
         self._traffic.note_sparse(spec)
         bundle = self._bundle_of(site, wire_dtype)
+        bundle.join(spec, self.configuration)
         wire, number = bundle.send(flat, token, scale)
         return wire, SparseContext(number, bundle, spec, tensor.dtype, tensor.shape, parameter)
 

@@ -105,11 +105,13 @@ class Traffic:
 
     def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
         """``take`` and ``seal`` of a tensor that comes alone."""
-        wire, number = self.take(gradient, token, scale)
+        wire, number = self.take(gradient, token, scale, is_joined=False)
         return wire, number, *self.seal(number)
 
-    def take(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64]:
-        """The array to allreduce, and the ticket's number.
+    def take(
+        self, gradient: np.ndarray, token: Any, scale: Any, *, is_joined: bool = True
+    ) -> tuple[np.ndarray, np.int64]:
+        """The array to allreduce, and the ticket's number, of a tensor that travels with others.
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
@@ -118,7 +120,9 @@ class Traffic:
         if position is None:
             wire, ticket = self._refuse(gradient, rank, world_size)
         else:
-            wire, ticket = self._step.sending.compress(position, gradient, rank, world_size, float(scale))
+            wire, ticket = self._step.sending.compress(
+                position, gradient, rank, world_size, float(scale), is_joined=is_joined
+            )
         self._ledger.begin(ticket.key)
         number = next(self._numbers)
         self._tickets[number] = ticket

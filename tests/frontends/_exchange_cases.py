@@ -39,11 +39,14 @@ EXCHANGES: dict[str, dict[str, Any]] = {
     "oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
     "hierarchical": {"selector": _ALL_ABOVE, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
     "auto": {"selector": _TOPK, "exchange": {"id": "auto", "ranks_per_node": 1}},
+    "selecting_over_the_group": {"selector": _TOPK, "exchange": "allgather", "select_over": "group"},
 }
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
 """Options of ``Compression.build``."""
-GROUPED = ("allgather", "shared_index", "oktopk", "hierarchical")
+ONLY_GROUPED = ("selecting_over_the_group",)
+"""Those that TensorFlow cannot run otherwise; in PyTorch tensors are together anyway."""
+GROUPED = ("allgather", "shared_index", "oktopk", "hierarchical", *ONLY_GROUPED)
 """Those that also run so: every kind of collective, in exchanges of one phase and of several."""
 
 

@@ -39,14 +39,16 @@ def made_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
     return outcome_of(make)
 
 
-def used_with(params: Callable[[], Any]) -> dict[str, Any]:
+def used_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
     """A compressor that is used: one rank, so that Horovod only traces it."""
 
     def train() -> None:
         variables = list(params())
-        compressor = Compression.topk(variables, density=0.1)
-        tape_gradients(linear_loss(variables, [tf.ones(v.shape) for v in variables]), variables, compressor)
-        compressor.close()
+        compressor = Compression.topk(variables, density=0.1, **options)
+        try:
+            tape_gradients(linear_loss(variables, [tf.ones(v.shape) for v in variables]), variables, compressor)
+        finally:
+            compressor.close()
 
     return outcome_of(train)
 
@@ -85,7 +87,9 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "an_empty_name": partial(made_with, lambda: [weight()], name=""),
     "a_negative_min_numel": partial(made_with, lambda: [weight()], min_numel=-1),
     "groups": partial(made_with, lambda: [weight()], groups=2),
-    "selection_over_groups": partial(made_with, lambda: [weight()], select_over="group"),
+    "selection_over_no_group": partial(
+        used_with, lambda: [weight()], select_over="group", compress_1d=True, min_numel=1
+    ),
     "no_time": partial(made_with, lambda: [weight()], timeout_s=0),
     "one_name_for_two_compressors": same_name_twice,
     "a_list_of_variables": partial(used_with, lambda: [weight()]),

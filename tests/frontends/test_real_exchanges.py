@@ -33,14 +33,16 @@ def outcome(request: pytest.FixtureRequest) -> Outcome:
 
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(outcome: Outcome, name: str) -> None:
-    check_bits(outcome, name)
+    """Also where Horovod's groups hand tensors over together."""
+    found = cases_of(outcome, name)
+    assert found
+    for case in found:
+        check_bits(outcome, case)
 
 
-@pytest.mark.parametrize("name", GROUPED)
-def test_tensors_that_horovod_groups_do_so_too(outcome: Outcome, name: str) -> None:
-    """PyTorch's are together anyway."""
-    if f"{name}{IN_A_GROUP}" in outcome.results[0]:
-        check_bits(outcome, f"{name}{IN_A_GROUP}")
+def cases_of(outcome: Outcome, name: str) -> list[str]:
+    """Alone and in a group of Horovod's, as far as the frontend has them."""
+    return [case for case in (name, f"{name}{IN_A_GROUP}") if case in outcome.results[0]]
 
 
 def check_bits(outcome: Outcome, name: str) -> None:
@@ -54,8 +56,7 @@ def check_bits(outcome: Outcome, name: str) -> None:
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(outcome: Outcome, name: str) -> None:
     """That the bits above are those of a run without the failed step is what shows the second."""
-    cases = [case for case in (name, f"{name}{IN_A_GROUP}") if case in outcome.results[0]]
-    for result in [result for case in cases for result in measured(outcome, case)]:
+    for result in [result for case in cases_of(outcome, name) for result in measured(outcome, case)]:
         assert "PeerFailure" in result["raised"], result["raised"]
         assert "NonFiniteGradient" in result["raised"], result["raised"]
         assert result["is_usable"]

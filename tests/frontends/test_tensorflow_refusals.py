@@ -31,7 +31,7 @@ REFUSED = {
     "an_empty_name": ("InvalidOption", "name is ''"),
     "a_negative_min_numel": ("InvalidOption", "min_numel is -1"),
     "groups": ("InvalidOption", "groups is 2", "give groups to hvd.DistributedGradientTape"),
-    "selection_over_groups": ("InvalidOption", "select_over is 'group'", "leave select_over out"),
+    "selection_over_no_group": ("InvalidOption", "select_over is 'group'", "'weight:0' alone", "give groups"),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),
 }
