@@ -45,8 +45,11 @@ def _check_frontend(framework: str) -> bool:
         print(f"\nhvd_sparse.{framework}: cannot be used: {error}")
         return False
     hvd = importlib.import_module(f"horovod.{framework}")
-    controllers = [name for name, built in (("MPI", hvd.mpi_built()), ("Gloo", hvd.gloo_built())) if built]
-    print(f"\nhvd_sparse.{framework}: ready; Horovod was built with {' and '.join(controllers)}")
+    parts = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
+    *others, last = [name for name, built in parts.items() if built]
+    print(
+        f"\nhvd_sparse.{framework}: ready; Horovod was built with {', '.join(others)}{' and ' if others else ''}{last}"
+    )
     if framework == "tensorflow":
         _warn_of_keras_3()
     return True
