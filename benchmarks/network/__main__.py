@@ -140,6 +140,8 @@ def parse() -> argparse.Namespace:
             bits_per_second(rate)
     if "real" in options.compute and not set(options.models) <= set(RECORDED):
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
+    if options.simulated and "real" in options.compute:
+        parser.error("--simulated: --compute none, asleep or busy, whose backward passes are known beforehand")
     if options.hosts < 2:
         parser.error("--hosts: at least 2")
     return options

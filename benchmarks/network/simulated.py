@@ -8,14 +8,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-
-import numpy as np
-
 from benchmarks.network import page, probe, simulated_page
 from benchmarks.network.cluster import Cluster
+from benchmarks.network.simulated_page import FEWEST, OWN, SCALED
 from benchmarks.network.summary import by_round, spread
 from benchmarks.network.timings import ready
 from hvd_sparse.cli import main as hvd_sparse
@@ -25,9 +24,6 @@ from hvd_sparse.registry import EXCHANGES
 
 SELECTOR = "ldte_bs"
 DENSE = ("dense", "fp16")
-FEWEST = 2
-"""Hosts, whose costs are also taken to more."""
-
 Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 Launch = Callable[[Cluster, str, list[str], Path], dict[str, Any]]
 
@@ -47,25 +43,25 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
     options.methods = [*DENSE, *(spec(id, density) for density in options.densities for id in exchanges())]
     Cluster(options.hosts).lay()
     rows: list[dict[str, Any]] = []
-    measured: list[dict[str, Any]] = []
+    settings: list[dict[str, Any]] = []
     for rate in options.rates:
-        few: dict[str, Any] = {}
+        few: dict[str, Any] | None = None
         for hosts in range(FEWEST, options.hosts + 1):
             cluster, shaped = Cluster(hosts), None if rate == "none" else rate
             cluster.shape(shaped)
             wire = page.describe_wire(probe.measure(cluster, shaped))
-            for model in options.models:
-                for compute in options.compute:
-                    costs = measure_costs(cluster, options, launch)
-                    few = costs if hosts == FEWEST else few
-                    result = run_setting(cluster, options, model, compute)
-                    where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute}
-                    profile = replayed(model, compute, options.backward_ms / 1e3)
-                    more = rows_of(result["rows"], options, costs, few, profile, hosts)
-                    rows += [{**where, **row} for row in more]
-                    measured.append({**where, "steps": result["rows"], "wire": wire, "load": os.getloadavg()[1], "costs": costs})
-                    simulated_page.write(rows, measured, options)
-                    print(simulated_page.table(rows[-len(more) :]), flush=True)
+            costs = measure_costs(cluster, options, launch)
+            few = few or costs
+            for model, compute in product(options.models, options.compute):
+                where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute}
+                steps = run_setting(cluster, options, model, compute)["rows"]
+                profile = replayed(model, compute, options.backward_ms / 1e3)
+                more = rows_of(steps, options.densities, {OWN: costs, SCALED: few}, profile, hosts)
+                rows += [{**where, **row} for row in more]
+                load = os.getloadavg()[1]
+                settings.append({**where, "wire": wire, "load": load, "costs": costs, "steps": steps})
+                simulated_page.write(rows, settings, options)
+                print(simulated_page.table(rows[-len(more) :]), flush=True)
 
 
 def measure_costs(cluster: Cluster, options: argparse.Namespace, launch: Launch) -> dict[str, Any]:
@@ -105,27 +101,27 @@ def predict(profile: Profile, costs: dict[str, Any], ranks: int, density: float)
 
 def rows_of(
     steps: list[dict[str, Any]],
-    options: argparse.Namespace,
-    costs: dict[str, Any],
-    few: dict[str, Any],
+    densities: list[float],
+    costs: dict[str, dict[str, Any]],
     profile: Profile,
     hosts: int,
 ) -> list[dict[str, Any]]:
-    """A row a way to send: seconds of a step, predicted and measured.
+    """A row a way to send: seconds of a step, predicted and measured.  Dense and fp16 have no density.
 
-    costs, few : measured on as many hosts, and on the fewest
+    costs : by the prefix of what is predicted from them
     """
     rows = []
-    for density in options.densities:
-        own, scaled = (predict(profile, each, hosts, density) for each in (costs, few))
+    for density in densities:
+        points = {name: predict(profile, each, hosts, density) for name, each in costs.items()}
         ways = {id: spec(id, density) for id in exchanges()}
-        if density == options.densities[0]:
+        if density == densities[0]:
             ways = {**{id: id for id in DENSE}, **ways}
         for id, method in ways.items():
             seconds = by_round(steps, method)
-            row = {"way": id, "density": None if id in DENSE else density, "measured_s": spread(seconds)}
-            for name, points in (("", own), ("scaled_", scaled)):
-                predicted_s = points[id]["step_s"]
+            row: dict[str, Any] = {"way": id, "density": None if id in DENSE else density}
+            row["measured_s"] = spread(seconds)
+            for name, found in points.items():
+                predicted_s = found[id]["step_s"]
                 row |= {f"{name}predicted_s": predicted_s, f"{name}over_predicted": spread(seconds / predicted_s)}
             rows.append(row)
     return rows

@@ -32,7 +32,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
     parser.add_argument("--codec", default="index_value", help="(%(default)s)")
     parser.add_argument(
-        "--bandwidth", type=_settings.bandwidth, nargs="+", help="of a node's link (1Gbit 10Gbit, or as --costs has measured)"
+        "--bandwidth",
+        type=_settings.bandwidth,
+        nargs="+",
+        help="of a node's link (1Gbit 10Gbit, or as --costs has measured)",
     )
     parser.add_argument("--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)")
     parser.add_argument(
@@ -82,9 +85,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def networks_of(
-    options: argparse.Namespace, measured: MeasuredNetwork | None
-) -> dict[str, Network | MeasuredNetwork]:
+def networks_of(options: argparse.Namespace, measured: MeasuredNetwork | None) -> dict[str, Network | MeasuredNetwork]:
     """The one that was measured, if it was; every bandwidth that is asked for, flat and with several ranks a node."""
     found: dict[str, Network | MeasuredNetwork] = {}
     if measured is not None:

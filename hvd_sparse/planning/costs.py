@@ -52,7 +52,9 @@ class Work:
         select a group of ``numel`` entries:  call_s + entry_s * numel + sort_s * numel * log2(numel)
         encode what was selected:             sent_s an entry
         after the wire, once a step:          tensor_s a tensor, dense_s an entry of it, received_s an entry that arrived
-        of every tensor, compressed or not:   submit_s to hand it to Horovod, collect_s to take it back when it is there
+        a tensor that goes dense:             submit_s to hand it to Horovod, collect_s to take it back when it is there
+
+    Horovod's carriers of compressed tensors are part of ``call_s`` and ``tensor_s``.
 
     Attributes
     ----------

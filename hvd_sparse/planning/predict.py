@@ -61,7 +61,7 @@ def dense_instance(profile: Profile, setting: Setting, value_bytes: int = DENSE_
     """
     numel = np.array([layer.numel for layer in profile.layers])
     submit_s = setting.work.submit_s
-    backward_s = np.array(profile.idle_s(submit_s + cast_s * numel)) + submit_s
+    backward_s = np.asarray(profile.idle_s((submit_s + cast_s * numel).tolist()), np.float64) + submit_s
     nbytes = numel * dense_inbound(setting.placement) * value_bytes / DENSE_BYTES
     wire = setting.wire.line("allreduce" if value_bytes == DENSE_BYTES else FP16, setting.placement)
     return Instance(backward_s, numel, np.zeros(len(numel)), nbytes, wire, Work(entry_s=cast_s))
@@ -160,8 +160,10 @@ def sparse_step(
     carriers_s = float(setting.wire.line("allreduce", setting.placement)(small))
     exchange = exchange_of(configuration, profile, setting)
     received = received_entries(instance, configuration, exchange, setting)
-    work, tensors = setting.work, len(profile.compressed.layers)
-    settle_s = work.settle_s(numel, received, tensors) + work.collect_s * len(profile.layers)
+    settle_s = setting.work.settle_s(numel, received, instance.size) + _again_s(
+        instance, configuration, exchange, setting
+    )
+    settle_s += setting.work.collect_s * (len(profile.layers) - instance.size)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, carriers_s)
 
 
@@ -194,10 +196,20 @@ def goes_dense(profile: Profile, configuration: Configuration, setting: Setting)
 
 
 def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -> list[float]:
-    """Seconds before each compressed layer in which nothing is selected: the backward pass, and handing over tensors."""
+    """Before each compressed layer: the backward pass, where it holds up selecting, and handing over what is not compressed."""
     selecting = iter(selecting_s)
-    busy_s = [submit_s + (float(next(selecting)) if layer.is_sparse else 0.0) for layer in profile.layers]
-    return profile.folded([idle_s + submit_s for idle_s in profile.idle_s(busy_s)])
+    busy_s = [float(next(selecting)) if layer.is_sparse else submit_s for layer in profile.layers]
+    handing_s = [0.0 if layer.is_sparse else submit_s for layer in profile.layers]
+    return profile.folded([idle_s + own_s for idle_s, own_s in zip(profile.idle_s(busy_s), handing_s)])
+
+
+def _again_s(instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting) -> float:
+    """What exchanges that sum between their collectives decode, add and encode once more, at each but the last."""
+    if not exchange.sums_again:
+        return 0.0
+    rounds = len(exchange.phases(configuration.selector, setting.placement.world_size)) - 1
+    work, sent = setting.work, float(np.sum(instance.sent))
+    return rounds * ((work.sent_s + work.received_s) * sent + work.tensor_s * instance.size)
 
 
 def received_entries(instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting) -> float:

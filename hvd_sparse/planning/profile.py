@@ -133,9 +133,7 @@ class Profile:
 
     def to_json(self) -> str:
         """Text that ``from_json`` turns back into an equal profile."""
-        return (
-            json.dumps(asdict(self), indent=1) + "\n"
-        )
+        return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Profile:

@@ -11,27 +11,23 @@ import numpy as np
 
 from ..core.collective import Collective
 from ..core.configuration import Configuration
-from ..core.economy import DENSE_BYTES
-from ..core.pipeline import Pipeline
-from ..core.state import TensorState
 from ..errors import InvalidOption
 from ..planning.costs import FP16, Line, Work, fit_line, fit_work
-from ..types import TensorSpec
+from .probed_tensors import TENSORS, ProbedTensors, wait_for
 
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 """Sizes of a rank's message: up to where a network's buffers no longer count."""
 LONG_S = 1.0
 """A size at which a round would take longer is left out, as the smaller ones tell enough of a wire so slow."""
-HANDED = 64
+HANDED = 256
 """Tensors that are handed over one after the other."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
 """Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
 WARMUP, LEAST, MOST = 2, 5, 25
 """Rounds: not measured; measured however long they take, and at the most."""
-POLL_S = 1e-3
-GRADIENTS = 3
-"""That take turns."""
+SCALE = 1e-3
+"""Of gradients that are summed: many of them are below float16's normal numbers, which costs its sums time."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +133,13 @@ class Prober:
         collective, ranks = self._collective, self._collective.world_size
         others = ranks - 1
         name = f"hvd_sparse.probe.{kind}.{nbytes}"
+        draw = np.random.default_rng([collective.rank, nbytes])
         if kind == "allgather":
             data = np.zeros(nbytes, np.uint8)
             return self.repeat(kind, others * nbytes, lambda: collective.allgather(data, name).wait(self._timeout_s))
-        if kind in ("allreduce", FP16):  # a ring passes everything twice
+        if kind in ("allreduce", FP16):  # a ring passes everything twice; sums of zeros would be quicker than others
             dtype = np.dtype(np.float32 if kind == "allreduce" else np.float16)
-            values = np.zeros(nbytes // dtype.itemsize, dtype)
+            values = draw.laplace(0.0, SCALE, nbytes // dtype.itemsize).astype(dtype)
             size = 2 * values.nbytes * others / ranks
             return self.repeat(kind, size, lambda: collective.allreduce(values, name).wait(self._timeout_s))
         splits = np.full(ranks, nbytes // ranks)
@@ -159,8 +156,7 @@ class Prober:
             start = time.perf_counter()
             pending = [self._collective.allreduce(entry, name) for name in named]
             submitting.append(self._agree(time.perf_counter() - start))
-            while not all(each.is_done() for each in pending):
-                time.sleep(POLL_S)
+            wait_for(pending)
             start = time.perf_counter()
             for each in pending:
                 each.wait(self._timeout_s)
@@ -170,29 +166,33 @@ class Prober:
         return first, second
 
     def work(self, configuration: Configuration, kernels: Any, density: float, numel: int) -> tuple[Samples, Samples]:
-        """Selecting and encoding; decoding and adding up as many messages as there are ranks.
+        """A tensor's selecting, encoding and handing over; its taking back, and decoding as many messages as there are ranks.
+
+        Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of cores that several ranks
+        share, or Horovod's own thread, takes any of its time.
 
         configuration : at this density, of the codec ``index_value`` and the exchange ``allgather``
         """
-        rank, ranks = self._collective.rank, self._collective.world_size
-        spec = TensorSpec("probe", (numel,), "float32")
-        state, pipeline = TensorState(spec, configuration), Pipeline(configuration, kernels)
-        draw = np.random.default_rng([rank, numel])
-        gradients = [draw.laplace(size=numel).astype(np.float32) for _ in range(GRADIENTS)]
-        frames: list[Any] = [None]
+        tensors = ProbedTensors(configuration, kernels, numel, self._collective)
+        selecting: list[float] = []
+        settling: list[float] = []
+        while not self._is_enough(selecting, settling):
+            start = time.perf_counter()
+            tensors.send()
+            selecting.append(self._agree(time.perf_counter() - start) / TENSORS)
+            wait_for(tensors.pending)
+            start = time.perf_counter()
+            tensors.receive(self._timeout_s)
+            settling.append(self._agree(time.perf_counter() - start) / TENSORS)
+        found = (("select", selecting), ("settle", settling))
+        first, second = (Samples(what, numel, tuple(seconds[WARMUP:]), density) for what, seconds in found)
+        return first, second
 
-        def send() -> None:
-            gradient = gradients[state.steps % GRADIENTS]
-            frames[0] = pipeline.send(state, gradient, rank, ranks, dense=False).frame
-            state.commit()
-
-        selecting = self.repeat("select", numel, send, density)
-        out = np.empty(numel, np.float32)
-        parts = [(slice(0, numel), frames[0])] * ranks
-        settling = self.repeat(
-            "settle", numel, lambda: pipeline.receive(spec, parts, 1 / ranks, out, state.steps), density
-        )
-        return selecting, settling
+    def _is_enough(self, selecting: Sequence[float], settling: Sequence[float]) -> bool:
+        """The same on all ranks, as they agree on the seconds."""
+        rounds = len(selecting) - WARMUP
+        taken_s = TENSORS * (sum(selecting[WARMUP:]) + sum(settling[WARMUP:]))
+        return rounds >= LEAST and (rounds >= MOST or taken_s >= self._budget_s)
 
 
 def probe(
