@@ -85,17 +85,12 @@ def check_select_over(select_over: Any, exchange: Any, selector: Any, groups: An
         )
 
 
-def check_groups(groups: Any, exchange: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
+def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
     """The option in its one form; InvalidOption if it is neither a number of groups nor lists of names, each once, nor
-    "planned" with an exchange that can be timed."""
-    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1):
+    "planned"."""
+    if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
-    if isinstance(groups, str) and groups == PLANNED:
-        if not exchange.is_one_allgather:
-            raise InvalidOption(
-                f"groups is 'planned', which times the one allgather that a message takes, and exchange {exchange.id} takes "
-                "other collectives: use exchange='allgather', or give groups a number or lists of names"
-            )
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:
         return groups
     if isinstance(groups, (list, tuple)) and all(isinstance(names, (list, tuple)) for names in groups):
         made = tuple(tuple(names) for names in groups)

@@ -98,7 +98,7 @@ class Configuration:
         if self.engine is not None:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
-        object.__setattr__(self, "groups", check_groups(self.groups, self.exchange))
+        object.__setattr__(self, "groups", check_groups(self.groups))
         if self.max_gathered_bytes is not None:
             check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)

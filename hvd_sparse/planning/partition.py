@@ -11,9 +11,9 @@ from .instance import Instance
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
     """When the last message is through, as ``timeline.end_s`` has it.  Messages go in the order in which they are ready; those
-    that are ready when the wire is free go as one, as Horovod fuses them.
+    that are ready when the wire is free go as one, as Horovod fuses them; of what is late all messages are ready.
 
-    instance : with ``per_tensor`` and nothing late, so that compute ends do not depend on the groups
+    instance : with ``per_tensor``, so that compute ends do not depend on the groups
     parts : every layer of the instance in one of them
     """
     layers = np.arange(instance.size)
@@ -25,4 +25,5 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
         while waiting < len(messages) and messages[waiting][0] <= start_s:
             waiting += 1
         wire_s = start_s + float(instance.wire(sum(nbytes for _, nbytes in messages[first:waiting])))
-    return max(wire_s, float(compute_s[-1]))
+    late_s = float(instance.late(np.sum(instance.late_nbytes)))
+    return max(wire_s, float(compute_s[-1])) + late_s

@@ -13,6 +13,7 @@ from ..core.counts import count_from_density
 from ..core.economy import DENSE_BYTES, dense_inbound, is_dense_cheaper
 from ..core.exchanges._base import Exchange
 from ..core.message import overhead_bytes
+from ..core.placement import Placement
 from ..errors import InvalidOption
 from .costs import FP16, Line, Work
 from .instance import Instance, Plan
@@ -118,7 +119,7 @@ def sparse_instance(
     numel = np.array([layer.numel for layer in compressed.layers], np.float64)
     sent = np.array([count_from_density(layer.numel, d) for layer, d in zip(compressed.layers, wanted)], np.float64)
     inbound = np.array(
-        [inbound_bytes(configuration, exchange, setting, x.numel, d) for x, d in zip(compressed.layers, wanted)]
+        [inbound_bytes(configuration, exchange, placement, x.numel, d) for x, d in zip(compressed.layers, wanted)]
     )
     kinds = exchange.phases(configuration.selector, placement.world_size)
     headers = overhead_bytes(1) * (placement.world_size - 1)
@@ -176,12 +177,12 @@ def density_of(configuration: Configuration) -> float:
 
 
 def inbound_bytes(
-    configuration: Configuration, exchange: Exchange, setting: Setting, numel: int, density: float
+    configuration: Configuration, exchange: Exchange, placement: Placement, numel: int, density: float
 ) -> float:
     """What a node receives of a tensor in a step; at least one entry is sent."""
     real = count_from_density(numel, density) / numel
     entry_bytes = configuration.codec.entry_bytes(numel, density)
-    return float(exchange.inbound(real, entry_bytes, setting.placement)) * numel
+    return float(exchange.inbound(real, entry_bytes, placement)) * numel
 
 
 def goes_dense(profile: Profile, configuration: Configuration, setting: Setting) -> bool:

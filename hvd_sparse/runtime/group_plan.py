@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..core.buckets import UNKNOWN_DENSITY, one_per_tensor
+from ..core.buckets import one_per_tensor
 from ..core.configuration import Configuration
-from ..core.counts import count_from_density
-from ..core.message import overhead_bytes
 from ..planning.costs import Line, Work, fit_line
 from ..planning.instance import Instance
 from ..planning.measured import measured_profile, planned_buckets
 from ..planning.partition import partition_end_s
 from ..planning.planner import best
-from ..planning.predict import LONG_RUN
 from ..types import TensorSpec
 from .measuring import Samples
+from .route import Route
 
 Buckets = list[tuple[int, ...]]
 
@@ -37,13 +35,15 @@ class GroupPlan:
     predicted_s : seconds from a step's first gradient to its last result: of "none" merged, of "all" in one message, of the
         "default", and as "planned".  By the model, and with what it does not know of (Horovod's own work, tensors that are
         not compressed): by how much longer the measured steps took.  With several optimizers the sum over a step of each
-    wire : seconds of an allgather over the bytes that a rank brings, on these ranks
+    wire : seconds of a message's first collective over the bytes that a rank receives, on these ranks
+    late : of those behind it, which begin when the last gradient has come; nothing where a message is one allgather
     work : seconds of selecting and encoding, and "decode" of decoding, over the entries of a tensor
     """
 
     groups: tuple[tuple[str, ...], ...]
     predicted_s: dict[str, float]
     wire: Line
+    late: Line
     work: Line
     decode: Line
 
@@ -53,7 +53,7 @@ class GroupPlan:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> GroupPlan:
-        lines = {name: Line(**told[name]) for name in ("wire", "work", "decode")}
+        lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines)
 
     def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
@@ -65,17 +65,16 @@ class GroupPlan:
         told = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items())
         return (
             f"tensors travel in {len(self.groups)} messages, of at most {max(map(len, self.groups), default=0)} tensors (a "
-            f"step's exchange as predicted: {told}; an allgather takes {1e3 * self.wire.start_s:.2f} ms and "
-            f"{1e9 * self.wire.byte_s:.2f} ns a byte, selecting and encoding {1e6 * self.work.start_s:.0f} us a tensor and "
-            f"{1e9 * self.work.byte_s:.2f} ns an entry)"
+            f"step's exchange as predicted: {told}; a message takes {1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
+            f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding {1e6 * self.work.start_s:.0f} us a "
+            f"tensor and {1e9 * self.work.byte_s:.2f} ns an entry)"
         )
 
 
 def make_plan(
-    configuration: Configuration,
+    route: Route,
     specs: Sequence[TensorSpec],
     told: Sequence[Mapping[str, Any]],
-    sizes: Sequence[int],
     samples: Sequence[Samples],
     default: Buckets,
 ) -> GroupPlan:
@@ -86,13 +85,14 @@ def make_plan(
 
     Parameters
     ----------
+    route : of a message
     told : ``Measurements.to_dict`` of every rank; rank 0 has seen a step
-    sizes, samples : lengths of message, and every rank's times of them
+    samples : every rank's times of the route's collectives
     default : the buckets of before
     """
     numel = {spec.key: spec.numel for spec in specs}
     costs = _Costs(
-        _wire(sizes, samples),
+        *_wires(route, samples),
         _line(_slowest(told, "work"), numel),
         _line(_slowest(told, "decode"), numel),
         _slowest(told, "ready"),
@@ -100,16 +100,16 @@ def make_plan(
     )
     predicted_s = dict.fromkeys(WAYS, 0.0)
     chosen: Buckets = []
-    for keys in _families(told[0]["seen"], configuration, specs):
-        buckets, ends_s = _plan_family(keys, costs, configuration, specs, default)
+    for keys in _families(told[0]["seen"], route.configuration, specs):
+        buckets, ends_s = _plan_family(keys, costs, route, specs, default)
         chosen += buckets
         rest_s = max(0.0, _whole_s(told, told[0]["seen"][keys[0]]) - ends_s["default"])
         predicted_s = {way: seconds + ends_s[way] + rest_s for way, seconds in predicted_s.items()}
     planned = {position for bucket in chosen for position in bucket}
-    unseen = (position for (position,) in one_per_tensor(specs, configuration) if position not in planned)
+    unseen = (position for (position,) in one_per_tensor(specs, route.configuration) if position not in planned)
     chosen += _restricted(default, unseen)
     groups = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
-    return GroupPlan(groups, predicted_s, costs.wire, costs.work, costs.decode)
+    return GroupPlan(groups, predicted_s, costs.wire, costs.late, costs.work, costs.decode)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ class _Costs:
     """The lines, and when the gradient of each tensor is ready and how many bytes it sends."""
 
     wire: Line
+    late: Line
     work: Line
     decode: Line
     ready_s: Mapping[str, float]
@@ -126,21 +127,23 @@ class _Costs:
 def _plan_family(
     keys: Sequence[str],
     costs: _Costs,
-    configuration: Configuration,
+    route: Route,
     specs: Sequence[TensorSpec],
     default: Buckets,
 ) -> tuple[Buckets, dict[str, float]]:
     """The groups of tensors that come in the same steps, and the seconds of a step in every way."""
-    profile = measured_profile(specs, {key: [costs.ready_s[key]] for key in keys}, configuration)
+    profile = measured_profile(specs, {key: [costs.ready_s[key]] for key in keys}, route.configuration)
     layers = profile.compressed.layers
-    nbytes = [costs.nbytes.get(layer.name) or expected_bytes(configuration, layer.numel) for layer in layers]
+    received = [route.received(layer.numel, costs.nbytes.get(layer.name, 0.0)) for layer in layers]
     instance = Instance(
         np.array([layer.backward_s for layer in layers]),
         np.array([layer.numel for layer in layers]),
         np.zeros(len(layers)),
-        np.array(nbytes) + overhead_bytes(1) - overhead_bytes(0),
+        np.array([first for first, _ in received]),
         costs.wire,
         Work(call_s=costs.work.start_s, entry_s=costs.work.byte_s),
+        late=costs.late,
+        late_nbytes=np.array([behind for _, behind in received]),
     )
     positions = {spec.key: position for position, spec in enumerate(specs)}
     places = {positions[layer.name]: place for place, layer in enumerate(layers)}
@@ -192,10 +195,22 @@ def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
     return [part for part in parts if part]
 
 
-def _wire(sizes: Sequence[int], samples: Sequence[Samples]) -> Line:
-    slowest = np.max(np.asarray(samples, np.float64), axis=0)
-    line = fit_line((float(size), seconds) for size, times in zip(sizes, slowest.tolist()) for seconds in times)
-    return Line(line.start_s + line.byte_s * overhead_bytes(0), line.byte_s)
+def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
+    """Of the first collective, and of those behind it together; with the headers that every message has."""
+    lines = {kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]}
+    first, *rest = (lines[kind] for kind in route.kinds)
+    mean_byte_s = float(np.mean([line.byte_s for line in rest])) if rest else 0.0
+    return first, Line(sum(line.start_s for line in rest), mean_byte_s)
+
+
+def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
+    """Of the slowest rank at every repetition."""
+    pairs: list[tuple[float, float]] = []
+    for at_size in zip(*of_ranks):
+        slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
+        pairs += [(at_size[0][0], seconds) for seconds in slowest.tolist()]
+    line = fit_line(pairs)
+    return Line(line.start_s + line.byte_s * header_bytes, line.byte_s)
 
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
@@ -206,9 +221,3 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
     if len({size for size, _ in samples}) == 1:
         return Line(0.0, float(np.median([value for _, value in samples])) / max(1.0, samples[0][0]))
     return fit_line(samples)
-
-
-def expected_bytes(configuration: Configuration, numel: int) -> float:
-    """What a tensor adds to its message behind any warm-up, where no measured step sent it sparse."""
-    density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
-    return float(count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density))

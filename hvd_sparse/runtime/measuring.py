@@ -1,6 +1,6 @@
 """What the first steps of a run tell about it: when gradients come, what selecting and coding take, what is sent.
 
-And what the collective that carries it takes on this network, with these ranks: timed in one go between two steps.
+And what the collectives that carry it take on this network, with these ranks: timed in one go between two steps.
 All of it is medians, so that a step or a message that was held up by something else has no say.
 """
 
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..core.collective import Collective
+from .messages import message
+from .route import Route
 
 WARMUP = 2
 """Steps before anything counts: first calls compile, allocate and shake hands."""
@@ -27,8 +29,11 @@ REPETITIONS = 5
 LEAST_SPREAD = 8
 """The longest message timed is at least so many times the shortest, or their times would differ by noise alone."""
 
-Samples = list[list[float]]
-"""Seconds, by length and repetition."""
+ITEM = 8
+"""Bytes by which they differ: sums are of whole numbers of entries."""
+
+Samples = dict[str, list[tuple[float, list[float]]]]
+"""By kind of collective and length: bytes that a rank receives, and the seconds of every repetition."""
 
 
 class StepStarts:
@@ -132,18 +137,24 @@ def sizes_of(told: Sequence[dict[str, Any]]) -> list[int]:
     return [round(size) for size in np.geomspace(least, most, SIZES).tolist()]
 
 
-def time_messages(collective: Collective, name: str, sizes: Sequence[int], timeout_s: float | None) -> Samples:
-    """Seconds that an allgather of so many bytes from every rank takes, on this rank.  Collective.
+def time_messages(
+    collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
+) -> Samples:
+    """Seconds that the route's collectives take where every rank submits so many bytes, on this rank.  Collective.
 
     No two messages are of one length, as those of a run hardly ever are: Horovod agrees anew on what it has not seen.
     """
-    found: Samples = []
-    for number, size in enumerate(sizes):
-        times = []
-        for repetition in range(1 + REPETITIONS):
-            array = np.zeros(size + repetition, np.uint8)
-            start_s = time.perf_counter()
-            collective.allgather(array, f"{name}.{number}").wait(timeout_s)
-            times.append(time.perf_counter() - start_s)
-        found.append(times[1:])
+    found: Samples = {}
+    mates = route.placement.mates(route.placement.rank)
+    for kind in dict.fromkeys(route.kinds):
+        found[kind] = []
+        for number, size in enumerate(sizes):
+            times, received = [], []
+            for repetition in range(1 + REPETITIONS):
+                made = message(collective, kind, size + ITEM * repetition, mates)
+                start_s = time.perf_counter()
+                made.start(f"{name}.{kind}.{number}").wait(timeout_s)
+                times.append(time.perf_counter() - start_s)
+                received.append(made.received)
+            found[kind].append((statistics.median(received), times[1:]))
     return found

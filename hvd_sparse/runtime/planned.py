@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from ..core.collective import Collective
-from ..core.configuration import Configuration
+from ..core.placement import in_nodes_of
+from ..core.step import Step
 from ..errors import PeerFailure
-from ..types import TensorSpec
 from .gathering import Gatherer
-from .group_plan import Buckets, GroupPlan, make_plan
+from .group_plan import GroupPlan, make_plan
 from .measuring import STEPS, WARMUP, Measurements, sizes_of, time_messages
+from .route import Route
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -26,12 +26,12 @@ class Planning:
 
     Parameters
     ----------
+    step : of the compressor, with the buckets that it has until there is a plan
     name : of the compressor, for the collectives' names
-    default : the buckets until then
     """
 
-    def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec], name: str, default: Buckets) -> None:
-        self._configuration, self._specs, self._name, self._default = configuration, specs, name, default
+    def __init__(self, step: Step, name: str) -> None:
+        self._step, self._name, self._default = step, name, list(step.buckets)
         self.restart()
 
     def restart(self) -> None:
@@ -71,10 +71,11 @@ class Planning:
         told = gatherer.tell_all(self.measurements.to_dict())
         if min(each["steps"] for each in told) < ENOUGH:
             return None
-        sizes = sizes_of(told)
-        mine = time_messages(collective, f"hvd_sparse.plan.{self._name}.size", sizes, timeout_s)
-        samples = gatherer.tell_all(mine)
-        decided = gatherer.tell_all(self._decide(told, sizes, samples) if collective.rank == 0 else None)[0]
+        placement = self._step.placement or in_nodes_of(1, collective.rank, collective.world_size)
+        route = Route(self._step.configuration, self._step.exchange, placement)
+        name = f"hvd_sparse.plan.{self._name}.size"
+        samples = gatherer.tell_all(time_messages(collective, name, route, sizes_of(told), timeout_s))
+        decided = gatherer.tell_all(self._decide(route, told, samples) if collective.rank == 0 else None)[0]
         if "failure" in decided:
             raise PeerFailure(f"rank 0 could not plan the groups: {decided['failure']}; leave out groups='planned'")
         plan = GroupPlan.from_dict(decided)
@@ -82,10 +83,10 @@ class Planning:
             logger.warning("compressor %s: %s", self._name, plan)
         return plan
 
-    def _decide(self, told: Any, sizes: Any, samples: Any) -> dict[str, Any]:
+    def _decide(self, route: Route, told: Any, samples: Any) -> dict[str, Any]:
         """Rank 0's; in words what went wrong, as the other ranks wait."""
         try:
-            plan = make_plan(self._configuration, self._specs, told, sizes, samples, self._default)
+            plan = make_plan(route, self._step.specs, told, samples, self._default)
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
         return plan.to_dict()

@@ -13,6 +13,7 @@ from ..core.collective import Collective
 from ..core.configuration import Configuration
 from ..errors import InvalidOption
 from ..planning.costs import FP16, Line, Work, fit_line, fit_work
+from .messages import message
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
 
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
@@ -26,8 +27,6 @@ DENSITIES = (0.001, 0.03)
 """Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
 WARMUP, LEAST, MOST = 2, 5, 25
 """Rounds: not measured; measured however long they take, and at the most."""
-SCALE = 1e-3
-"""Of gradients that are summed: many of them are below float16's normal numbers, which costs its sums time."""
 
 
 @dataclass(frozen=True)
@@ -130,22 +129,8 @@ class Prober:
 
     def message(self, kind: str, nbytes: int) -> Samples:
         """A collective of so many bytes a rank; its size counts as the planner's bytes received do."""
-        collective, ranks = self._collective, self._collective.world_size
-        others = ranks - 1
-        name = f"hvd_sparse.probe.{kind}.{nbytes}"
-        draw = np.random.default_rng([collective.rank, nbytes])
-        if kind == "allgather":
-            data = np.zeros(nbytes, np.uint8)
-            return self.repeat(kind, others * nbytes, lambda: collective.allgather(data, name).wait(self._timeout_s))
-        if kind in ("allreduce", FP16):  # a ring passes everything twice; sums of zeros would be quicker than others
-            dtype = np.dtype(np.float32 if kind == "allreduce" else np.float16)
-            values = draw.laplace(0.0, SCALE, nbytes // dtype.itemsize).astype(dtype)
-            size = 2 * values.nbytes * others / ranks
-            return self.repeat(kind, size, lambda: collective.allreduce(values, name).wait(self._timeout_s))
-        splits = np.full(ranks, nbytes // ranks)
-        parts = np.zeros(int(splits.sum()), np.uint8)
-        size = float(parts.size * others / ranks)
-        return self.repeat(kind, size, lambda: collective.alltoall(parts, splits, name).wait(self._timeout_s))
+        made, name = message(self._collective, kind, nbytes), f"hvd_sparse.probe.{kind}.{nbytes}"
+        return self.repeat(kind, made.received, lambda: made.start(name).wait(self._timeout_s))
 
     def hand(self) -> tuple[Samples, Samples]:
         """Handing many tensors over, of an entry each, and taking them back when all are there."""

@@ -12,9 +12,10 @@ from ..core.counts import count_from_density
 from ..core.runs import StepRun, Ticket
 from ..errors import ExchangeTimeout, SparseError
 from ..planning.predict import LONG_RUN
-from ..runtime.group_plan import GroupPlan, expected_bytes
+from ..runtime.group_plan import GroupPlan
 from ..runtime.measuring import StepStarts
 from ..runtime.planned import Planning
+from ..runtime.route import expected_bytes
 from .compression import TorchCompressor
 
 TIMING = "the timing of messages for groups='planned'"
@@ -26,7 +27,7 @@ class PlannedCompressor(TorchCompressor):
     def __init__(self, params: Any, configuration: Any, process_set: Any, grad_scaler: Any) -> None:
         super().__init__(params, configuration, process_set, grad_scaler)
         self._default = list(self.step.buckets)
-        self._planning = Planning(configuration, self.step.specs, self.name, self._default)
+        self._planning = Planning(self.step, self.name)
         self._starts = StepStarts()
         self._run: StepRun | None = None
         self._listen()
@@ -91,7 +92,7 @@ class PlannedCompressor(TorchCompressor):
             return
         spec, configuration = self.step.specs[ticket.position], self.configuration
         nbytes = expected_bytes(configuration, spec.numel)
-        if ticket.outgoing.frame is not None:  # else this step of it runs dense
+        if ticket.outgoing.frame is not None:  # else this step of it runs dense, or the exchange makes it
             now = configuration.density(self.step.staging.steps_of(ticket.position))
             later, nbytes = configuration.density(LONG_RUN), ticket.outgoing.frame.nbytes
             if now and later and now != later:

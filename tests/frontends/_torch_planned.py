@@ -62,6 +62,28 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
 
 
 @cases
+def planned_through_other_collectives(name: str) -> dict[str, Any]:
+    """By exchange: digests of the steps without and with "planned", and what the plan says."""
+    found: dict[str, Any] = {}
+    nodes = {"id": "hierarchical", "ranks_per_node": 2}
+    for exchange in ("shared_index", "oktopk", *([nodes] if hvd.size() == 4 else [])):
+        id = exchange if isinstance(exchange, str) else exchange["id"]
+        digests, plan = [], None
+        for groups in (None, "planned"):
+            options = {**SPARSE_ONLY, "density": 0.05, "name": f"{name}.{id}.{groups}", "groups": groups}
+            ledger = Ledger(SHAPES, lambda named, o=options, e=exchange: Compression.topk(named, exchange=e, **o))
+            applied = []
+            for step in range(ADOPTED_AT + 3):
+                ledger.take_step(ledger.gradients(step))
+                applied.append(digest_of([parameter.grad for parameter in ledger.parameters.values()]))
+            digests.append(applied)
+            plan = ledger.compressor.plan
+            ledger.compressor.close()
+        found[id] = {"digests": digests, "plan": plan.to_dict() if plan else None}
+    return found
+
+
+@cases
 def two_optimizers_share_a_planned_compressor(name: str) -> dict[str, Any]:
     parameters = {f"{half}.{key}": nn.Parameter(torch.zeros(SHAPES[key])) for half in "ab" for key in SHAPES}
     compressor = Compression.topk(parameters.items(), density=0.1, name=name, groups="planned", **SPARSE_ONLY)

@@ -189,6 +189,15 @@ def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome
             assert plan["wire"]["start_s"] > 0
 
 
+def test_plans_are_made_of_all_collectives_of_an_exchange(outcome: Outcome) -> None:
+    for result in measured(outcome, "planned_through_other_collectives"):
+        assert set(result) >= {"shared_index", "oktopk"}
+        for found in result.values():
+            usual, planned = found["digests"]
+            assert planned == usual
+            assert found["plan"]["wire"]["start_s"] > 0 and found["plan"]["late"]["start_s"] > 0
+
+
 def test_tensors_of_two_optimizers_do_not_travel_together(outcome: Outcome) -> None:
     for result in measured(outcome, "two_optimizers_share_a_planned_compressor"):
         assert sorted(name for names in result["groups"] for name in names) == sorted(

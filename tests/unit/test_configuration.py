@@ -135,12 +135,9 @@ def test_an_engine_is_given_as_an_id_a_mapping_or_an_object():
         create(engine={"id": "numba", "threads": 0})
 
 
-def test_groups_are_planned_where_an_exchange_is_one_allgather_and_refused_elsewhere():
-    assert create(groups="planned").describe()["groups"] == "planned"
-    with pytest.raises(InvalidOption, match="exchange gtopk takes other collectives: use exchange='allgather'"):
-        create(groups="planned", exchange="gtopk")
-    with pytest.raises(InvalidOption, match="exchange auto takes other collectives"):
-        create(groups="planned", exchange="auto")
+def test_groups_are_planned_for_every_exchange_and_selections_by_tensor():
+    for exchange in ("allgather", "gtopk", "auto"):
+        assert create(groups="planned", exchange=exchange).describe()["groups"] == "planned"
     with pytest.raises(InvalidOption, match="select_over"):
         create(groups="planned", select_over="group")
 

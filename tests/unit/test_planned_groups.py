@@ -8,7 +8,10 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hvd_sparse.core import reference
 from hvd_sparse.core.buckets import grouped, one_per_tensor
+from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.core.step import Step
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.planning.costs import Line
 from hvd_sparse.planning.instance import Instance, groups
@@ -18,6 +21,7 @@ from hvd_sparse.planning.timeline import end_s
 from hvd_sparse.runtime.group_plan import GroupPlan, make_plan
 from hvd_sparse.runtime.measuring import REPETITIONS, SIZES, STEPS, WARMUP, Measurements, StepStarts, sizes_of
 from hvd_sparse.runtime.planned import Planning
+from hvd_sparse.runtime.route import Route
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
 CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
@@ -40,14 +44,21 @@ def told(seen, gap_s=0.01, whole_s=0.0):
     }
 
 
-def samples(start_s, byte_s):
-    return [[start_s + byte_s * size] * REPETITIONS for size in SIZES_TIMED]
+def route(configuration=CONFIGURATION, ranks=2, nodes=2):
+    placement = in_nodes_of(ranks // nodes, 0, ranks)
+    return Route(configuration, configuration.exchange, placement)
 
 
-def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0):
+def samples(start_s, byte_s, kinds=("allgather",)):
+    """By kind; every rank receives ``size`` bytes, as of one other rank."""
+    return {kind: [(size, [start_s + byte_s * size] * REPETITIONS) for size in SIZES_TIMED] for kind in kinds}
+
+
+def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
-    times = [samples(*wire) for wire in wires]
-    return make_plan(CONFIGURATION, SPECS, [told(seen, gap_s, whole_s)] * len(wires), SIZES_TIMED, times, DEFAULT)
+    on = on or route()
+    times = [samples(*wire, on.kinds) for wire in wires]
+    return make_plan(on, SPECS, [told(seen, gap_s, whole_s)] * len(wires), times, DEFAULT)
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
@@ -114,13 +125,33 @@ def test_the_slowest_rank_and_the_typical_message_count():
     slower = planned_with([(1e-3, 1e-8), (5e-3, 4e-8)])
     assert slower.wire.byte_s == pytest.approx(4e-8) and slower.wire.start_s == pytest.approx(5e-3, rel=1e-3)
     noisy = samples(1e-3, 1e-8)
-    for times in noisy:
+    for _, times in noisy["allgather"]:
         times[1] += 0.3
     seen = {spec.key: [3] for spec in SPECS}
-    assert (
-        make_plan(CONFIGURATION, SPECS, [told(seen)], SIZES_TIMED, [noisy], DEFAULT).wire
-        == planned_with([(1e-3, 1e-8)]).wire
-    )
+    assert make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT).wire == planned_with([(1e-3, 1e-8)]).wire
+
+
+@pytest.mark.parametrize(("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)])
+def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, ranks, nodes):
+    """Each begins when the last gradient has come: merging spares their starts, whatever the first collective takes."""
+    on = route(worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes)
+    assert len(on.kinds) > 1
+    plan = planned_with([(1e-3, 1e-8)] * ranks, on=on)
+    behind = on.kinds[1:]
+    assert plan.late.start_s == pytest.approx(1e-3 * len(behind), rel=1e-2)
+    assert plan.late.byte_s == pytest.approx(1e-8)
+    first, late = zip(*(on.received(spec.numel, 0.0) for spec in SPECS))
+    assert all(bytes_ > 0 for bytes_ in (*first, *late))
+    assert len(planned_with([(10.0, 0.0)] * ranks, on=on).groups) == 1
+
+
+def test_an_exchange_that_sums_first_is_timed_inside_the_nodes():
+    exchange = {"id": "hierarchical", "ranks_per_node": 2}
+    on = route(worlds.configure(groups="planned", compress_1d=False, exchange=exchange), 4, 2)
+    assert on.kinds[0] == "local" and len(on.kinds) > 1
+    inside, between = on.received(1000, 0.0)
+    assert inside == 1000 * on.exchange.inside(on.placement) and between > 0
+    assert planned_with([(1e-3, 1e-8)] * 4, on=on).late.start_s > 0
 
 
 steps_of = st.lists(st.sampled_from([(), (3, 5), (4, 6)]), min_size=len(SPECS), max_size=len(SPECS))
@@ -168,7 +199,7 @@ def run_steps(world_size, outcomes):
     """For every rank, the number of the step that adopted a plan, and the plan."""
 
     def script(collective):
-        planning = Planning(CONFIGURATION, SPECS, "test", DEFAULT)
+        planning = Planning(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
         good, adopted = False, []
         for step, is_good in enumerate(outcomes):
             plan = planning.next(collective, worlds.TIMEOUT_S, was_good=good)
@@ -197,7 +228,7 @@ def test_where_steps_fail_ranks_measure_on():
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
     def script(collective):
-        planning, good = Planning(CONFIGURATION, SPECS, "test", DEFAULT), False
+        planning, good = Planning(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test"), False
         while not planning.is_due:
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             planning.measurements.arrive("nobody's", 1.0)

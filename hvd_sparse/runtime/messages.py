@@ -1,0 +1,55 @@
+"""Collectives of given lengths, to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Callable
+
+import numpy as np
+
+from ..core.collective import Collective, Pending
+from ..planning.costs import FP16
+
+LOCAL = "local"
+"""An alltoall among the ranks of a node alone."""
+SCALE = 1e-3
+"""Of the values that are summed: sums of zeros would be quicker than others."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective in which this rank submits so much.
+
+    Attributes
+    ----------
+    received : bytes that a rank receives, as the planner counts them: a ring's sum passes everything twice
+    start : of the collective, under a name
+    """
+
+    received: float
+    start: Callable[[str], Pending]
+
+
+def message(collective: Collective, kind: str, nbytes: int, mates: Sequence[int] = ()) -> Message:
+    """Of about ``nbytes`` bytes a rank.
+
+    kind : "allgather", "allreduce", "allreduce float16", "alltoall" or "local"
+    mates : of this rank's node, itself among them, for "local"
+    """
+    ranks = collective.world_size
+    others = max(1, ranks - 1)  # alone, as if there were another
+    if kind == "allgather":
+        return Message(others * nbytes, partial(collective.allgather, np.zeros(nbytes, np.uint8)))
+    if kind in ("allreduce", FP16):
+        dtype = np.dtype(np.float32 if kind == "allreduce" else np.float16)
+        draw = np.random.default_rng([collective.rank, nbytes])
+        values = draw.laplace(0.0, SCALE, max(1, nbytes // dtype.itemsize)).astype(dtype)
+        return Message(2 * values.nbytes * others / max(2, ranks), partial(collective.allreduce, values))
+    splits = np.zeros(ranks, np.int64)
+    partners = list(mates) if kind == LOCAL else list(range(ranks))
+    splits[partners] = max(1, nbytes // len(partners))
+    parts = np.zeros(int(splits.sum()), np.uint8)
+    received = float(splits.max()) * max(1, len(partners) - 1)
+    return Message(received, partial(collective.alltoall, parts, splits))

@@ -1,0 +1,66 @@
+"""What a message of a run takes: its collectives, and the bytes that each brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.buckets import UNKNOWN_DENSITY
+from ..core.configuration import Configuration
+from ..core.counts import count_from_density
+from ..core.exchanges._base import Exchange
+from ..core.message import overhead_bytes
+from ..core.placement import Placement
+from ..planning.predict import LONG_RUN, inbound_bytes
+from .messages import LOCAL
+
+
+@dataclass(frozen=True)
+class Route:
+    """The exchange that runs, among these ranks.
+
+    Attributes
+    ----------
+    configuration : of the compressor
+    exchange : the one that runs
+    placement : of the ranks
+    """
+
+    configuration: Configuration
+    exchange: Exchange
+    placement: Placement
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Its collectives, in order, by the names of ``messages.message``."""
+        phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
+        return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
+
+    @property
+    def header_bytes(self) -> float:
+        """What a rank receives however little is sent."""
+        return overhead_bytes(0) * self._others
+
+    def received(self, numel: int, brought: float) -> tuple[float, float]:
+        """Bytes of a tensor that a rank receives in the first collective, and in those behind it.
+
+        brought : what a rank was seen to send of it, where a message is one allgather; else the exchange's formula counts
+        """
+        if self.exchange.is_one_allgather:
+            each = brought or expected_bytes(self.configuration, numel)
+            return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others, 0.0
+        density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+        inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
+        if self.exchange.sums_first:
+            return numel * self.exchange.inside(self.placement), inbound
+        first = inbound / len(self.kinds)
+        return first, inbound - first
+
+    @property
+    def _others(self) -> int:
+        return max(1, self.placement.world_size - 1)
+
+
+def expected_bytes(configuration: Configuration, numel: int) -> float:
+    """What a rank sends of a tensor behind any warm-up, where no measured step sent it sparse."""
+    density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+    return float(count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density))
