@@ -136,6 +136,7 @@ def _environment() -> dict[str, str]:
         **threads,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "PYTHONDONTWRITEBYTECODE": "",  # the package is compiled once, not by every rank
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "TF_USE_LEGACY_KERAS": "1",

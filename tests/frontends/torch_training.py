@@ -11,7 +11,6 @@ import _torch_auto
 import _torch_laws
 import _torch_planned
 import _torch_programs
-import _torch_timeline
 import horovod.torch as hvd
 from _common import Case
 from _torch_cases import run_torch_cases
@@ -21,13 +20,12 @@ from _torch_density_one import SETTINGS, compare_with_dense
 def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
     settings = {name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS}
     planned = {"planned_by_members": partial(_torch_planned.planned_by_members, process_sets=process_sets)}
-    planned |= {**_torch_planned.cases, **_torch_timeline.cases}
+    planned |= _torch_planned.cases
     return {**settings, **_torch_programs.cases, **_torch_laws.cases, **_torch_auto.cases, **planned}
 
 
 def main() -> None:
     ranks = int(sys.argv[1])
-    os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # begun by a case
     process_sets = {"all": hvd.global_process_set, "one_left_out": hvd.global_process_set}
     if ranks > 1:
         process_sets["one_left_out"] = hvd.ProcessSet(list(range(ranks - 1)))

@@ -1,0 +1,68 @@
+"""Groups of tensors from which one selection is made: how the tests configure and train them."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import worlds
+
+from hvd_sparse.core.buckets import grouped
+from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.core.session import Session
+from hvd_sparse.registry import SELECTORS
+
+SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8))
+KEYS = [spec.key for spec in SPECS]
+NUMEL = sum(spec.numel for spec in SPECS)
+MERGED = [case for case in cases.SELECTORS if not SELECTORS.get(case.id).needs_gradient]
+ABSENT = {3: ("t1", "t4"), 4: ("t0", "t1", "t2", "t3")}
+"""Tensors without a gradient, by step."""
+
+
+def configure(case=None, density=0.05, **options):
+    """Everything in one group, unless told otherwise."""
+    plain = worlds.configure(density=density, **{"select_over": "group", "groups": 1, **options}).describe()
+    if case is None:
+        return Configuration.create(**plain)
+    selector = case.create(SELECTORS, density=density)
+    schedule = plain["schedule"] if hasattr(selector, "density") else None
+    return Configuration.create(**{**plain, "selector": selector, "schedule": schedule})
+
+
+def train(configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.integers, specs=SPECS):
+    """By rank: what was given, applied (not averaged) and is kept, the report, and all bits of the memories.
+
+    plans : that of step i is plans[i]
+    """
+
+    def script(collective):
+        session = Session(configuration, specs, collective, average=False)
+        given, applied = [], []
+        for step in range(steps):
+            if plans:
+                session.step.regroup(grouped(specs, worlds.configure(groups=plans[step % len(plans)])))
+            gradients = draw(specs, collective.rank, step)
+            given.append({key: value for key, value in gradients.items() if key not in absent.get(step, ())})
+            applied.append(session.reduce(given[-1]))
+        memories = {specs[i].key: state.memory.arrays() for i, state in session.step.staging.settle_all().items()}
+        residuals = {key: arrays["residual"].copy() for key, arrays in memories.items() if arrays}
+        kept = {key: {name: a.tobytes() for name, a in arrays.items()} for key, arrays in memories.items()}
+        return given, applied, residuals, session.step.stats.report(None), kept
+
+    return worlds.run(ranks, script)
+
+
+def bits(outcomes):
+    applied = [{key: value.tobytes() for key, value in step.items()} for step in outcomes[0][1]]
+    return applied, [outcome[4] for outcome in outcomes]
+
+
+def lost(outcomes):
+    """By tensor: what was given to all ranks and was neither applied nor kept."""
+    balance = {}
+    for spec in SPECS:
+        given = sum(step[spec.key].astype(np.float64) for o in outcomes for step in o[0] if spec.key in step)
+        applied = sum(step[spec.key].astype(np.float64) for step in outcomes[0][1] if spec.key in step)
+        kept = sum(outcome[2][spec.key].astype(np.float64) for outcome in outcomes).reshape(spec.shape)
+        balance[spec.key] = given - applied - kept
+    return balance
