@@ -6,12 +6,14 @@ import argparse
 import importlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 from ..errors import InvalidOption, NotInstalled
 from ..planning.architectures import ARCHITECTURES, replayed
-from ..planning.costs import Line, MeasuredWire, Work
+from ..planning.costs import Line, Work
+from ..planning.network import MeasuredNetwork
 from ..planning.profile import Profile
 from ..planning.published import CPU
 
@@ -56,6 +58,9 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
     parser.add_argument(
         "--costs", type=Path, metavar="FILE", help='JSON of measured costs: {"work": {...}, "lines": {...}}'
     )
+    parser.add_argument(
+        "--apart", action="store_true", help="selecting does not hold up the backward pass, which a GPU computes"
+    )
 
 
 def profile_of(options: argparse.Namespace) -> Profile:
@@ -73,13 +78,13 @@ def profile_of(options: argparse.Namespace) -> Profile:
         other_s = profile.other_s
         profile = profile.scaled(options.backward)
         if not other_s:  # a file that tells of layers alone
-            profile = Profile(profile.layers, options.backward / 2)
+            profile = replace(profile, other_s=options.backward / 2)
     if options.forward is not None:
-        profile = Profile(profile.layers, options.forward)
-    return profile
+        profile = replace(profile, other_s=options.forward)
+    return replace(profile, is_apart=True) if options.apart else profile
 
 
-def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredWire | None]:
+def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredNetwork | None]:
     """Work, and lines where the file has any; without a file what was measured on one processor."""
     if options.costs is None:
         return CPU, None
@@ -92,7 +97,7 @@ def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredWire | None]:
             f'costs {str(options.costs)!r}: {error}; {{"work": {{"entry_s": ...}}, '
             '"lines": {"allgather": {"start_s": ..., "byte_s": ...}, "allreduce": {...}, "alltoall": {...}}}'
         ) from None
-    return work, MeasuredWire(lines) if lines else None
+    return work, MeasuredNetwork(lines, document.get("world_size")) if lines else None
 
 
 def load(name: str) -> ModuleType:

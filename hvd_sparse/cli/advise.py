@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from ..core.placement import in_nodes_of
@@ -47,6 +48,7 @@ def add_parser(commands: Any) -> None:
         metavar=("LOW", "HIGH"),
         help="also the density of every layer, between these, whose message hides behind the rest of the backward pass",
     )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write what was measured, for --costs")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.set_defaults(run=run)
 
@@ -54,6 +56,8 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.measure or launched_ranks() > 1:
         return _run_measured(options)
+    if options.save is not None:
+        raise InvalidOption("--save keeps what is measured, and nothing is: launch it, as horovodrun -np N does")
     for name in ("model", "world_size"):
         if getattr(options, name) is None:
             raise InvalidOption(f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N")
@@ -73,6 +77,8 @@ def _run_measured(options: argparse.Namespace) -> int:
     measured, placement = measure(options.method)
     if placement.rank != 0:
         return 0
+    if options.save is not None:
+        options.save.write_text(json.dumps(measured.to_dict(), indent=1) + "\n", encoding="utf-8")
     _tell(options, profile, Setting(placement, MeasuredWire(measured.lines), measured.work), measured)
     return 0
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..planning.network import Network
+from ..planning.network import MeasuredNetwork, Network
 from ..planning.simulation import WORLD_SIZES, Point, simulate
 from . import _settings
 
+BANDWIDTHS_BIT_S = (1e9, 10e9)
+"""Where nobody has measured or named any."""
 COLOURS = {
     "dense": "#000000",
     "fp16": "#7f7f7f",
@@ -29,7 +32,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
     parser.add_argument("--codec", default="index_value", help="(%(default)s)")
     parser.add_argument(
-        "--bandwidth", type=_settings.bandwidth, nargs="+", default=[1e9, 10e9], help="of a node's link (1Gbit 10Gbit)"
+        "--bandwidth",
+        type=_settings.bandwidth,
+        nargs="+",
+        help="of a node's link (1Gbit 10Gbit, or as --costs has measured)",
     )
     parser.add_argument("--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)")
     parser.add_argument(
@@ -45,8 +51,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    profile, (work, _) = _settings.profile_of(options), _settings.costs_of(options)
-    networks = networks_of(options)
+    profile, (work, measured) = _settings.profile_of(options), _settings.costs_of(options)
+    networks = networks_of(options, measured)
     points = list(
         simulate(
             profile, networks, work, density=options.density, codec=options.codec, method=options.method,
@@ -60,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         "backward_s": profile.backward_s,
         "other_s": profile.other_s,
         "work": work.to_dict(),
-        "networks": {name: vars(network) for name, network in networks.items()},
+        "networks": {name: asdict(network) for name, network in networks.items()},
         "points": [point.to_dict() for point in points],
     }
     (options.output / "simulation.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -79,10 +85,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def networks_of(options: argparse.Namespace) -> dict[str, Network]:
-    """Every bandwidth, flat and with several ranks a node."""
-    found = {}
-    for bits in options.bandwidth:
+def networks_of(options: argparse.Namespace, measured: MeasuredNetwork | None) -> dict[str, Network | MeasuredNetwork]:
+    """The one that was measured, if it was; every bandwidth that is asked for, flat and with several ranks a node."""
+    found: dict[str, Network | MeasuredNetwork] = {}
+    if measured is not None:
+        ranks = f" on {measured.world_size} ranks" if measured.world_size else ""
+        found[f"as measured{ranks}"] = replace(measured, hops=options.hops)
+    for bits in options.bandwidth or ([] if found else BANDWIDTHS_BIT_S):
         for per_node in dict.fromkeys((1, options.ranks_per_node)):
             kind = "flat" if per_node == 1 else f"{per_node} ranks a node"
             found[f"{bits / 1e9:g} Gbit/s, {kind}"] = Network(bits, options.latency, per_node, hops=options.hops)

@@ -13,6 +13,8 @@ from ..errors import InvalidOption
 
 OUTLIER = 5.0
 """Samples further from their size's median than this many median deviations are dropped."""
+FP16 = "allreduce_fp16"
+"""An allreduce of float16: half the bytes, whose sums may take the processor longer than the wire."""
 
 
 def _check(owner: Any) -> None:
@@ -49,11 +51,14 @@ class Work:
 
         select a group of ``numel`` entries:  call_s + entry_s * numel + sort_s * numel * log2(numel)
         encode what was selected:             sent_s an entry
-        after the wire, once a step:          dense_s an entry of the tensors, received_s an entry that arrived
+        after the wire, once a step:          tensor_s a tensor, dense_s an entry of it, received_s an entry that arrived
+        a tensor that goes dense:             submit_s to hand it to Horovod, collect_s to take it back when it is there
+
+    Horovod's carriers of compressed tensors are part of ``call_s`` and ``tensor_s``.
 
     Attributes
     ----------
-    call_s, entry_s, sort_s, sent_s, dense_s, received_s : as above
+    call_s, entry_s, sort_s, sent_s, dense_s, received_s, tensor_s, submit_s, collect_s : as above
     """
 
     call_s: float = 0.0
@@ -62,6 +67,9 @@ class Work:
     sent_s: float = 0.0
     dense_s: float = 0.0
     received_s: float = 0.0
+    tensor_s: float = 0.0
+    submit_s: float = 0.0
+    collect_s: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self)
@@ -72,9 +80,9 @@ class Work:
         seconds = self.call_s + self.entry_s * numel + self.sort_s * numel * np.log2(np.maximum(numel, 1.0))
         return np.where(numel > 0, seconds, 0.0)
 
-    def settle_s(self, numel: float, received: float) -> float:
-        """Of making dense gradients of ``numel`` entries out of ``received``, a step."""
-        return self.dense_s * numel + self.received_s * received
+    def settle_s(self, numel: float, received: float, tensors: int = 0) -> float:
+        """Of making so many dense gradients, of ``numel`` entries together, out of ``received``, a step."""
+        return self.dense_s * numel + self.received_s * received + self.tensor_s * tensors
 
     def to_dict(self) -> dict[str, float]:
         """JSON-able; ``Work(**described)`` is equal to this."""
@@ -152,6 +160,7 @@ def fit_work(
         sent_s=sent_s,
         dense_s=max(0.0, settling[low].byte_s - received_s * low * messages),
         received_s=received_s,
+        tensor_s=settling[low].start_s,
     )
 
 
@@ -177,13 +186,16 @@ class MeasuredWire:
     Attributes
     ----------
     lines : of "allgather", "allreduce" and "alltoall", as far as they are used; over bytes received.  "local", of an alltoall
-        inside the nodes, is that of "alltoall" where it is missing
+        inside the nodes, is that of "alltoall" where it is missing, and "allreduce_fp16", of sums of float16, that of
+        "allreduce"
     """
 
     lines: Mapping[str, Line]
 
     def line(self, kind: str, placement: Any) -> Line:
         """Of a kind of collective; InvalidOption for one that was not measured."""
+        if kind not in self.lines and kind == FP16:
+            kind = "allreduce"
         if kind not in self.lines:
             raise InvalidOption(f"{kind} was not measured; there are: {', '.join(sorted(self.lines)) or 'none'}")
         return self.lines[kind]

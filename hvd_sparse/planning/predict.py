@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
@@ -14,7 +14,7 @@ from ..core.economy import DENSE_BYTES, dense_inbound, is_dense_cheaper
 from ..core.exchanges._base import Exchange
 from ..core.message import overhead_bytes
 from ..errors import InvalidOption
-from .costs import Line, Work
+from .costs import FP16, Line, Work
 from .instance import Instance, Plan
 from .network import Setting
 from .planner import best
@@ -60,9 +60,10 @@ def dense_instance(profile: Profile, setting: Setting, value_bytes: int = DENSE_
     cast_s : seconds an entry that a cast takes, before and after; by default nothing, in favour of fp16
     """
     numel = np.array([layer.numel for layer in profile.layers])
-    backward_s = np.array([layer.backward_s for layer in profile.layers])
+    submit_s = setting.work.submit_s
+    backward_s = np.asarray(profile.idle_s((submit_s + cast_s * numel).tolist()), np.float64) + submit_s
     nbytes = numel * dense_inbound(setting.placement) * value_bytes / DENSE_BYTES
-    wire = setting.wire.line("allreduce", setting.placement)
+    wire = setting.wire.line("allreduce" if value_bytes == DENSE_BYTES else FP16, setting.placement)
     return Instance(backward_s, numel, np.zeros(len(numel)), nbytes, wire, Work(entry_s=cast_s))
 
 
@@ -71,7 +72,8 @@ def dense_step(
 ) -> Prediction:
     """A step of Horovod without us, its tensors fused in the best way there is: in favour of dense."""
     instance = dense_instance(profile, setting, value_bytes, cast_s)
-    return _prediction(profile.other_s, instance, strategy(instance), cast_s * profile.numel, 0.0)
+    settle_s = cast_s * profile.numel + setting.work.collect_s * len(profile.layers)
+    return _prediction(profile.other_s, instance, strategy(instance), settle_s, 0.0)
 
 
 def exchange_of(configuration: Configuration, profile: Profile, setting: Setting) -> Exchange:
@@ -128,7 +130,8 @@ def sparse_instance(
         share = placement.node_count / placement.world_size
     late_nbytes = (inbound - (0.0 if exchange.sums_first else first_nbytes)) if rest else np.zeros(numel.size)
     late = Line(sum(line.start_s for line in rest), float(np.mean([line.byte_s for line in rest] or [0.0])))
-    backward_s = np.array([layer.backward_s for layer in compressed.layers])
+    selecting_s = setting.work.select_s(numel * share) + setting.work.sent_s * sent * share
+    backward_s = np.array(_before_s(profile, selecting_s, setting.work.submit_s))
     return Instance(
         backward_s, numel * share, sent * share, first_nbytes, first, setting.work, per_tensor, late, late_nbytes
     )
@@ -157,7 +160,10 @@ def sparse_step(
     carriers_s = float(setting.wire.line("allreduce", setting.placement)(small))
     exchange = exchange_of(configuration, profile, setting)
     received = received_entries(instance, configuration, exchange, setting)
-    settle_s = setting.work.settle_s(numel, received)
+    settle_s = setting.work.settle_s(numel, received, instance.size) + _again_s(
+        instance, configuration, exchange, setting
+    )
+    settle_s += setting.work.collect_s * (len(profile.layers) - instance.size)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, carriers_s)
 
 
@@ -187,6 +193,23 @@ def goes_dense(profile: Profile, configuration: Configuration, setting: Setting)
     entry_bytes = configuration.codec.entry_bytes(compressed.numel // len(compressed.layers), density)
     exchange = exchange_of(configuration, profile, setting)
     return is_dense_cheaper(exchange, density, entry_bytes, setting.placement)
+
+
+def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -> list[float]:
+    """Before each compressed layer: the backward pass, where it holds up selecting, and handing over what is not compressed."""
+    selecting = iter(selecting_s)
+    busy_s = [float(next(selecting)) if layer.is_sparse else submit_s for layer in profile.layers]
+    handing_s = [0.0 if layer.is_sparse else submit_s for layer in profile.layers]
+    return profile.folded([idle_s + own_s for idle_s, own_s in zip(profile.idle_s(busy_s), handing_s)])
+
+
+def _again_s(instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting) -> float:
+    """What exchanges that sum between their collectives decode, add and encode once more, at each but the last."""
+    if not exchange.sums_again:
+        return 0.0
+    rounds = len(exchange.phases(configuration.selector, setting.placement.world_size)) - 1
+    work, sent = setting.work, float(np.sum(instance.sent))
+    return rounds * ((work.sent_s + work.received_s) * sent + work.tensor_s * instance.size)
 
 
 def received_entries(instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting) -> float:

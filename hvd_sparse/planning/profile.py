@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -50,10 +50,12 @@ class Profile:
     ----------
     layers : at least one, of different names
     other_s : seconds of a step outside the backward pass that do not depend on what is sent: forward pass, optimizer
+    is_apart : another processor (a GPU) runs the backward pass than the one that selects, which so does not hold it up
     """
 
     layers: tuple[Layer, ...]
     other_s: float = 0.0
+    is_apart: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -87,7 +89,7 @@ class Profile:
             raise InvalidOption(f"backward_s is {backward_s!r}: seconds, 0 or more")
         factor = backward_s / self.backward_s if self.backward_s else 0.0
         layers = tuple(replace(layer, backward_s=layer.backward_s * factor) for layer in self.layers)
-        return Profile(layers, self.other_s * factor)
+        return replace(self, layers=layers, other_s=self.other_s * factor)
 
     @cached_property
     def compressed(self) -> Profile:
@@ -95,23 +97,43 @@ class Profile:
 
         InvalidOption where there are none.
         """
-        layers: list[Layer] = []
+        layers = [layer for layer in self.layers if layer.is_sparse]
+        seconds = self.folded([layer.backward_s for layer in self.layers])
+        return replace(self, layers=tuple(replace(layer, backward_s=s) for layer, s in zip(layers, seconds)))
+
+    def folded(self, seconds: Sequence[float]) -> list[float]:
+        """Of the compressed layers alone, from those of every layer: what others take falls to the next, at the end to the last.
+
+        InvalidOption where none is compressed.
+        """
+        sums: list[float] = []
         waiting_s = 0.0
-        for layer in self.layers:
-            waiting_s += layer.backward_s
+        for layer, taken_s in zip(self.layers, seconds):
+            waiting_s += taken_s
             if layer.is_sparse:
-                layers.append(replace(layer, backward_s=waiting_s))
+                sums.append(waiting_s)
                 waiting_s = 0.0
-        if not layers:
+        if not sums:
             raise InvalidOption("no layer of this profile is compressed: all are small or of one dimension")
-        layers[-1] = replace(layers[-1], backward_s=layers[-1].backward_s + waiting_s)
-        return Profile(tuple(layers), self.other_s)
+        sums[-1] += waiting_s
+        return sums
+
+    def idle_s(self, work_s: Sequence[float]) -> list[float]:
+        """Seconds that the processor that selects waits before each gradient, when it is busy for ``work_s`` behind each.
+
+        Where the backward pass runs there too, all of it: the seconds before each gradient.
+        """
+        if not self.is_apart:
+            return [layer.backward_s for layer in self.layers]
+        waits, free_s = [], 0.0
+        for at_s, busy_s in zip(self.ready_s, work_s):
+            waits.append(max(0.0, at_s - free_s))
+            free_s = max(free_s, at_s) + busy_s
+        return waits
 
     def to_json(self) -> str:
         """Text that ``from_json`` turns back into an equal profile."""
-        return (
-            json.dumps({"other_s": self.other_s, "layers": [asdict(layer) for layer in self.layers]}, indent=1) + "\n"
-        )
+        return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Profile:
@@ -129,7 +151,8 @@ class Profile:
         if not isinstance(described, list) or not all(isinstance(each, Mapping) for each in described):
             raise InvalidOption('a profile is {"layers": [{"name": ..., "numel": ..., "backward_s": ...}, ...]}')
         other_s = document.get("other_s", 0.0) if isinstance(document, Mapping) else 0.0
-        return cls(tuple(_layers(described)), other_s)
+        is_apart = bool(document.get("is_apart", False)) if isinstance(document, Mapping) else False
+        return cls(tuple(_layers(described)), other_s, is_apart)
 
 
 def _layers(described: Iterable[Mapping[str, Any]]) -> Iterable[Layer]:

@@ -10,7 +10,7 @@ from ..core.configuration import Configuration
 from ..errors import InvalidOption
 from ..registry import CODECS, EXCHANGES, SELECTORS
 from .costs import Work
-from .network import Network, Setting
+from .network import MeasuredNetwork, Network, Setting
 from .predict import Prediction, dense_step, sparse_step
 from .profile import Profile
 
@@ -53,7 +53,7 @@ class Point:
 
 def simulate(
     profile: Profile,
-    networks: Mapping[str, Network],
+    networks: Mapping[str, Network | MeasuredNetwork],
     work: Work,
     *,
     density: float,

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import numpy as np
 
 from ..core.collective import Collective
 from ..core.configuration import Configuration
-from ..core.economy import DENSE_BYTES
-from ..core.pipeline import Pipeline
-from ..core.state import TensorState
 from ..errors import InvalidOption
-from ..planning.costs import Line, Work, fit_line, fit_work
-from ..types import TensorSpec
+from ..planning.costs import FP16, Line, Work, fit_line, fit_work
+from .probed_tensors import TENSORS, ProbedTensors, wait_for
 
-SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21)
-"""Sizes of a rank's message."""
+SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
+"""Sizes of a rank's message: up to where a network's buffers no longer count."""
+LONG_S = 1.0
+"""A size at which a round would take longer is left out, as the smaller ones tell enough of a wire so slow."""
+HANDED = 256
+"""Tensors that are handed over one after the other."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
 """Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
 WARMUP, LEAST, MOST = 2, 5, 25
 """Rounds: not measured; measured however long they take, and at the most."""
-GRADIENTS = 3
-"""That take turns."""
+SCALE = 1e-3
+"""Of gradients that are summed: many of them are below float16's normal numbers, which costs its sums time."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Samples:
 
     Attributes
     ----------
-    what : "allgather", "allreduce", "alltoall", "select" or "settle"
-    size : bytes that a rank receives, or entries of the tensor
+    what : "allgather", "allreduce", "allreduce_fp16", "alltoall", "select", "settle", "submit" or "collect"
+    size : bytes that a rank receives, entries of the tensor, or number of tensors
     seconds : of every round, on the rank that took longest
     density : of selections and what comes of them
     """
@@ -110,19 +111,35 @@ class Prober:
     def _slowest(self, call: Callable[[], Any]) -> float:
         start = time.perf_counter()
         call()
-        mine = np.array([time.perf_counter() - start])
+        return self._agree(time.perf_counter() - start)
+
+    def _agree(self, seconds: float) -> float:
+        """The slowest rank's."""
+        mine = np.array([seconds])
         return float(self._collective.allgather(mine, "hvd_sparse.probe.time").wait(self._timeout_s).max())
+
+    def messages(self, kind: str, submitted_bytes: Sequence[int]) -> list[Samples]:
+        """A collective of all these sizes, ascending, as far as a round does not take too long: of two at least."""
+        found: list[Samples] = []
+        for number, nbytes in enumerate(submitted_bytes):
+            longer = nbytes / submitted_bytes[max(0, number - 1)]
+            if number >= 2 and longer * float(np.median(found[-1].seconds)) > LONG_S:
+                break
+            found.append(self.message(kind, nbytes))
+        return found
 
     def message(self, kind: str, nbytes: int) -> Samples:
         """A collective of so many bytes a rank; its size counts as the planner's bytes received do."""
         collective, ranks = self._collective, self._collective.world_size
         others = ranks - 1
         name = f"hvd_sparse.probe.{kind}.{nbytes}"
+        draw = np.random.default_rng([collective.rank, nbytes])
         if kind == "allgather":
             data = np.zeros(nbytes, np.uint8)
             return self.repeat(kind, others * nbytes, lambda: collective.allgather(data, name).wait(self._timeout_s))
-        if kind == "allreduce":  # a ring passes everything twice
-            values = np.zeros(nbytes // DENSE_BYTES, np.float32)
+        if kind in ("allreduce", FP16):  # a ring passes everything twice; sums of zeros would be quicker than others
+            dtype = np.dtype(np.float32 if kind == "allreduce" else np.float16)
+            values = draw.laplace(0.0, SCALE, nbytes // dtype.itemsize).astype(dtype)
             size = 2 * values.nbytes * others / ranks
             return self.repeat(kind, size, lambda: collective.allreduce(values, name).wait(self._timeout_s))
         splits = np.full(ranks, nbytes // ranks)
@@ -130,30 +147,52 @@ class Prober:
         size = float(parts.size * others / ranks)
         return self.repeat(kind, size, lambda: collective.alltoall(parts, splits, name).wait(self._timeout_s))
 
+    def hand(self) -> tuple[Samples, Samples]:
+        """Handing many tensors over, of an entry each, and taking them back when all are there."""
+        entry, named = np.zeros(1), [f"hvd_sparse.probe.hand.{number}" for number in range(HANDED)]
+        submitting: list[float] = []
+        collecting: list[float] = []
+        for _ in range(WARMUP + MOST):
+            start = time.perf_counter()
+            pending = [self._collective.allreduce(entry, name) for name in named]
+            submitting.append(self._agree(time.perf_counter() - start))
+            wait_for(pending, self._timeout_s)
+            start = time.perf_counter()
+            for each in pending:
+                each.wait(self._timeout_s)
+            collecting.append(self._agree(time.perf_counter() - start))
+        found = (("submit", submitting), ("collect", collecting))
+        first, second = (Samples(what, HANDED, tuple(seconds[WARMUP:])) for what, seconds in found)
+        return first, second
+
     def work(self, configuration: Configuration, kernels: Any, density: float, numel: int) -> tuple[Samples, Samples]:
-        """Selecting and encoding; decoding and adding up as many messages as there are ranks.
+        """A tensor's selecting, encoding and handing over; its taking back, and decoding as many messages as there are ranks.
+
+        Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of cores that several ranks
+        share, or Horovod's own thread, takes any of its time.
 
         configuration : at this density, of the codec ``index_value`` and the exchange ``allgather``
         """
-        rank, ranks = self._collective.rank, self._collective.world_size
-        spec = TensorSpec("probe", (numel,), "float32")
-        state, pipeline = TensorState(spec, configuration), Pipeline(configuration, kernels)
-        draw = np.random.default_rng([rank, numel])
-        gradients = [draw.laplace(size=numel).astype(np.float32) for _ in range(GRADIENTS)]
-        frames: list[Any] = [None]
+        tensors = ProbedTensors(configuration, kernels, numel, self._collective)
+        selecting: list[float] = []
+        settling: list[float] = []
+        while not self._is_enough(selecting, settling):
+            start = time.perf_counter()
+            tensors.send()
+            selecting.append(self._agree(time.perf_counter() - start) / TENSORS)
+            wait_for(tensors.pending, self._timeout_s)
+            start = time.perf_counter()
+            tensors.receive(self._timeout_s)
+            settling.append(self._agree(time.perf_counter() - start) / TENSORS)
+        found = (("select", selecting), ("settle", settling))
+        first, second = (Samples(what, numel, tuple(seconds[WARMUP:]), density) for what, seconds in found)
+        return first, second
 
-        def send() -> None:
-            gradient = gradients[state.steps % GRADIENTS]
-            frames[0] = pipeline.send(state, gradient, rank, ranks, dense=False).frame
-            state.commit()
-
-        selecting = self.repeat("select", numel, send, density)
-        out = np.empty(numel, np.float32)
-        parts = [(slice(0, numel), frames[0])] * ranks
-        settling = self.repeat(
-            "settle", numel, lambda: pipeline.receive(spec, parts, 1 / ranks, out, state.steps), density
-        )
-        return selecting, settling
+    def _is_enough(self, selecting: Sequence[float], settling: Sequence[float]) -> bool:
+        """The same on all ranks, as they agree on the seconds."""
+        rounds = len(selecting) - WARMUP
+        taken_s = TENSORS * (sum(selecting[WARMUP:]) + sum(settling[WARMUP:]))
+        return rounds >= LEAST and (rounds >= MOST or taken_s >= self._budget_s)
 
 
 def probe(
@@ -173,8 +212,8 @@ def probe(
     All ranks return the same, as each round counts with the time of the rank that took longest.
     """
     prober = Prober(collective, timeout_s, budget_s)
-    kinds = ("allgather", "allreduce", "alltoall")
-    messages = {kind: [prober.message(kind, nbytes) for nbytes in submitted_bytes] for kind in kinds}
+    kinds = ("allgather", "allreduce", FP16, "alltoall")
+    messages = {kind: prober.messages(kind, submitted_bytes) for kind in kinds}
     lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
     computed = [
         prober.work(configuration, kernels, density, numel)
@@ -185,6 +224,9 @@ def probe(
         {d: [pair for both in computed if both[i].density == d for pair in both[i].pairs] for d in configurations}
         for i in (0, 1)
     )
-    work = fit_work(select, settle, collective.world_size)
+    handing = prober.hand()
+    submit_s, collect_s = (float(np.median(each.seconds)) / each.size for each in handing)
+    work = replace(fit_work(select, settle, collective.world_size), submit_s=submit_s, collect_s=collect_s)
     samples = [each for found in messages.values() for each in found] + [each for both in computed for each in both]
+    samples += handing
     return Measured(collective.world_size, lines, work, tuple(samples))

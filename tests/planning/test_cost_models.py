@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hvd_sparse.core.placement import in_nodes_of
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.planning.costs import Line, MeasuredWire, Work, fit_line, fit_work
-from hvd_sparse.planning.network import Network, Setting
+from hvd_sparse.planning.network import MeasuredNetwork, Network, Setting
 from hvd_sparse.planning.published import CPU, NETWORKS, P102_100, network, with_codec
 from hvd_sparse.registry import CODECS
 
@@ -165,3 +165,31 @@ def test_work_is_fitted_from_two_densities(densities):
         fit_work(samples, samples, 2)
     with pytest.raises(InvalidOption, match="two, and the same"):
         fit_work({0.1: samples[0.1], 0.5: samples[0.1]}, {0.1: samples[0.1], 0.6: samples[0.1]}, 2)
+
+
+LINES = {"allgather": Line(2e-3, 1e-8), "allreduce": Line(2.5e-3, 9e-9), "alltoall": Line(1e-3, 2e-8)}
+
+
+def test_measured_lines_hold_on_as_many_ranks_and_start_later_on_more():
+    network = MeasuredNetwork(LINES, 2)
+    assert network.latency_s == pytest.approx(0.5e-3)
+    few, many = network.placement(2), network.placement(5)
+    assert all(network.line(kind, few) == line for kind, line in LINES.items())
+    assert vars(network.line("allgather", many)) == pytest.approx({"start_s": 2e-3 + 3 * 0.5e-3, "byte_s": 1e-8})
+    assert vars(network.line("allreduce", many)) == pytest.approx({"start_s": 2.5e-3 + 2 * 3 * 0.5e-3, "byte_s": 9e-9})
+    assert network.line("alltoall", many) == network.local_line(many) == LINES["alltoall"]
+    tree = MeasuredNetwork(LINES, 2, hops="tree")
+    assert tree.line("allgather", network.placement(16)).start_s == pytest.approx(2e-3 + 3 * 0.5e-3)
+
+
+def test_lines_of_an_unknown_number_of_ranks_hold_for_any():
+    network = MeasuredNetwork(LINES)
+    assert network.line("allreduce", network.placement(64)) == LINES["allreduce"]
+    slower = MeasuredNetwork({**LINES, "allgather": Line(4e-3, 1e-8)}, 2)
+    assert slower.latency_s == 0.0
+
+
+@pytest.mark.parametrize("world_size", [1, 2.5, True, "2"])
+def test_a_number_of_ranks_on_which_nothing_can_be_measured_is_refused(world_size):
+    with pytest.raises(InvalidOption, match="world_size of MeasuredNetwork"):
+        MeasuredNetwork(LINES, world_size)

@@ -126,6 +126,28 @@ def test_a_simulation_is_drawn(tmp_path, capsys):
     assert "hierarchical" in capsys.readouterr().out
 
 
+def test_a_simulation_takes_costs_that_were_measured(tmp_path):
+    line, costs = {"start_s": 1e-3, "byte_s": 8e-8}, tmp_path / "costs.json"
+    lines = dict.fromkeys(("allgather", "allreduce", "alltoall"), line)
+    costs.write_text(json.dumps({"world_size": 2, "lines": lines, "work": {"submit_s": 1e-3}}))
+    arguments = [*RESNET, "--costs", str(costs), "--apart", "--output", str(tmp_path), "--json"]
+    assert main(["simulate", *arguments, "--world-size", "2", "4"]) == 0
+    document = json.loads((tmp_path / "simulation.json").read_text())
+    assert set(document["networks"]) == {"as measured on 2 ranks"}
+    dense = [point for point in document["points"] if point["method"] == "dense"]
+    assert [point["ranks"] for point in dense] == [2, 4]
+    assert all(point["waiting_s"] > 0.5 * 25_557_032 * 4 * 8e-8 for point in dense)
+    assert main(["simulate", *arguments, "--world-size", "2", "--bandwidth", "1Gbit"]) == 0
+    assert len(json.loads((tmp_path / "simulation.json").read_text())["networks"]) == 3
+
+
+def test_nothing_is_saved_where_nothing_is_measured(capsys, monkeypatch, tmp_path):
+    for name in SIZES:
+        monkeypatch.delenv(name, raising=False)
+    assert main(["advise", *RESNET, "--world-size", "4", "--save", str(tmp_path / "costs.json")]) == 1
+    assert "--save keeps what is measured" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "bits"),
     [("1Gbit", 1e9), ("100mbit", 1e8), ("2.5 Gbps", 2.5e9), ("25G", 2.5e10), ("64kbit", 64e3), ("1e9", 1e9)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,44 @@ def test_dense_moves_what_a_ring_moves_and_fp16_half_of_it():
     assert np.sum(dense.nbytes) == pytest.approx(dense_inbound(where.placement) * PROFILE.numel)
     assert np.sum(fp16.nbytes) == pytest.approx(np.sum(dense.nbytes) / 2)
     assert dense_step(PROFILE, where, 2).step_s < dense_step(PROFILE, where).step_s
+
+
+def test_sums_of_float16_have_a_line_of_their_own_where_it_was_measured():
+    slow = MeasuredWire({**WIRE.lines, "allreduce_fp16": Line(2e-3, 3e-8)})
+    assert dense_step(PROFILE, setting(wire=slow), 2).step_s > dense_step(PROFILE, setting(wire=slow)).step_s
+    assert dense_instance(PROFILE, setting(), 2).wire == WIRE.lines["allreduce"]
+    network = Network(1e9, 5e-5)
+    assert network.line("allreduce_fp16", setting().placement) == network.line("allreduce", setting().placement)
+
+
+def test_a_backward_pass_apart_hides_what_is_selected_meanwhile():
+    work = Work(call_s=0.5e-3)
+    held_up, apart = (
+        sparse_step(profile, configure(density=0.001), setting(work=work))
+        for profile in (PROFILE, replace(PROFILE, is_apart=True))
+    )
+    # three compressed layers; the gradient of the last comes when the others have long been selected from
+    assert held_up.compute_s == pytest.approx(5e-3 + 8e-3 + 3 * 0.5e-3)
+    assert apart.compute_s == pytest.approx(5e-3 + 8e-3 + 0.5e-3)
+    slow = sparse_step(replace(PROFILE, is_apart=True), configure(density=0.001), setting(work=Work(call_s=0.1)))
+    assert slow.compute_s == pytest.approx(5e-3 + 1e-3 + 3 * 0.1)
+
+
+def test_tensors_that_go_dense_are_handed_over_and_taken_back():
+    work = Work(tensor_s=1e-3, submit_s=2e-3, collect_s=4e-3)
+    found, free = (sparse_step(PROFILE, configure(density=0.001), setting(work=each)) for each in (work, Work()))
+    assert found.compute_s == pytest.approx(free.compute_s + 2e-3)
+    assert found.settle_s == pytest.approx(3 * 1e-3 + 4e-3)
+    dense, quick = (dense_step(PROFILE, setting(work=each)) for each in (work, Work()))
+    assert dense.compute_s == pytest.approx(quick.compute_s + 4 * 2e-3)
+    assert dense.settle_s == pytest.approx(4 * 4e-3)
+
+
+@pytest.mark.parametrize(("exchange", "rounds"), [("allgather", 0), ("shared_index", 0), ("oktopk", 1), ("gtopk", 2)])
+def test_exchanges_that_sum_on_the_way_code_once_more(exchange, rounds):
+    found = sparse_step(PROFILE, configure(exchange), setting(work=Work(sent_s=1e-5, tensor_s=1e-3)))
+    sent = 700
+    assert found.settle_s == pytest.approx(3 * 1e-3 + rounds * (sent * 1e-5 + 3 * 1e-3))
 
 
 def test_the_parts_of_a_step_are_its_sum():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 
+import numpy as np
 import pytest
 
 from hvd_sparse.collectives.local import LocalWorld
@@ -14,7 +15,7 @@ from hvd_sparse.core.economy import dense_inbound
 from hvd_sparse.core.placement import in_nodes_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.planning.costs import MeasuredWire, Work
-from hvd_sparse.runtime.probing import LEAST, MOST, Prober, Samples, probe
+from hvd_sparse.runtime.probing import HANDED, LEAST, LONG_S, MOST, Prober, Samples, probe
 
 RANKS = 3
 DENSITIES = (0.01, 0.1)
@@ -44,6 +45,7 @@ def test_messages_count_as_the_planner_counts_what_is_received(outcomes):
     assert sizes == {
         "allgather": [600 * 2, 6000 * 2],
         "allreduce": [pytest.approx(600 * dense), pytest.approx(6000 * dense)],
+        "allreduce_fp16": [pytest.approx(600 * dense), pytest.approx(6000 * dense)],
         "alltoall": [pytest.approx(600 * 2 / 3), pytest.approx(6000 * 2 / 3)],
     }
 
@@ -54,13 +56,13 @@ def test_every_size_and_density_has_its_rounds(outcomes):
         (what, numel, density) for what in ("select", "settle") for numel in (2000, 8000) for density in DENSITIES
     }
     for each in outcomes[0].samples:
-        assert len(each.seconds) == LEAST and min(each.seconds) > 0
+        assert len(each.seconds) == (MOST if each.what in ("submit", "collect") else LEAST) and min(each.seconds) > 0
 
 
 def test_what_was_measured_is_a_file_of_costs(outcomes):
     document = json.loads(json.dumps(outcomes[0].to_dict()))
     assert Work(**document["work"]) == outcomes[0].work
-    assert set(document["lines"]) == {"allgather", "allreduce", "alltoall"}
+    assert set(document["lines"]) == {"allgather", "allreduce", "allreduce_fp16", "alltoall"}
     assert MeasuredWire(outcomes[0].lines).line("alltoall", None) == outcomes[0].lines["alltoall"]
     for each in document["samples"]:
         assert each["low_s"] <= each["median_s"] <= each["high_s"]
@@ -77,6 +79,23 @@ def test_the_slowest_rank_counts_and_rounds_are_not_without_end():
     first, second = LocalWorld(2, 60.0).run(script)
     assert first == second
     assert len(first.seconds) == MOST and min(first.seconds) >= 0.002
+
+
+def test_sizes_that_would_take_too_long_are_left_out():
+    """Two sizes there are always: a line needs them."""
+
+    def script(collective):
+        prober = Prober(collective, 20, budget_s=0.0)
+        prober.message = lambda kind, nbytes: Samples(kind, nbytes, (0.4 * LONG_S,))
+        return [each.size for each in prober.messages("allgather", (1, 1000, 2000, 8000))]
+
+    assert LocalWorld(2, 60.0).run(script) == [[1, 1000, 2000]] * 2
+
+
+def test_handing_over_is_counted_by_tensor(outcomes):
+    handed = {each.what: each for each in outcomes[0].samples if each.what in ("submit", "collect")}
+    assert outcomes[0].work.submit_s == pytest.approx(np.median(handed["submit"].seconds) / HANDED)
+    assert outcomes[0].work.collect_s == pytest.approx(np.median(handed["collect"].seconds) / HANDED)
 
 
 def test_quartiles_say_how_much_the_rounds_differ():
