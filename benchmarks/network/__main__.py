@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network import counting, page, plans, probe
+from benchmarks.network import counting, page, plans, probe, simulated
 from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
 from hvd_sparse.planning.architectures import ARCHITECTURES
 
@@ -63,12 +63,17 @@ def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compu
         for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
             worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         worker += ["--output", str(output), "--methods", *options.methods]
-        command = cluster.on(cluster.hosts[0], [*launcher(cluster, options.controller), *worker])
-        environment = {**os.environ, **cluster.environment(), **_settings(), "PYTHONPATH": os.getcwd()}
-        code, printed = run_limited(command, environment, RUN_LIMIT_S)
-        if code != 0 or not output.exists():
-            raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
-        return json.loads(output.read_text(encoding="utf-8"))
+        return launch(cluster, options.controller, worker, output)
+
+
+def launch(cluster: Cluster, controller: str, program: list[str], output: Path) -> dict[str, Any]:
+    """Run a program on all hosts; the JSON that its rank 0 leaves in ``output``."""
+    command = cluster.on(cluster.hosts[0], [*launcher(cluster, controller), *program])
+    environment = {**os.environ, **cluster.environment(), **_settings(), "PYTHONPATH": os.getcwd()}
+    code, printed = run_limited(command, environment, RUN_LIMIT_S)
+    if code != 0 or not output.exists():
+        raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
+    return json.loads(output.read_text(encoding="utf-8"))
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -118,18 +123,25 @@ def parse() -> argparse.Namespace:
         "--plans", action="store_true", help="messages planned in the run instead, on 2 hosts to --hosts"
     )
     parser.add_argument(
+        "--simulated", action="store_true", help="steps as hvd-sparse simulate predicts them, on 2 hosts to --hosts"
+    )
+    parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated")
+    parser.add_argument(
         "--append", action="store_true", help="keep the settings of OUTPUT.json that are not measured anew"
     )
     parser.add_argument("--render", action="store_true", help="measure nothing, write the page of OUTPUT.json anew")
     parser.add_argument("--output", type=Path, help="without a suffix (docs/results/..., by what is measured)")
     options = parser.parse_args()
-    name = "exchanges-on-hosts" if options.exchanges else "plans-on-hosts" if options.plans else "network"
+    names = {"exchanges": "exchanges-on-hosts", "plans": "plans-on-hosts", "simulated": "simulation-on-hosts"}
+    name = next((names[option] for option in names if getattr(options, option)), "network")
     options.output = options.output or Path("docs/results", name)
     for rate in options.rates:
         if rate != "none":
             bits_per_second(rate)
     if "real" in options.compute and not set(options.models) <= set(RECORDED):
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
+    if options.simulated and "real" in options.compute:
+        parser.error("--simulated: --compute none, asleep or busy, whose backward passes are known beforehand")
     if options.hosts < 2:
         parser.error("--hosts: at least 2")
     return options
@@ -147,6 +159,8 @@ def main() -> int:
         counting.write(counting.run(options, launcher, _settings()), page.environment(options), options.output)
     elif options.plans:
         plans.run(options, run_setting)
+    elif options.simulated:
+        simulated.run(options, run_setting, launch)
     else:
         measure(options)
     return 0

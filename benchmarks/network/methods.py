@@ -210,10 +210,8 @@ def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
         return ThroughOptimizer(labelled, hvd.Compression.fp16, spans, finds="encode")
     if spec in ("topk", "dgc"):
         return {"topk": TopK, "dgc": Dgc}[spec](named, density, spans, spec)
-    chosen = dict(option.split("=", 1) for option in options)
-    compression = getattr(Compression, id)(
-        labelled, density=density, name=spec, **{key: _plain(value) for key, value in chosen.items()}
-    )
+    chosen = {key: _plain(value) for key, value in (option.split("=", 1) for option in options)}
+    compression = getattr(Compression, id)(labelled, name=spec, **{"density": density, **chosen})
     return ThroughOptimizer(labelled, compression, spans, finds="select")
 
 

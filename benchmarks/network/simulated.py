@@ -1,0 +1,127 @@
+"""What ``hvd-sparse simulate`` predicts from costs that ``hvd-sparse advise`` has measured, beside steps on shaped hosts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks.network import page, probe, simulated_page
+from benchmarks.network.cluster import Cluster
+from benchmarks.network.simulated_page import FEWEST, OWN, SCALED
+from benchmarks.network.summary import by_round, spread
+from benchmarks.network.timings import ready
+from hvd_sparse.cli import main as hvd_sparse
+from hvd_sparse.planning.architectures import parameters
+from hvd_sparse.planning.profile import MIN_NUMEL, Layer, Profile
+from hvd_sparse.registry import EXCHANGES
+
+SELECTOR = "ldte_bs"
+DENSE = ("dense", "fp16")
+Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
+Launch = Callable[[Cluster, str, list[str], Path], dict[str, Any]]
+
+
+def exchanges() -> list[str]:
+    """Those that run where every rank has a host of its own; ``auto`` is one of the others."""
+    return [id for id in EXCHANGES if id != "auto" and not EXCHANGES.get(id).needs_nodes]
+
+
+def spec(exchange: str, density: float) -> str:
+    """A method as ``methods.create`` reads it."""
+    return f"{SELECTOR},exchange={exchange},density={density:g}"
+
+
+def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
+    """On 2 hosts and more, at every rate; written out as it comes."""
+    options.methods = [*DENSE, *(spec(id, density) for density in options.densities for id in exchanges())]
+    Cluster(options.hosts).lay()
+    rows: list[dict[str, Any]] = []
+    settings: list[dict[str, Any]] = []
+    for rate in options.rates:
+        few: dict[str, Any] | None = None
+        for hosts in range(FEWEST, options.hosts + 1):
+            cluster, shaped = Cluster(hosts), None if rate == "none" else rate
+            cluster.shape(shaped)
+            wire = page.describe_wire(probe.measure(cluster, shaped))
+            costs = measure_costs(cluster, options, launch)
+            few = few or costs
+            for model, compute in product(options.models, options.compute):
+                where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute}
+                steps = run_setting(cluster, options, model, compute)["rows"]
+                profile = replayed(model, compute, options.backward_ms / 1e3)
+                more = rows_of(steps, options.densities, {OWN: costs, SCALED: few}, profile, hosts)
+                rows += [{**where, **row} for row in more]
+                load = os.getloadavg()[1]
+                settings.append({**where, "wire": wire, "load": load, "costs": costs, "steps": steps})
+                simulated_page.write(rows, settings, options)
+                print(simulated_page.table(rows[-len(more) :]), flush=True)
+
+
+def measure_costs(cluster: Cluster, options: argparse.Namespace, launch: Launch) -> dict[str, Any]:
+    """What ``hvd-sparse advise`` measures on these hosts, all of them at work at once."""
+    with tempfile.TemporaryDirectory(prefix="hvd-sparse-costs-") as folder:
+        output = Path(folder) / "costs.json"
+        program = [sys.executable, "-m", "hvd_sparse", "advise", "--measure", "--method", SELECTOR]
+        return launch(cluster, options.controller, [*program, "--json", "--save", str(output)], output)
+
+
+def replayed(model: str, compute: str, backward_s: float) -> Profile:
+    """The backward pass that the ranks replay, in its order."""
+    listed = parameters(model)
+    done = ready(model, [(each.name, each) for each in listed]) if compute != "none" else [0.0] * len(listed)
+    order = sorted(range(len(listed)), key=lambda i: (done[i], -i))
+    layers, before = [], 0.0
+    for i in order:
+        is_sparse = len(listed[i].shape) > 1 and listed[i].numel >= MIN_NUMEL
+        layers.append(Layer(listed[i].name, listed[i].numel, (done[i] - before) * backward_s, is_sparse))
+        before = done[i]
+    return Profile(tuple(layers), is_apart=compute == "asleep")
+
+
+def predict(profile: Profile, costs: dict[str, Any], ranks: int, density: float) -> dict[str, dict[str, Any]]:
+    """What ``hvd-sparse simulate`` says of dense, fp16 and every exchange on so many ranks."""
+    with tempfile.TemporaryDirectory(prefix="hvd-sparse-simulated-") as folder:
+        layers, measured = Path(folder, "layers.json"), Path(folder, "costs.json")
+        layers.write_text(profile.to_json(), encoding="utf-8")
+        measured.write_text(json.dumps(costs), encoding="utf-8")
+        arguments = ["--model", str(layers), "--costs", str(measured), "--world-size", str(ranks)]
+        arguments += ["--method", SELECTOR, "--density", str(density), "--json", "--output", folder]
+        if hvd_sparse(["simulate", *arguments]) != 0:
+            raise RuntimeError("hvd-sparse simulate has failed")
+        document = json.loads(Path(folder, "simulation.json").read_text(encoding="utf-8"))
+    return {point["method"]: point for point in document["points"]}
+
+
+def rows_of(
+    steps: list[dict[str, Any]],
+    densities: list[float],
+    costs: dict[str, dict[str, Any]],
+    profile: Profile,
+    hosts: int,
+) -> list[dict[str, Any]]:
+    """A row a way to send: seconds of a step, predicted and measured.  Dense and fp16 have no density.
+
+    costs : by the prefix of what is predicted from them
+    """
+    rows = []
+    for density in densities:
+        points = {name: predict(profile, each, hosts, density) for name, each in costs.items()}
+        ways = {id: spec(id, density) for id in exchanges()}
+        if density == densities[0]:
+            ways = {**{id: id for id in DENSE}, **ways}
+        for id, method in ways.items():
+            seconds = by_round(steps, method)
+            row: dict[str, Any] = {"way": id, "density": None if id in DENSE else density}
+            row["measured_s"] = spread(seconds)
+            for name, found in points.items():
+                predicted_s = found[id]["step_s"]
+                row |= {f"{name}predicted_s": predicted_s, f"{name}over_predicted": spread(seconds / predicted_s)}
+            rows.append(row)
+    return rows
