@@ -55,7 +55,8 @@ class ProbedTensors:
             self._pipeline.receive(self._spec, parts, 1 / ranks, self._out[number], state.steps)
 
 
-def wait_for(pending: Sequence[Pending]) -> None:
-    """Until all are there, none taken."""
-    while not all(each.is_done() for each in pending):
+def wait_for(pending: Sequence[Pending], timeout_s: float) -> None:
+    """Until all are there, none taken; after so many seconds it is left to the taking to say what is missing."""
+    deadline = time.monotonic() + timeout_s
+    while not all(each.is_done() for each in pending) and time.monotonic() < deadline:
         time.sleep(POLL_S)

@@ -141,7 +141,7 @@ class Prober:
             start = time.perf_counter()
             pending = [self._collective.allreduce(entry, name) for name in named]
             submitting.append(self._agree(time.perf_counter() - start))
-            wait_for(pending)
+            wait_for(pending, self._timeout_s)
             start = time.perf_counter()
             for each in pending:
                 each.wait(self._timeout_s)
@@ -165,7 +165,7 @@ class Prober:
             start = time.perf_counter()
             tensors.send()
             selecting.append(self._agree(time.perf_counter() - start) / TENSORS)
-            wait_for(tensors.pending)
+            wait_for(tensors.pending, self._timeout_s)
             start = time.perf_counter()
             tensors.receive(self._timeout_s)
             settling.append(self._agree(time.perf_counter() - start) / TENSORS)

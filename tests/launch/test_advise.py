@@ -27,26 +27,23 @@ def document(output):
 
 def check_measured(measured):
     assert measured["world_size"] == 2
-    assert set(measured["lines"]) == {"allgather", "allreduce", "alltoall"}
+    kinds = {"allgather", "allreduce", "allreduce_fp16", "alltoall"}
+    assert set(measured["lines"]) == kinds
     whats = [each["what"] for each in measured["samples"]]
-    assert {what: whats.count(what) for what in whats} == {
-        "allgather": 4,
-        "allreduce": 4,
-        "alltoall": 4,
-        "select": 6,
-        "settle": 6,
-    }
+    computed = {what: whats.count(what) for what in whats if what not in kinds}
+    assert computed == {"select": 6, "settle": 6, "submit": 1, "collect": 1}
+    assert {whats.count(kind) for kind in kinds} <= {4, 5}  # the longest is left out where it would take too long
     assert all(0 < each["low_s"] <= each["median_s"] <= each["high_s"] for each in measured["samples"])
 
 
 def test_what_is_measured_is_advised_on_as_if_it_were_told(capsys, tmp_path, monkeypatch):
     """The same costs from a file give the same advice."""
-    outcome = launch_command(2, "gloo", "advise", *MODEL, *QUICK, "--json", limit_s=LIMIT_S)
+    costs = tmp_path / "costs.json"
+    outcome = launch_command(2, "gloo", "advise", *MODEL, *QUICK, "--json", "--save", str(costs), limit_s=LIMIT_S)
     assert outcome.code == 0, outcome.output[-3000:]
     told = document(outcome.output)
     check_measured(told["measured"])
-    costs = tmp_path / "costs.json"
-    costs.write_text(json.dumps(told.pop("measured")))
+    assert json.loads(costs.read_text()) == told.pop("measured")
     for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert main(["advise", *MODEL, *QUICK, "--world-size", "2", "--costs", str(costs), "--json"]) == 0
