@@ -96,6 +96,10 @@ class Debts:
         """It is paid, and all ranks know."""
         self._runs.pop(position, None)
 
+    def clear(self) -> None:
+        """Nobody owes anything."""
+        self._runs.clear()
+
     def recall(self) -> None:
         """What was being sent has gone nowhere."""
         self._runs = dict.fromkeys(self._runs)
@@ -179,7 +183,7 @@ class SteppingAside(DurableCompressor):
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         found = super().load_state_dict(state, strict)
         keys = state["tensors"]  # a dense way is to send what was loaded, too
-        self._debts = Debts()
+        self._debts.clear()
         for position, spec in enumerate(self.step.specs):
             if spec.key in keys and self.configuration.is_sparse(spec.shape, spec.numel):
                 self._debts.owe(position)
