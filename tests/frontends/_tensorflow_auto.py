@@ -70,7 +70,11 @@ class Books:
         self._given, self._applied = ([np.zeros(shape) for shape in SHAPES] for _ in range(2))
 
     def _step(self, gradients: Any) -> Any:
-        return tape_gradients(linear_loss(self.variables, gradients), self.variables, self.compressor, **self._options)
+        def loss() -> Any:
+            terms = [tf.reduce_sum(v * g) for v, g in zip(self.variables, gradients)]
+            return tf.add_n([tf.cast(term, tf.float64) for term in terms])
+
+        return tape_gradients(loss, self.variables, self.compressor, **self._options)
 
     def gradients(self, step: int) -> list[Any]:
         draw = np.random.RandomState(100 * step + hvd.rank())
