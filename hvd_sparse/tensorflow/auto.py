@@ -25,8 +25,10 @@ DENSE_STEP = "the gradients of a step, which Horovod averages"
 class AutoTraffic(Traffic):
     """Says of every residual when it is sent, and when a step has failed."""
 
-    debts: Debts
-    clock: StepClock
+    def __init__(self, debts: Debts, clock: StepClock, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._debts = debts
+        self._clock = clock
 
     def take(
         self, gradient: np.ndarray, token: Any, scale: Any, code: Any = ways.SPARSE
@@ -39,7 +41,7 @@ class AutoTraffic(Traffic):
         wire, number = super().take(gradient, token, scale, everything)
         ticket = self._tickets[int(number)]
         if everything and ticket.position is not None:
-            self.debts.pay(ticket.position, ticket.run)
+            self._debts.pay(ticket.position, ticket.run)
         return wire, number
 
     def receive(self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray) -> np.ndarray:
@@ -47,7 +49,7 @@ class AutoTraffic(Traffic):
         try:
             return super().receive(number, reduced, received, parameter)
         except Exception:
-            self.clock.fail()
+            self._clock.fail()
             raise
 
 
@@ -69,9 +71,7 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
     def _make_traffic(self, tokens: dict[bytes, int]) -> AutoTraffic:
-        traffic = AutoTraffic(self.step, self.collective, tokens, self.watchdog.ledger)
-        traffic.debts, traffic.clock = self._debts, self._clock
-        return traffic
+        return AutoTraffic(self._debts, self._clock, self.step, self.collective, tokens, self.watchdog.ledger)
 
     # -- while a graph is traced --------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ class Books:
         self.variables = [variables_of([s], f"t{i}", d)[0] for i, (s, d) in enumerate(zip(SHAPES, dtypes))]
         of_auto = {key: options.pop(key) for key in ("density", "trial_steps", "review_every") if key in options}
         of_auto = {"density": 0.05, "codec": "index_value", **of_auto}
+        of_auto["process_set"] = options.get("process_set", hvd.global_process_set)
         self.compressor = Compression.auto(self.variables, name=name, **of_auto, **SPARSE_ONLY)
         if trial is not None:
             self.compressor._trial = trial
