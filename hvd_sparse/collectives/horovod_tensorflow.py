@@ -111,6 +111,21 @@ def graph_allreduce(array: tf.Tensor, splits: tf.Tensor, name: str, process_set:
     return hvd.allreduce(array, op=hvd.Sum, name=name, process_set=process_set)
 
 
+def graph_reduce(array: tf.Tensor, op: Any, scales: tuple[float, float], name: str, process_set: Any) -> tf.Tensor:
+    """What Horovod makes of an array by one of its reductions, in the graph.
+
+    scales : that Horovod multiplies with before and after
+    """
+    return hvd.allreduce(
+        array,
+        op=op,
+        prescale_factor=scales[0],
+        postscale_factor=scales[1],
+        name=f"HorovodAllreduce_{name}",
+        process_set=process_set,
+    )
+
+
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, Any], tf.Tensor]] = {
     "allgather": graph_allgather,
     "alltoall": graph_alltoall,

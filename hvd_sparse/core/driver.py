@@ -75,10 +75,12 @@ class Driver:
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
-    def compress(self, position: int, gradient: np.ndarray, scale: float = 1.0) -> tuple[np.ndarray, Ticket]:
+    def compress(
+        self, position: int, gradient: np.ndarray, scale: float = 1.0, *, everything: bool = False
+    ) -> tuple[np.ndarray, Ticket]:
         """``Sending.compress``, and the start of the bucket's exchange when it is full."""
         wire, ticket = self.step.sending.compress(
-            position, gradient, self.collective.rank, self.collective.world_size, scale
+            position, gradient, self.collective.rank, self.collective.world_size, scale, everything=everything
         )
         self._begin(ticket.run)
         if ticket.bucket is not None and ticket.bucket.is_full:

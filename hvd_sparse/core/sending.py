@@ -40,18 +40,20 @@ class Sending:
         scale: float = 1.0,
         *,
         is_joined: bool = False,
+        everything: bool = False,
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
         is_joined : buckets of other tensors may be joined with this one's before its message is made
+        everything : run dense, residual included, whatever the configuration says; the same on all ranks
 
         The array is the carrier, followed by all that was accumulated where this step of the tensor runs dense.
         """
         spec = self._step.specs[position]
         ticket, state = self._enter(position)
-        dense = self._step.sends_everything or self._step.configuration.goes_dense(
+        dense = everything or self._step.configuration.goes_dense(
             spec, state.steps, world_size, self._step.exchange, self._step.placement
         )
         ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)

@@ -61,8 +61,6 @@ class Step:
         self.placement: Placement | None = None
         self.sending = Sending(self)
         self.receiving = Receiving(self)
-        self.sends_everything = False
-        """Steps run dense, residual included, whatever the configuration says; the same on all ranks."""
 
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
         """Other tensors travel together from the next step on; the same on all ranks, and between steps.

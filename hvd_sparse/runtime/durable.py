@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Callable, NoReturn
+from typing import Any, Callable, NoReturn
 
 from ..core.collective import Collective
 from ..core.compressor import Compressor
@@ -51,8 +51,7 @@ class DurableCompressor(Compressor):
         """Make sure that all ranks run the same thing, and tell them where this one can be asked."""
         ledger, timeout_s = self.watchdog.ledger, self.configuration.timeout_s
         ledger.begin(HANDSHAKE)
-        document = describe_rank(self.configuration, specs, self.name, self.step.placement)
-        shake = handshake(document, collective.world_size)
+        shake = handshake(self._describe(specs), collective.world_size)
         try:
             with ledger.waiting():
                 Conversation(shake, collective, self.handshake_name).finish(timeout_s)
@@ -65,6 +64,10 @@ class DurableCompressor(Compressor):
         finally:
             ledger.clear()
         self._world = collective.rank, collective.world_size
+
+    def _describe(self, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+        """What the handshake compares, JSON-able."""
+        return describe_rank(self.configuration, specs, self.name, self.step.placement)
 
     def _explain(self, error: ExchangeTimeout) -> NoReturn:
         """Say with a timeout which ranks are behind it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -66,7 +66,8 @@ class Trial:
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
         _check(ways, steps, review_every)
-        self._ways, self._steps, self._review_every = tuple(ways), steps, review_every
+        self.ways = tuple(ways)
+        self._steps, self._review_every = steps, review_every
         self.restart()
 
     def restart(self) -> None:
@@ -77,6 +78,16 @@ class Trial:
         self._turn = 0
         self._done = 0
         """Steps of this turn, or since the verdict."""
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same on all ranks, JSON-able."""
+        return {"ways": list(self.ways), "trial_steps": self._steps, "review_every": self._review_every}
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether anybody will ask what the step that has begun takes."""
+        left = self._review_every - self._done % self._review_every if self._review_every else RECENT + 1
+        return self.verdict is None or left <= RECENT
 
     def next(self, last_s: float | None, agree: Agree) -> str:
         """The way of the step that begins.  Called by all ranks at each step; it may be collective.
@@ -90,7 +101,7 @@ class Trial:
             self._try(agree)
         elif self._review_every and self._done and self._done % self._review_every == 0:
             self._review(agree)
-        return self._ways[self._turn] if self.verdict is None else self.verdict.way
+        return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
         measured = self._done - WARMUP
@@ -100,10 +111,10 @@ class Trial:
         median = self._slowest(agree, self._durations[WARMUP:])
         if measured < self._steps and median < HOPELESS * min(self._medians.values()):
             return
-        self._medians[self._ways[self._turn]] = median
+        self._medians[self.ways[self._turn]] = median
         self._durations, self._done = [], 0
         self._turn += 1
-        if self._turn == len(self._ways):
+        if self._turn == len(self.ways):
             self.verdict = Verdict(self._fastest(), dict(self._medians))
             self._turn = 0
 

@@ -13,6 +13,7 @@ from ..core.configuration import Configuration
 from ..errors import InvalidOption
 from ..types import TensorSpec
 from .traffic import Traffic
+from .ways import OneWay
 
 
 class Bundle:
@@ -28,11 +29,20 @@ class Bundle:
     name : of the collectives
     process_set : of the collectives
     dtype : of the carriers
+    ways : in which the graph can send them
     is_group : more tensors may follow the first
     """
 
     def __init__(
-        self, traffic: Traffic, phases: Sequence[str], name: str, process_set: Any, dtype: tf.DType, *, is_group: bool
+        self,
+        traffic: Traffic,
+        phases: Sequence[str],
+        name: str,
+        process_set: Any,
+        dtype: tf.DType,
+        ways: OneWay,
+        *,
+        is_group: bool,
     ) -> None:
         self._traffic = traffic
         self._phases = phases
@@ -40,6 +50,7 @@ class Bundle:
         self._process_set = process_set
         self._dtype = dtype
         self._is_group = is_group
+        self.ways = ways
         self._numbers: list[tf.Tensor] = []
         self._specs: list[TensorSpec] = []
         self._gathered: tf.Tensor | None = None
@@ -57,9 +68,12 @@ class Bundle:
     def send(self, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The array that Horovod is to reduce for this tensor, and the ticket's number."""
         function, moved = (self._traffic.take, []) if self._is_group else (self._traffic.send, self._moved(0))
-        wire, number, *first = tf.numpy_function(
-            function, [flat, token, scale], [flat.dtype, tf.int64, *moved], name="hvd_sparse_send"
-        )
+        inputs, dtypes = [flat, token, scale, *self.ways.inputs], [flat.dtype, tf.int64, *moved]
+
+        def build() -> Any:
+            return tf.numpy_function(function, inputs, dtypes, name="hvd_sparse_send")
+
+        wire, number, *first = self.ways.send(build, flat, moved)
         wire.set_shape([None])
         self._numbers.append(number)
         if first:
@@ -69,11 +83,21 @@ class Bundle:
     def gathered(self) -> tf.Tensor:
         """What all ranks sent of all these tensors; no more can join them."""
         if self._gathered is None:
-            first = tf.numpy_function(self._traffic.seal, self._numbers, self._moved(0), name="hvd_sparse_seal")
-            self._gathered = self._exchange(*first)
+            self._gathered = self._exchange()
         return self._gathered
 
-    def _exchange(self, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+    def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
+        """What the exchange brings, fed with what is moved first, or with the numbers of all that are there."""
+
+        def build() -> tf.Tensor:
+            sealed = first or tf.numpy_function(
+                self._traffic.seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
+            )
+            return self._move(*sealed)
+
+        return self.ways.exchange(build, self._moved(len(self._phases) - 1)[0])
+
+    def _move(self, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """All phases, one operation each.  Their names take the graph's scopes, which are those of the carriers and tell
         messages apart: a rank that cannot place a gradient so still meets the others."""
         name = self._name

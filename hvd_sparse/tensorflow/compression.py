@@ -20,6 +20,8 @@ from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from ..runtime.durable import DurableCompressor
+from ..runtime.stepping_aside import AutoMethod
+from ..runtime.trial import Trial
 from ..types import TensorSpec
 from .bundle import Bundle
 from .identity import CallSite, VariableIndex, find_call_site, runtime_token
@@ -27,6 +29,7 @@ from .optimizer import refuse_momentum, take_momentum
 from .scaler import scale_of
 from .traffic import Traffic
 from .variables import VariableSource, specs_of
+from .ways import OneWay
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,7 @@ class SparseContext:
 
     number: tf.Tensor
     bundle: Bundle
+    flat: tf.Tensor
     spec: TensorSpec
     dtype: tf.DType
     shape: tf.TensorShape
@@ -92,7 +96,10 @@ class TensorflowCompressor(DurableCompressor):
         self._index = VariableIndex(variables)
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
-        self._traffic = Traffic(self.step, self.collective, self._index.tokens(), self.watchdog.ledger)
+        self._traffic = self._make_traffic(self._index.tokens())
+
+    def _make_traffic(self, tokens: dict[bytes, int]) -> Traffic:
+        return Traffic(self.step, self.collective, tokens, self.watchdog.ledger)
 
     def stats(self) -> dict[str, Any]:
         self.resolve()
@@ -144,19 +151,23 @@ class TensorflowCompressor(DurableCompressor):
             self._traffic.note_dense(spec)
             return (tf.cast(tensor, wire_dtype), DenseContext(tensor.dtype, token, scale, parameter))
         self._traffic.note_sparse(spec)
-        bundle = self._bundle_of(site, wire_dtype)
+        bundle = self._bundle_of(site, wire_dtype, self._ways_of(site))
         bundle.join(spec, self.configuration)
         wire, number = bundle.send(flat, token, scale)
-        return wire, SparseContext(number, bundle, spec, tensor.dtype, tensor.shape, parameter)
+        return wire, SparseContext(number, bundle, flat, spec, tensor.dtype, tensor.shape, parameter)
 
-    def _bundle_of(self, site: CallSite, dtype: tf.DType) -> Bundle:
+    def _ways_of(self, site: CallSite) -> OneWay:
+        """In which the graph can send what Horovod hands over here."""
+        return OneWay()
+
+    def _bundle_of(self, site: CallSite, dtype: tf.DType, ways: OneWay) -> Bundle:
         """The message that a tensor travels in: that of its group of Horovod's, or one of its own."""
         together, bundle = self._filling
         if bundle is None or site.together is None or site.together is not together:
             phases = self.step.exchange.phases(self.configuration.selector, self.collective.world_size)
             is_group = site.together is not None
             name = f"hvd_sparse.{self.name}"
-            bundle = Bundle(self._traffic, phases, name, self.process_set, dtype, is_group=is_group)
+            bundle = Bundle(self._traffic, phases, name, self.process_set, dtype, ways, is_group=is_group)
             self._filling = (site.together, bundle) if is_group else (None, None)
         return bundle
 
@@ -187,12 +198,13 @@ class TensorflowCompressor(DurableCompressor):
         self._filling = (None, None)
         # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
         # dependency between them does not hold inside Horovod's branches.
-        flat = tf.numpy_function(
-            self._traffic.receive,
-            [ctx.number, tensor, ctx.bundle.gathered(), ctx.parameter],
-            tf.as_dtype(ctx.spec.accumulator),
-            name="hvd_sparse_receive",
-        )
+        inputs = [ctx.number, tensor, ctx.bundle.gathered(), ctx.parameter]
+        dtype = tf.as_dtype(ctx.spec.accumulator)
+
+        def build() -> tf.Tensor:
+            return tf.numpy_function(self._traffic.receive, inputs, dtype, name="hvd_sparse_receive")
+
+        flat = ctx.bundle.ways.receive(build, ctx.flat, tensor)
         result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
         result.set_shape(ctx.shape)
         return result
@@ -249,7 +261,7 @@ class TensorflowCompressor(DurableCompressor):
         self._has_shaken_hands = True
 
 
-class Compression(Methods):
+class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
 
     ``params`` of every method are a model, a list of variables, or a callable that returns one:
@@ -267,6 +279,14 @@ class Compression(Methods):
         cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any
     ) -> TensorflowCompressor:
         return TensorflowCompressor(params, configuration, process_set, grad_scaler)
+
+    @classmethod
+    def _create_auto(
+        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any, trial: Trial
+    ) -> TensorflowCompressor:
+        from .auto import AutoCompressor
+
+        return AutoCompressor(params, configuration, process_set, grad_scaler, trial)
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

@@ -21,12 +21,17 @@ import tensorflow as tf
 _HOROVOD = "horovod.tensorflow"
 # AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's own module.
 _CONVERTED = "tf__"
+_SCALES = ("prescale_factor", "postscale_factor")
 _CALLS = "_hvd_sparse_identity_calls"
 
 
 @dataclass(frozen=True)
 class CallSite:
     """What Horovod's frames say about one call of `compress`; None where they do not say it.
+
+    `gradients` and `variables` are all that Horovod is given at once, side by side, without gradients as None.
+
+    `scales` are what Horovod multiplies with before and after it reduces.
 
     `together` is the list of tensors that Horovod hands over before it asks for the first one back, if they are several.
     """
@@ -35,6 +40,9 @@ class CallSite:
     process_set: object | None
     op: object | None
     together: object | None = None
+    gradients: Sequence[Any] | None = None
+    variables: Sequence[Any] | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
 
 
 def find_call_site(tensor: object) -> CallSite:
@@ -48,6 +56,7 @@ def find_call_site(tensor: object) -> CallSite:
     op: object | None = None
     group: list[int] | None = None
     together: list[object] | None = None
+    scales = (1.0, 1.0)
     for frame in _horovod_frames(sys._getframe(1)):
         local = frame.f_locals
         # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves nothing.
@@ -55,13 +64,16 @@ def find_call_site(tensor: object) -> CallSite:
             process_set = local["process_set"]
         if op is None and isinstance(local.get("op"), int):
             op = local["op"]
+        if all(isinstance(local.get(name), float) for name in _SCALES):
+            scales = (local[_SCALES[0]], local[_SCALES[1]])
         if group is None and isinstance(local.get("index_group"), list):
             group = local["index_group"]
         if together is None and isinstance(local.get("tensor_list"), list) and len(local["tensor_list"]) > 1:
             together = local["tensor_list"]
         if _function_name(frame) == "allreduce_grads":
-            return CallSite(_variable_of(tensor, local, group), process_set, op, together)
-    return CallSite(None, process_set, op, together)
+            both = _side_by_side(local)
+            return CallSite(_variable_of(tensor, both, group), process_set, op, together, both[0], both[1], scales)
+    return CallSite(None, process_set, op, together, scales=scales)
 
 
 def runtime_token(variable: Any) -> Any:
@@ -86,11 +98,17 @@ def _function_name(frame: FrameType) -> str:
     return name[len(_CONVERTED) :] if name.startswith(_CONVERTED) else name
 
 
-def _variable_of(tensor: object, local: dict[str, Any], group: list[int] | None) -> object | None:
+def _side_by_side(local: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any]] | tuple[None, None]:
+    """The gradients and the variables of Horovod's frame."""
     gradients, variables = local.get("grads"), local.get("vars")
     if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
-        return None
-    if len(gradients) != len(variables):
+        return None, None
+    return (gradients, variables) if len(gradients) == len(variables) else (None, None)
+
+
+def _variable_of(tensor: object, both: tuple[Any, Any], group: list[int] | None) -> object | None:
+    gradients, variables = both
+    if gradients is None:
         return None
     positions = range(len(gradients)) if group is None else group
     owners = tuple(i for i in positions if gradients[i] is tensor)

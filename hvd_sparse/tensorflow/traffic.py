@@ -98,30 +98,41 @@ class Traffic:
         """A tensor that is sent at every step of some graph; known when it is traced."""
         self._traced.add(spec.key)
 
+    @property
+    def dense_bytes(self) -> int:
+        """Of the tensors that Horovod reduces dense, in a step."""
+        return sum(self._dense_bytes.values())
+
+    def position(self, token: bytes) -> int | None:
+        """Whose token it is; None for a variable that is not registered."""
+        return self._tokens.get(token)
+
     def forget(self) -> None:
         """Let go of all that is under way: Horovod was started anew, and none of it will end."""
         self._tickets.clear()
         self._messages.clear()
 
-    def send(self, gradient: np.ndarray, token: Any, scale: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
+    def send(self, gradient: np.ndarray, *how: Any) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
         """``take`` and ``seal`` of a tensor that comes alone."""
-        wire, number = self.take(gradient, token, scale, is_joined=False)
+        wire, number = self.take(gradient, *how, is_joined=False)
         return wire, number, *self.seal(number)
 
     def take(
-        self, gradient: np.ndarray, token: Any, scale: Any, *, is_joined: bool = True
+        self, gradient: np.ndarray, token: Any, scale: Any, everything: Any = False, *, is_joined: bool = True
     ) -> tuple[np.ndarray, np.int64]:
         """The array to allreduce, and the ticket's number, of a tensor that travels with others.
+
+        everything : run dense, residual included
 
         Only reads the gradient, which is TensorFlow's own memory.
         """
         rank, world_size = self._collective.rank, self._collective.world_size
-        position = self._tokens.get(_as_bytes(token))
+        position = self.position(as_bytes(token))
         if position is None:
             wire, ticket = self._refuse(gradient, rank, world_size)
         else:
             wire, ticket = self._step.sending.compress(
-                position, gradient, rank, world_size, float(scale), is_joined=is_joined
+                position, gradient, rank, world_size, float(scale), everything=everything, is_joined=is_joined
             )
         self._ledger.begin(ticket.key)
         number = next(self._numbers)
@@ -184,7 +195,7 @@ class Traffic:
 
     def finish_dense(self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.receiving.enter_dense(self._tokens[_as_bytes(token)], float(scale))
+        ticket = self._step.receiving.enter_dense(self._tokens[as_bytes(token)], float(scale))
         return self._step.receiving.finish_dense(ticket, reduced, parameter)
 
     def _wait_for_others(self, run: StepRun) -> None:
@@ -197,10 +208,10 @@ class Traffic:
     def _count_dense(self, run: StepRun) -> None:
         if run is not self._counted:
             self._counted = run
-            self._step.stats.count_bytes("dense", sum(self._dense_bytes.values()))
+            self._step.stats.count_bytes("dense", self.dense_bytes)
 
 
-def _as_bytes(token: Any) -> bytes:
+def as_bytes(token: Any) -> bytes:
     """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from ..core.configuration import Configuration
 from ..core.driver import NOTHING, Driver
 from ..core.methods import Methods
 from ..core.runs import Ticket
-from ..core.selectors.ldte_bs import LdteBs
 from ..core.step import Step
 from ..engines import resolve_engine
 from ..errors import ExchangeTimeout, InvalidOption, RankMismatch, SparseError, UnsupportedReduction
@@ -26,7 +25,8 @@ from ..runtime.checkpoint import with_arrays
 from ..runtime.durable import DurableCompressor
 from ..runtime.gathering import Gatherer
 from ..runtime.group_plan import GroupPlan
-from ..runtime.trial import WAYS, Trial
+from ..runtime.stepping_aside import AutoMethod
+from ..runtime.trial import Trial
 from .callsite import check_call_site
 from .identity import ParameterIndex
 from .optimizer import take_momentum
@@ -50,6 +50,9 @@ class DenseTicket:
 
 class TorchCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
+
+    _sends_everything = False
+    """The step that is under way runs dense, residual included; the same on all ranks."""
 
     def __init__(
         self,
@@ -94,7 +97,9 @@ class TorchCompressor(DurableCompressor):
             ticket = self.step.receiving.enter_dense(position, self._scale())
             self._pause(ticket)
             return self._leave_dense(tensor, ticket)
-        wire, ticket = self._driver.compress(position, flatten(tensor, spec), self._scale())
+        wire, ticket = self._driver.compress(
+            position, flatten(tensor, spec), self._scale(), everything=self._sends_everything
+        )
         ticket.extra = tensor
         self._pause(ticket)
         return torch.from_numpy(wire), ticket
@@ -216,7 +221,7 @@ class TorchCompressor(DurableCompressor):
         return torch.from_numpy(wire), ticket
 
 
-class Compression(Methods):
+class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.torch``.
 
     ``params`` of every method are ``model.named_parameters()``, the same that Horovod is given:
@@ -238,32 +243,12 @@ class Compression(Methods):
         return TorchCompressor(params, configuration, process_set, grad_scaler)
 
     @classmethod
-    def auto(
-        cls,
-        params: Any,
-        *,
-        density: float = 0.001,
-        ways: Sequence[str] = WAYS,
-        trial_steps: int = 5,
-        review_every: int = 500,
-        process_set: Any = None,
-        grad_scaler: Any = None,
-        **options: Any,
+    def _create_auto(
+        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any, trial: Trial
     ) -> TorchCompressor:
-        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first steps; else these.
-
-        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out what must not be
-        trial_steps : measured, of each way, after two to warm up
-        review_every : steps after which the choice is looked at again; 0 for never
-        options : the common ones; the codec is "block16" unless told otherwise
-
-        What was found, and why, is logged by rank 0, and is ``compressor.verdict``.
-        """
         from .auto import AutoCompressor
 
-        options = {"codec": "block16", **options}
-        configuration = Configuration.create(selector=LdteBs(density), **options)
-        return AutoCompressor(params, configuration, process_set, grad_scaler, Trial(ways, trial_steps, review_every))
+        return AutoCompressor(params, configuration, process_set, grad_scaler, trial)
 
     @classmethod
     def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:

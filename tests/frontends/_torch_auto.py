@@ -7,7 +7,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, Scripted
 from _torch_cases import digest_of
 from _torch_laws import Ledger
 
@@ -19,18 +19,6 @@ SCRIPT = ["sparse"] * 3 + ["dense"] * 3 + ["fp16"] * 2 + ["sparse"] * 3 + ["fp16
 cases = Cases()
 
 
-class Scripted:
-    """Says what it was told to say, in the place of a trial."""
-
-    verdict = None
-
-    def __init__(self) -> None:
-        self.left = list(SCRIPT)
-
-    def next(self, last_s: Any, agree: Any) -> str:
-        return self.left.pop(0)
-
-
 def ledger_of(name: str, **options: Any) -> Ledger:
     return Ledger(SHAPES, lambda named: Compression.auto(named, density=0.05, name=name, **SPARSE_ONLY, **options))
 
@@ -38,7 +26,7 @@ def ledger_of(name: str, **options: Any) -> Ledger:
 @cases
 def ways_change(name: str) -> dict[str, Any]:
     ledger = ledger_of(name, codec="index_value")
-    ledger.compressor._trial = Scripted()
+    ledger.compressor._trial = Scripted(SCRIPT)
     lost, replicas, waiting = [], set(), []
     for step in range(len(SCRIPT)):
         ledger.take_step(ledger.gradients(step))
@@ -87,8 +75,7 @@ def a_trial_ends_alike_on_all_ranks(name: str) -> dict[str, Any]:
 def a_state_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
     """What was kept back at a checkpoint is sent by the next step, though it is dense."""
     ledger = ledger_of(name, codec="index_value")
-    ledger.compressor._trial = Scripted()
-    ledger.compressor._trial.left = ["sparse"] * 3 + ["dense"] * 4
+    ledger.compressor._trial = Scripted(["sparse"] * 3 + ["dense"] * 4)
     for step in range(6):
         if step == 3:
             saved = ledger.compressor.state_dict()

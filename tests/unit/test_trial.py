@@ -75,6 +75,24 @@ def test_a_way_that_stays_is_not_tried_again():
     assert set(taken[3 * (WARMUP + 5) :]) == {"sparse"}
 
 
+def test_only_steps_whose_time_will_be_looked_at_are_timed():
+    trial = Trial(("sparse",), steps=5, review_every=4 * RECENT)
+    timed = []
+    for _ in range(WARMUP + 5 + 8 * RECENT):
+        trial.next(None if not timed else 0.1, lambda mine: mine[None])
+        timed.append(trial.is_timed)
+    since = timed[WARMUP + 5 :]
+    assert all(timed[: WARMUP + 5])
+    assert [i for i, is_timed in enumerate(since) if is_timed] == [
+        *range(3 * RECENT, 4 * RECENT),
+        *range(7 * RECENT, 8 * RECENT),
+    ]
+    never = Trial(("sparse",), steps=1, review_every=0)
+    for _ in range(WARMUP + 2):
+        never.next(0.1, lambda mine: mine[None])
+    assert never.verdict is not None and not never.is_timed
+
+
 def test_the_verdict_says_it_in_words():
     _, trials = run(lambda way, *_: {"sparse": 0.2, "dense": 0.15, "fp16": 0.1}[way], 60)
     words = str(trials[0].verdict)

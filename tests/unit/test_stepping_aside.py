@@ -1,0 +1,85 @@
+"""What both frontends' ``Compression.auto`` share: which residuals must still be sent, and what a step took."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hvd_sparse.core.runs import StepRun
+from hvd_sparse.runtime.stepping_aside import Debts, StepClock
+
+
+def good_run(*positions):
+    return StepRun(completed=set(positions))
+
+
+def test_a_debt_is_paid_by_a_step_that_was_completed_and_found_good():
+    debts = Debts()
+    debts.owe(3)
+    assert debts.is_owed(3) and not debts.is_paid(3)
+    debts.pay(3, good_run(3))
+    assert debts.is_owed(3) and debts.is_paid(3)
+    debts.settle(3)
+    assert not debts.is_owed(3) and not debts.is_paid(3)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        StepRun(),
+        good_run(4),
+        StepRun(completed={3}, is_finite=False),
+        StepRun(completed={3}, failure=RuntimeError("taken back")),
+    ],
+)
+def test_a_step_that_did_not_end_well_pays_nothing(run):
+    debts = Debts()
+    debts.owe(3)
+    debts.pay(3, run)
+    assert debts.is_owed(3) and not debts.is_paid(3)
+
+
+def test_what_was_under_way_in_another_world_is_owed_again():
+    debts = Debts()
+    debts.pay(3, good_run(3))
+    debts.recall()
+    assert debts.is_owed(3) and not debts.is_paid(3)
+    debts.clear()
+    assert not debts.is_owed(3)
+
+
+def test_a_step_lasts_to_its_last_result():
+    clock = StepClock()
+    assert clock.begin() is None
+    clock.end()
+    time.sleep(0.02)
+    clock.end()
+    time.sleep(0.2)
+    assert 0.02 <= clock.begin() < 0.2
+    time.sleep(0.02)
+    assert clock.begin() >= 0.02, "nobody has said when it ended"
+
+
+def test_what_held_a_step_up_is_not_its_own():
+    clock = StepClock()
+    clock.begin()
+    time.sleep(0.2)
+    clock.resume()
+    clock.end()
+    assert clock.begin() < 0.2
+
+
+@pytest.mark.parametrize("ended_before", [False, True])
+def test_a_step_that_failed_has_no_time_on_any_rank(ended_before):
+    """Some ranks had results of it, and others had none."""
+    clock = StepClock()
+    clock.begin()
+    if ended_before:
+        clock.end()
+    clock.fail()
+    assert clock.begin() is None
+    clock.end()
+    assert clock.begin() is not None
+    clock.restart()
+    assert clock.begin() is None
