@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from ..core.configuration import Configuration
 from ..core.placement import Placement, in_nodes_of
 from ..engines import resolve_engine
 from ..errors import NotInstalled
-from ..registry import SELECTORS
+from ..planning.simulation import exchanges
 from ..runtime.probing import DENSITIES, Measured, probe
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -31,7 +33,7 @@ def measure(method: str) -> tuple[Measured, Placement]:
 
     Every rank counts as a node where all are on one, or where nobody knows.
     """
-    configurations = {d: _configuration(method, d) for d in DENSITIES}
+    configurations = _configurations(method)
     collective, hvd = _horovod()
     hvd.init()
     try:
@@ -43,8 +45,14 @@ def measure(method: str) -> tuple[Measured, Placement]:
     return measured, Placement(rank, nodes) if known else in_nodes_of(1, rank, ranks)
 
 
-def _configuration(method: str, density: float) -> Configuration:
-    return Configuration.create(selector=SELECTORS.create(method, density=density), allow_dense=False)
+def _configurations(method: str) -> dict[str, list[Configuration]]:
+    """Of every exchange that fits and for which nodes do not matter, at two densities."""
+    found: dict[str, list[Configuration]] = defaultdict(list)
+    for density in DENSITIES:
+        for id, configuration in exchanges(density, "index_value", method, 1).items():
+            if not configuration.exchange.needs_nodes:
+                found[id].append(replace(configuration, allow_dense=False))
+    return found
 
 
 def _horovod() -> tuple[Any, Any]:

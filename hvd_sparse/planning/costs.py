@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,16 @@ FP16 = "allreduce_fp16"
 """An allreduce of float16: half the bytes, whose sums may take the processor longer than the wire."""
 
 
+EXCHANGES = "exchanges"
+
+
 def _check(owner: Any) -> None:
-    for field in fields(owner):
-        value = getattr(owner, field.name)
+    for each in fields(owner):
+        value = getattr(owner, each.name)
+        if each.name == EXCHANGES:
+            continue
         if not is_number(value) or value < 0:
-            raise InvalidOption(f"{field.name} of {type(owner).__name__} is {value!r}: a number, 0 or more")
+            raise InvalidOption(f"{each.name} of {type(owner).__name__} is {value!r}: a number, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Work:
     Attributes
     ----------
     call_s, entry_s, sort_s, sent_s, dense_s, received_s, tensor_s, submit_s, collect_s : as above
+    exchanges : the same of exchanges that were timed by themselves, by id; others cost what ``allgather`` does, which this is of
     """
 
     call_s: float = 0.0
@@ -70,9 +76,16 @@ class Work:
     tensor_s: float = 0.0
     submit_s: float = 0.0
     collect_s: float = 0.0
+    exchanges: Mapping[str, Work] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         _check(self)
+        described = {id: Work(**each) if isinstance(each, Mapping) else each for id, each in self.exchanges.items()}
+        object.__setattr__(self, EXCHANGES, described)
+
+    def of(self, exchange: str) -> Work:
+        """With this exchange."""
+        return self.exchanges.get(exchange, self)
 
     def select_s(self, numel: Any) -> Any:
         """Of one selection over so many entries, or of each in an array; nothing where there are none."""
@@ -130,7 +143,7 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
 def fit_work(
     select: Mapping[float, Iterable[tuple[float, float]]],
     settle: Mapping[float, Iterable[tuple[float, float]]],
-    messages: int,
+    messages: float,
 ) -> Work:
     """What computing costs, from measurements at two densities: what grows between them is of the entries sent.
 
@@ -138,7 +151,7 @@ def fit_work(
     ----------
     select : by density, (entries of the tensor, seconds) of selecting and encoding, of at least two sizes
     settle : the same of decoding and adding up
-    messages : that were decoded, each of as many entries as ``select`` sends
+    messages : that were decoded, each of as many entries as ``select`` sends; it need not be a whole number
 
     Returns
     -------

@@ -131,11 +131,10 @@ def sparse_instance(
         share = placement.node_count / placement.world_size
     late_nbytes = (inbound - (0.0 if exchange.sums_first else first_nbytes)) if rest else np.zeros(numel.size)
     late = Line(sum(line.start_s for line in rest), float(np.mean([line.byte_s for line in rest] or [0.0])))
-    selecting_s = setting.work.select_s(numel * share) + setting.work.sent_s * sent * share
-    backward_s = np.array(_before_s(profile, selecting_s, setting.work.submit_s))
-    return Instance(
-        backward_s, numel * share, sent * share, first_nbytes, first, setting.work, per_tensor, late, late_nbytes
-    )
+    work = setting.work.of(exchange.id)
+    selecting_s = work.select_s(numel * share) + work.sent_s * sent * share
+    backward_s = np.array(_before_s(profile, selecting_s, work.submit_s))
+    return Instance(backward_s, numel * share, sent * share, first_nbytes, first, work, per_tensor, late, late_nbytes)
 
 
 def sparse_step(
@@ -161,10 +160,9 @@ def sparse_step(
     carriers_s = float(setting.wire.line("allreduce", setting.placement)(small))
     exchange = exchange_of(configuration, profile, setting)
     received = received_entries(instance, configuration, exchange, setting)
-    settle_s = setting.work.settle_s(numel, received, instance.size) + _again_s(
-        instance, configuration, exchange, setting
-    )
-    settle_s += setting.work.collect_s * (len(profile.layers) - instance.size)
+    work = setting.work.of(exchange.id)
+    settle_s = work.settle_s(numel, received, instance.size) + _again_s(instance, configuration, exchange, setting)
+    settle_s += work.collect_s * (len(profile.layers) - instance.size)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, carriers_s)
 
 
@@ -205,12 +203,17 @@ def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -
 
 
 def _again_s(instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting) -> float:
-    """What exchanges that sum between their collectives decode, add and encode once more, at each but the last."""
+    """What exchanges that sum between their collectives decode, add and encode once more, at each but the last: as far as
+    that was not measured with them."""
     if not exchange.sums_again:
         return 0.0
-    rounds = len(exchange.phases(configuration.selector, setting.placement.world_size)) - 1
     work, sent = setting.work, float(np.sum(instance.sent))
-    return rounds * ((work.sent_s + work.received_s) * sent + work.tensor_s * instance.size)
+    ranks = setting.placement.world_size
+    rounds = len(exchange.phases(configuration.selector, ranks)) - 1
+    if exchange.id in work.exchanges:
+        measured_on = getattr(setting.wire, "world_size", None) or ranks
+        rounds -= len(exchange.phases(configuration.selector, measured_on)) - 1
+    return max(0, rounds) * ((work.sent_s + work.received_s) * sent + work.tensor_s * instance.size)
 
 
 def received_entries(instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting) -> float:

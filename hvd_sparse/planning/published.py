@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.counts import check_whole
@@ -56,5 +57,9 @@ def with_codec(work: Work, codec: Any) -> Work:
     A codec that was never measured counts as ``golomb``.
     """
     usual, other = CODING_S["index_value"], CODING_S.get(codec.id, CODING_S["golomb"])
-    more = {"sent_s": work.sent_s + other[0] - usual[0], "received_s": work.received_s + other[1] - usual[1]}
-    return Work(**{**work.to_dict(), **more})
+    more: dict[str, Any] = {
+        "sent_s": work.sent_s + other[0] - usual[0],
+        "received_s": work.received_s + other[1] - usual[1],
+    }
+    more |= {"exchanges": {id: with_codec(each, codec) for id, each in work.exchanges.items()}}
+    return replace(work, **more)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..core.buckets import grouped
 from ..core.collective import Collective, Pending
-from ..core.configuration import Configuration
-from ..core.pipeline import Pipeline
-from ..core.state import TensorState
+from ..core.driver import NOTHING, Driver
+from ..core.runs import Ticket
+from ..core.step import Step
 from ..types import TensorSpec
+from .route import Route
 
 TENSORS = 16
 """Of a round of computing."""
@@ -22,37 +25,47 @@ POLL_S = 1e-3
 
 
 class ProbedTensors:
-    """Tensors of one size, and what a step does with them.
+    """Tensors of one size that travel together, and what a step does with them: all of it but Horovod's optimizer.
 
-    Every tensor is handed to Horovod with a carrier of its own, as in training; its message goes to nobody: what is decoded
-    are as many copies of this rank's.
+    Parameters
+    ----------
+    route : of their message
+    kernels : of the engine that training would use
+    numel : entries of each
     """
 
-    def __init__(self, configuration: Configuration, kernels: Any, numel: int, collective: Collective) -> None:
-        self._collective, self._pipeline = collective, Pipeline(configuration, kernels)
-        self._spec = TensorSpec("probe", (numel,), "float32")
-        self._states = [TensorState(self._spec, configuration) for _ in range(TENSORS)]
+    def __init__(self, route: Route, kernels: Any, numel: int, collective: Collective) -> None:
+        self._collective = collective
+        self._name = f"probe.{route.exchange.id}.{numel}.{route.configuration.density(0)}"
+        specs = [TensorSpec(f"probe.{number}", (numel,), "float32") for number in range(TENSORS)]
+        configuration = replace(route.configuration, min_numel=1, compress_1d=True, groups=1)
+        step = Step(configuration, specs, grouped(specs, configuration), kernels, carrier_dtype=np.float64)
+        self._driver = Driver(step, collective, self._name)
         draw = np.random.default_rng([collective.rank, numel])
         self._gradients = [draw.laplace(size=numel).astype(np.float32) for _ in range(GRADIENTS)]
-        self._frames: list[Any] = [None] * TENSORS
         self._out = [np.empty(numel, np.float32) for _ in range(TENSORS)]
-        self.pending: list[Any] = []
+        self._sent: list[tuple[Pending, Ticket]] = []
+        self._steps = 0
 
     def send(self) -> None:
-        rank, ranks = self._collective.rank, self._collective.world_size
-        self.pending = []
-        for number, state in enumerate(self._states):
-            gradient = self._gradients[(state.steps + number) % GRADIENTS]
-            self._frames[number] = self._pipeline.send(state, gradient, rank, ranks, dense=False).frame
-            state.commit()
-            self.pending.append(self._collective.allreduce(np.zeros(1), f"hvd_sparse.probe.carrier.{number}"))
+        """Select from all, hand over their carriers, and start the exchange."""
+        self._sent = []
+        for number in range(TENSORS):
+            wire, ticket = self._driver.compress(number, self._gradients[(self._steps + number) % GRADIENTS])
+            carrier = self._collective.allreduce(wire, f"hvd_sparse.{self._name}.carrier.{number}")
+            self._sent.append((carrier, ticket))
+        self._steps += 1
+
+    @property
+    def pending(self) -> list[Pending]:
+        """What is under way: carriers, and the exchange's first collective."""
+        return [carrier for carrier, _ in self._sent] + self._driver.under_way()
 
     def receive(self, timeout_s: float) -> None:
-        ranks, whole = self._collective.world_size, slice(0, self._spec.numel)
-        for number, state in enumerate(self._states):
-            self.pending[number].wait(timeout_s)
-            parts = [(whole, self._frames[number])] * ranks
-            self._pipeline.receive(self._spec, parts, 1 / ranks, self._out[number], state.steps)
+        """Run the exchange to its end, and make all gradients."""
+        for (carrier, ticket), out in zip(self._sent, self._out):
+            reduced = carrier.wait(timeout_s) / self._collective.world_size
+            self._driver.decompress(reduced, ticket, NOTHING, out)
 
 
 def wait_for(pending: Sequence[Pending], timeout_s: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
@@ -15,11 +15,13 @@ from ..errors import InvalidOption
 from ..planning.costs import FP16, Line, Work, fit_line, fit_work
 from .messages import message
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
+from .route import Route, late_line, route_of
 
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 """Sizes of a rank's message: up to where a network's buffers no longer count."""
 LONG_S = 1.0
 """A size at which a round would take longer is left out, as the smaller ones tell enough of a wire so slow."""
+KINDS = ("allgather", "allreduce", FP16, "alltoall")
 HANDED = 256
 """Tensors that are handed over one after the other."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
@@ -35,7 +37,7 @@ class Samples:
 
     Attributes
     ----------
-    what : "allgather", "allreduce", "allreduce_fp16", "alltoall", "select", "settle", "submit" or "collect"
+    what : "allgather", "allreduce", "allreduce_fp16", "alltoall", "submit", "collect", or an exchange's "select" or "settle"
     size : bytes that a rank receives, entries of the tensor, or number of tensors
     seconds : of every round, on the rank that took longest
     density : of selections and what comes of them
@@ -67,7 +69,7 @@ class Measured:
     ----------
     world_size : of the ranks
     lines : of every kind of collective, over the bytes that a rank receives
-    work : of computing, with the codec ``index_value``
+    work : of computing, with the codec ``index_value``, by exchange
     samples : what both were fitted to
     """
 
@@ -150,15 +152,19 @@ class Prober:
         first, second = (Samples(what, HANDED, tuple(seconds[WARMUP:])) for what, seconds in found)
         return first, second
 
-    def work(self, configuration: Configuration, kernels: Any, density: float, numel: int) -> tuple[Samples, Samples]:
-        """A tensor's selecting, encoding and handing over; its taking back, and decoding as many messages as there are ranks.
+    def work(self, route: Route, lines: Mapping[str, Line], kernels: Any, numel: int) -> tuple[Samples, Samples]:
+        """A tensor's selecting, encoding and handing over; its taking back, with all that the exchange computes.
 
         Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of cores that several ranks
-        share, or Horovod's own thread, takes any of its time.
+        share, or Horovod's own thread, takes any of its time.  What the exchange's collectives behind the first take is
+        taken out.
 
-        configuration : at this density, of the codec ``index_value`` and the exchange ``allgather``
+        route : at its density, of the codec ``index_value``
+        lines : of the collectives
         """
-        tensors = ProbedTensors(configuration, kernels, numel, self._collective)
+        tensors = ProbedTensors(route, kernels, numel, self._collective)
+        late = late_line(route, lines)
+        late_s = late(TENSORS * route.received(numel, 0.0)[1]) / TENSORS
         selecting: list[float] = []
         settling: list[float] = []
         while not self._is_enough(selecting, settling):
@@ -168,8 +174,11 @@ class Prober:
             wait_for(tensors.pending, self._timeout_s)
             start = time.perf_counter()
             tensors.receive(self._timeout_s)
-            settling.append(self._agree(time.perf_counter() - start) / TENSORS)
-        found = (("select", selecting), ("settle", settling))
+            settling.append(max(0.0, self._agree(time.perf_counter() - start) / TENSORS - late_s))
+        density = route.configuration.density(0)
+        found = (
+            (f"{route.exchange.id}: {what}", seconds) for what, seconds in (("select", selecting), ("settle", settling))
+        )
         first, second = (Samples(what, numel, tuple(seconds[WARMUP:]), density) for what, seconds in found)
         return first, second
 
@@ -182,7 +191,7 @@ class Prober:
 
 def probe(
     collective: Collective,
-    configurations: dict[float, Configuration],
+    configurations: Mapping[str, Sequence[Configuration]],
     kernels: Any,
     *,
     timeout_s: float,
@@ -192,26 +201,34 @@ def probe(
 ) -> Measured:
     """Measure collectives and computing, on all ranks at once, and fit costs to them.  Collective.
 
-    configurations : by density, two of them, as ``Prober.work`` wants them
+    configurations : by exchange, "allgather" among them; of each at two densities, with the codec ``index_value``
 
     All ranks return the same, as each round counts with the time of the rank that took longest.
     """
     prober = Prober(collective, timeout_s, budget_s)
-    kinds = ("allgather", "allreduce", FP16, "alltoall")
-    messages = {kind: prober.messages(kind, submitted_bytes) for kind in kinds}
+    messages = {kind: prober.messages(kind, submitted_bytes) for kind in KINDS}
     lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
-    computed = [
-        prober.work(configuration, kernels, density, numel)
-        for density, configuration in configurations.items()
-        for numel in numels
-    ]
-    select, settle = (
-        {d: [pair for both in computed if both[i].density == d for pair in both[i].pairs] for d in configurations}
-        for i in (0, 1)
-    )
     handing = prober.hand()
     submit_s, collect_s = (float(np.median(each.seconds)) / each.size for each in handing)
-    work = replace(fit_work(select, settle, collective.world_size), submit_s=submit_s, collect_s=collect_s)
-    samples = [each for found in messages.values() for each in found] + [each for both in computed for each in both]
-    samples += handing
+    samples = [*(each for found in messages.values() for each in found), *handing]
+    works: dict[str, Work] = {}
+    for id, at_densities in configurations.items():
+        routes = [route_of(configuration, collective) for configuration in at_densities]
+        computed = [prober.work(route, lines, kernels, numel) for route in routes for numel in numels]
+        select, settle = (
+            {
+                d: [pair for both in computed if both[i].density == d for pair in both[i].pairs]
+                for d in _densities(computed)
+            }
+            for i in (0, 1)
+        )
+        works[id] = replace(
+            fit_work(select, settle, routes[-1].messages(max(numels))), submit_s=submit_s, collect_s=collect_s
+        )
+        samples += [each for both in computed for each in both]
+    work = replace(works.pop("allgather"), exchanges=works)
     return Measured(collective.world_size, lines, work, tuple(samples))
+
+
+def _densities(computed: Sequence[tuple[Samples, Samples]]) -> list[float]:
+    return sorted({each.density for each, _ in computed if each.density is not None})

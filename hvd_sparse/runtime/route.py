@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.buckets import UNKNOWN_DENSITY
+from ..core.collective import Collective
 from ..core.configuration import Configuration
 from ..core.counts import count_from_density
 from ..core.exchanges._base import Exchange
 from ..core.message import overhead_bytes
-from ..core.placement import Placement
+from ..core.placement import Placement, in_nodes_of
+from ..planning.costs import Line
 from ..planning.predict import LONG_RUN, inbound_bytes
 from .messages import LOCAL
 
@@ -55,6 +58,12 @@ class Route:
         first = inbound / len(self.kinds)
         return first, inbound - first
 
+    def messages(self, numel: int) -> float:
+        """How many times the entries that it sends a rank adds up, its own among them: as ``planning.predict`` counts."""
+        density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+        inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
+        return 1.0 + inbound / expected_bytes(self.configuration, numel)
+
     @property
     def _others(self) -> int:
         return max(1, self.placement.world_size - 1)
@@ -64,3 +73,15 @@ def expected_bytes(configuration: Configuration, numel: int) -> float:
     """What a rank sends of a tensor behind any warm-up, where no measured step sent it sparse."""
     density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
     return float(count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density))
+
+
+def route_of(configuration: Configuration, collective: Collective) -> Route:
+    """Every rank on a node of its own, for exchanges to which nodes do not matter."""
+    return Route(configuration, configuration.exchange, in_nodes_of(1, collective.rank, collective.world_size))
+
+
+def late_line(route: Route, lines: Mapping[str, Line]) -> Line:
+    """Of the collectives behind the first together, which are taken to bring the same each."""
+    rest = [lines[kind] for kind in route.kinds[1:]]
+    mean_byte_s = sum(line.byte_s for line in rest) / len(rest) if rest else 0.0
+    return Line(sum(line.start_s for line in rest), mean_byte_s)

@@ -27,7 +27,7 @@ def our_instance(rng: np.random.Generator, layers: int, *, per_tensor: bool, is_
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     nbytes = 8 * DENSITY * numel * rng.uniform(0.5, 2, layers)
     wire, late = Line(*rng.uniform(0, [3e-3, 1e-7])), Line(*rng.uniform(0, [2e-3, 1e-7]))
-    work = Work(*rng.uniform(0, np.array(list(vars(CPU).values())) * 2))
+    work = Work(*rng.uniform(0, 2 * np.array([value for name, value in vars(CPU).items() if name != "exchanges"])))
     backward_s = rng.uniform(0, 4e-3, layers) * rng.choice([0.01, 1.0])
     sent = DENSITY * numel
     if not is_late:

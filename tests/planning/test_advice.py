@@ -35,7 +35,7 @@ def on(bandwidth_bit_s, ranks=4, latency_s=5e-5, ranks_per_node=1, work=CPU):
     st.lists(st.sampled_from([0.001, 0.01, 0.1, 1.0]), min_size=1, max_size=2, unique=True),
 )
 def test_advice_is_never_slower_than_dense_or_fp16(power, ranks, latency_s, per_node, slowness, densities):
-    work = Work(*(slowness * value for value in vars(CPU).values()))
+    work = Work(**{name: slowness * value for name, value in vars(CPU).items() if name != "exchanges"})
     where = on(10**power, ranks, latency_s, per_node, work)
     found = advise(SMALL, where, densities=densities, codecs=["index_value"])
     better = min(found.dense.step_s, found.fp16.step_s)

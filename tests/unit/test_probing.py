@@ -19,12 +19,17 @@ from hvd_sparse.runtime.probing import HANDED, LEAST, LONG_S, MOST, Prober, Samp
 
 RANKS = 3
 DENSITIES = (0.01, 0.1)
+EXCHANGES = ("allgather", "gtopk", "shared_index")
 
 
 @pytest.fixture(scope="module")
 def outcomes():
     configurations = {
-        d: Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False) for d in DENSITIES
+        exchange: [
+            Configuration.create(selector={"id": "topk", "density": d}, exchange=exchange, allow_dense=False)
+            for d in DENSITIES
+        ]
+        for exchange in EXCHANGES
     }
 
     def script(collective):
@@ -53,10 +58,22 @@ def test_messages_count_as_the_planner_counts_what_is_received(outcomes):
 def test_every_size_and_density_has_its_rounds(outcomes):
     computed = [each for each in outcomes[0].samples if each.density is not None]
     assert {(each.what, each.size, each.density) for each in computed} == {
-        (what, numel, density) for what in ("select", "settle") for numel in (2000, 8000) for density in DENSITIES
+        (f"{exchange}: {what}", numel, density)
+        for exchange in EXCHANGES
+        for what in ("select", "settle")
+        for numel in (2000, 8000)
+        for density in DENSITIES
     }
     for each in outcomes[0].samples:
-        assert len(each.seconds) == (MOST if each.what in ("submit", "collect") else LEAST) and min(each.seconds) > 0
+        assert len(each.seconds) == (MOST if each.what in ("submit", "collect") else LEAST)
+        assert min(each.seconds) > 0 or "settle" in each.what
+
+
+def test_every_exchange_costs_what_was_measured_of_it(outcomes):
+    work = outcomes[0].work
+    assert set(work.exchanges) == set(EXCHANGES) - {"allgather"}
+    assert work.of("gtopk") is work.exchanges["gtopk"] and work.of("allgather") is work
+    assert work.of("gtopk").submit_s == work.submit_s
 
 
 def test_what_was_measured_is_a_file_of_costs(outcomes):

@@ -30,6 +30,7 @@ class Exchange:
 
     Attributes
     ----------
+    id : under which it is registered
     conserves : law 1 holds over all ranks: what is applied and what all keep back are together what was accumulated
     settles_later : what leaves a rank is known only when all have spoken: memories are updated after the exchange
     sums_first : gradients are summed before anything is selected, and residuals are kept where that happens
@@ -40,6 +41,7 @@ class Exchange:
     is_one_allgather : all that it takes is one allgather of what every rank has encoded
     """
 
+    id: ClassVar[str]
     paper: ClassVar[str | None] = None
     settles_later: ClassVar[bool] = False
     sums_first: ClassVar[bool] = False
