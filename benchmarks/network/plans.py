@@ -137,8 +137,8 @@ def _in_words(rows: list[dict[str, Any]]) -> str:
     named = ", ".join(f"{_where(row)}, {row['way']} ({row['times_planned']['median']:.2f})" for row in quicker)
     return (
         f"Of {len(rows)} predictions {int((off <= 0.2).sum())} are within 20 % of what was measured; half of them are within "
-        f"{100 * float(np.median(off)):.0f} %. Of {len(others)} comparisons with the plan, the other way was slower in {len(slower)} and "
-        f"quicker in {len(quicker)}, beyond the interval{': ' if named else ''}{named}; else they are as quick."
+        f"{100 * float(np.median(off)):.0f} %. Of {len(others)} comparisons with the plan, the other way was slower in "
+        f"{len(slower)} and quicker in {len(quicker)}, beyond the interval{': ' if named else ''}{named}; else they are as quick."
     )
 
 

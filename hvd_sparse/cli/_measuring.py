@@ -12,6 +12,7 @@ from ..core.placement import Placement, in_nodes_of
 from ..engines import resolve_engine
 from ..errors import NotInstalled
 from ..planning.simulation import exchanges
+from ..runtime.handing import HANDED, Handing
 from ..runtime.probing import DENSITIES, Measured, probe
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -37,12 +38,22 @@ def measure(method: str) -> tuple[Measured, Placement]:
     collective, hvd = _horovod()
     hvd.init()
     try:
-        measured = probe(collective, configurations, resolve_engine(None), timeout_s=TIMEOUT_S)
+        kernels, optimizer = resolve_engine(None), _optimizer(collective)
+        measured = probe(collective, configurations, kernels, timeout_s=TIMEOUT_S, optimizer=optimizer)
         nodes, rank, ranks = collective.nodes, collective.rank, collective.world_size
     finally:
         hvd.shutdown()
     known = nodes is not None and len(set(nodes)) > 1
     return measured, Placement(rank, nodes) if known else in_nodes_of(1, rank, ranks)
+
+
+def _optimizer(collective: Any) -> Handing | None:
+    """Horovod's of PyTorch, where that is what measures."""
+    if "torch" not in type(collective).__module__:
+        return None
+    from ..torch.handing import OptimizerHanding
+
+    return OptimizerHanding(HANDED)
 
 
 def _configurations(method: str) -> dict[str, list[Configuration]]:

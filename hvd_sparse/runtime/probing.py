@@ -13,6 +13,7 @@ from ..core.collective import Collective
 from ..core.configuration import Configuration
 from ..errors import InvalidOption
 from ..planning.costs import FP16, Line, Work, fit_line, fit_work
+from .handing import HANDED, Handing, PlainHanding
 from .messages import message
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
 from .route import Route, late_line, route_of
@@ -22,8 +23,8 @@ SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 LONG_S = 1.0
 """A size at which a round would take longer is left out, as the smaller ones tell enough of a wire so slow."""
 KINDS = ("allgather", "allreduce", FP16, "alltoall")
-HANDED = 256
-"""Tensors that are handed over one after the other."""
+HANDED_S = 0.02
+"""Until all are there, so that taking them back waits for none."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
 """Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
@@ -37,7 +38,7 @@ class Samples:
 
     Attributes
     ----------
-    what : "allgather", "allreduce", "allreduce_fp16", "alltoall", "submit", "collect", or an exchange's "select" or "settle"
+    what : a kind of collective; "submit" and "collect", also of the optimizer; "select" and "settle" of an exchange
     size : bytes that a rank receives, entries of the tensor, or number of tensors
     seconds : of every round, on the rank that took longest
     density : of selections and what comes of them
@@ -134,21 +135,19 @@ class Prober:
         made, name = message(self._collective, kind, nbytes), f"hvd_sparse.probe.{kind}.{nbytes}"
         return self.repeat(kind, made.received, lambda: made.start(name).wait(self._timeout_s))
 
-    def hand(self) -> tuple[Samples, Samples]:
-        """Handing many tensors over, of an entry each, and taking them back when all are there."""
-        entry, named = np.zeros(1), [f"hvd_sparse.probe.hand.{number}" for number in range(HANDED)]
+    def hand(self, handing: Handing, label: str = "") -> tuple[Samples, Samples]:
+        """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are there."""
         submitting: list[float] = []
         collecting: list[float] = []
         for _ in range(WARMUP + MOST):
             start = time.perf_counter()
-            pending = [self._collective.allreduce(entry, name) for name in named]
+            handing.submit()
             submitting.append(self._agree(time.perf_counter() - start))
-            wait_for(pending, self._timeout_s)
+            time.sleep(HANDED_S)
             start = time.perf_counter()
-            for each in pending:
-                each.wait(self._timeout_s)
+            handing.collect()
             collecting.append(self._agree(time.perf_counter() - start))
-        found = (("submit", submitting), ("collect", collecting))
+        found = ((f"{label}submit", submitting), (f"{label}collect", collecting))
         first, second = (Samples(what, HANDED, tuple(seconds[WARMUP:])) for what, seconds in found)
         return first, second
 
@@ -198,19 +197,21 @@ def probe(
     submitted_bytes: Sequence[int] = SUBMITTED_BYTES,
     numels: Sequence[int] = NUMELS,
     budget_s: float = 1.0,
+    optimizer: Handing | None = None,
 ) -> Measured:
     """Measure collectives and computing, on all ranks at once, and fit costs to them.  Collective.
 
     configurations : by exchange, "allgather" among them; of each at two densities, with the codec ``index_value``
+    optimizer : hands over by Horovod's optimizer: every tensor of a step is taken to cost what that takes beyond the rest
 
     All ranks return the same, as each round counts with the time of the rank that took longest.
     """
     prober = Prober(collective, timeout_s, budget_s)
     messages = {kind: prober.messages(kind, submitted_bytes) for kind in KINDS}
     lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
-    handing = prober.hand()
-    submit_s, collect_s = (float(np.median(each.seconds)) / each.size for each in handing)
-    samples = [*(each for found in messages.values() for each in found), *handing]
+    plain = prober.hand(PlainHanding(collective, timeout_s))
+    through = plain if optimizer is None else prober.hand(optimizer, "optimizer: ")
+    samples = [each for found in messages.values() for each in found] + [*plain, *(through if optimizer else ())]
     works: dict[str, Work] = {}
     for id, at_densities in configurations.items():
         routes = [route_of(configuration, collective) for configuration in at_densities]
@@ -222,12 +223,23 @@ def probe(
             }
             for i in (0, 1)
         )
-        works[id] = replace(
-            fit_work(select, settle, routes[-1].messages(max(numels))), submit_s=submit_s, collect_s=collect_s
-        )
+        found = fit_work(select, settle, routes[-1].messages(max(numels)))
+        works[id] = _handed(found, *(_each_s(one) for one in (*plain, *through)))
         samples += [each for both in computed for each in both]
     work = replace(works.pop("allgather"), exchanges=works)
     return Measured(collective.world_size, lines, work, tuple(samples))
+
+
+def _handed(work: Work, submit_s: float, collect_s: float, through_s: float, back_s: float) -> Work:
+    """With what handing a tensor over takes by the optimizer, where that was timed, beyond what the rounds had of it."""
+    call_s, tensor_s = (max(0.0, more) for more in (through_s - submit_s, back_s - collect_s))
+    more = {"call_s": work.call_s + call_s, "tensor_s": work.tensor_s + tensor_s}
+    return replace(work, **more, submit_s=through_s, collect_s=back_s)  # type: ignore[arg-type]
+
+
+def _each_s(handed: Samples) -> float:
+    """Seconds of one tensor."""
+    return float(np.median(handed.seconds)) / handed.size
 
 
 def _densities(computed: Sequence[tuple[Samples, Samples]]) -> list[float]:

@@ -1,0 +1,39 @@
+"""Handing many small tensors to Horovod, and taking them back: to be timed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from ..core.collective import Collective, Pending
+
+HANDED = 256
+"""Tensors that are handed over one after the other."""
+
+
+class Handing(Protocol):
+    """Hands ``HANDED`` tensors of an entry each to Horovod."""
+
+    def submit(self) -> None:
+        """All of them, without waiting."""
+
+    def collect(self) -> None:
+        """All of them back; they are there."""
+
+
+class PlainHanding:
+    """By the collective that exchanges run on, as carriers are handed over here."""
+
+    def __init__(self, collective: Collective, timeout_s: float) -> None:
+        self._collective, self._timeout_s = collective, timeout_s
+        self._entry = np.zeros(1)
+        self._pending: list[Pending] = []
+
+    def submit(self) -> None:
+        names = (f"hvd_sparse.probe.hand.{number}" for number in range(HANDED))
+        self._pending = [self._collective.allreduce(self._entry, name) for name in names]
+
+    def collect(self) -> None:
+        for each in self._pending:
+            each.wait(self._timeout_s)
