@@ -12,7 +12,7 @@ from ..core.placement import Placement, in_nodes_of
 from ..engines import resolve_engine
 from ..errors import NotInstalled
 from ..planning.simulation import exchanges
-from ..runtime.handing import HANDED, Handing
+from ..runtime.handing import HANDED, Users
 from ..runtime.probing import DENSITIES, Measured, probe
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -38,8 +38,8 @@ def measure(method: str) -> tuple[Measured, Placement]:
     collective, hvd = _horovod()
     hvd.init()
     try:
-        kernels, optimizer = resolve_engine(None), _optimizer(collective)
-        measured = probe(collective, configurations, kernels, timeout_s=TIMEOUT_S, optimizer=optimizer)
+        kernels, users = resolve_engine(None), _users(collective)
+        measured = probe(collective, configurations, kernels, timeout_s=TIMEOUT_S, users=users)
         nodes, rank, ranks = collective.nodes, collective.rank, collective.world_size
     finally:
         hvd.shutdown()
@@ -47,8 +47,8 @@ def measure(method: str) -> tuple[Measured, Placement]:
     return measured, Placement(rank, nodes) if known else in_nodes_of(1, rank, ranks)
 
 
-def _optimizer(collective: Any) -> Handing | None:
-    """Horovod's of PyTorch, where that is what measures."""
+def _users(collective: Any) -> Users | None:
+    """Horovod's optimizer and sums in PyTorch, where that is what measures."""
     if "torch" not in type(collective).__module__:
         return None
     from ..torch.handing import OptimizerHanding

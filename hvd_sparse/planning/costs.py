@@ -13,7 +13,9 @@ from ..errors import InvalidOption
 
 OUTLIER = 5.0
 """Samples further from their size's median than this many median deviations are dropped."""
-FP16 = "allreduce_fp16"
+DENSE, FP16 = "allreduce_dense", "allreduce_fp16"
+SUMS = ("allreduce", DENSE, FP16)
+"""Ours, which wait asleep; Horovod's own of float32 and float16, waited for as its users do."""
 """An allreduce of float16: half the bytes, whose sums may take the processor longer than the wire."""
 
 
@@ -199,15 +201,15 @@ class MeasuredWire:
     Attributes
     ----------
     lines : of "allgather", "allreduce" and "alltoall", as far as they are used; over bytes received.  "local", of an alltoall
-        inside the nodes, is that of "alltoall" where it is missing, and "allreduce_fp16", of sums of float16, that of
-        "allreduce"
+        inside the nodes, is that of "alltoall" where it is missing; Horovod's own sums of float32 and float16,
+        "allreduce_dense" and "allreduce_fp16", are those of "allreduce"
     """
 
     lines: Mapping[str, Line]
 
     def line(self, kind: str, placement: Any) -> Line:
         """Of a kind of collective; InvalidOption for one that was not measured."""
-        if kind not in self.lines and kind == FP16:
+        if kind not in self.lines and kind in SUMS:
             kind = "allreduce"
         if kind not in self.lines:
             raise InvalidOption(f"{kind} was not measured; there are: {', '.join(sorted(self.lines)) or 'none'}")

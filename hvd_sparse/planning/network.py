@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 from ..core.counts import check_choice, check_number, check_whole
 from ..core.placement import Placement, in_nodes_of
-from .costs import FP16, Line, MeasuredWire, Work
+from .costs import SUMS, Line, MeasuredWire, Work
 
 CALL_S = 1e-3
 """What a collective takes until the ranks have agreed on it: a cycle of Horovod's."""
@@ -74,7 +74,7 @@ class Network:
         start_s = self._hops(nodes) * between[0] + self._inner_hops(nodes, per_node) * self.local_latency_s
         if kind == "alltoall":
             start_s = between[0]
-        return Line(self.call_s + (2 if kind in ("allreduce", FP16) else 1) * start_s, 8 / between[1])
+        return Line(self.call_s + (2 if kind in SUMS else 1) * start_s, 8 / between[1])
 
     def local_line(self, placement: Placement) -> Line:
         """Of an alltoall inside every node."""
@@ -132,7 +132,7 @@ class MeasuredNetwork:
         if self.world_size is None or kind == "alltoall":
             return measured
         more = count_hops(placement.world_size, self.hops) - count_hops(self.world_size, self.hops)
-        passes = 2 if kind in ("allreduce", FP16) else 1
+        passes = 2 if kind in SUMS else 1
         return Line(max(0.0, measured.start_s + passes * more * self.latency_s), measured.byte_s)
 
     def local_line(self, placement: Placement) -> Line:

@@ -15,7 +15,7 @@ from ..core.exchanges._base import Exchange
 from ..core.message import overhead_bytes
 from ..core.placement import Placement
 from ..errors import InvalidOption
-from .costs import FP16, Line, Work
+from .costs import DENSE, FP16, Line, Work
 from .instance import Instance, Plan
 from .network import Setting
 from .planner import best
@@ -64,7 +64,7 @@ def dense_instance(profile: Profile, setting: Setting, value_bytes: int = DENSE_
     submit_s = setting.work.submit_s
     backward_s = np.asarray(profile.idle_s((submit_s + cast_s * numel).tolist()), np.float64) + submit_s
     nbytes = numel * dense_inbound(setting.placement) * value_bytes / DENSE_BYTES
-    wire = setting.wire.line("allreduce" if value_bytes == DENSE_BYTES else FP16, setting.placement)
+    wire = setting.wire.line(DENSE if value_bytes == DENSE_BYTES else FP16, setting.placement)
     return Instance(backward_s, numel, np.zeros(len(numel)), nbytes, wire, Work(entry_s=cast_s))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Callable, Protocol
 
 import numpy as np
 
@@ -20,6 +20,16 @@ class Handing(Protocol):
 
     def collect(self) -> None:
         """All of them back; they are there."""
+
+
+class Users(Handing, Protocol):
+    """What a program without this package does: by Horovod's optimizer, and its own wait."""
+
+    def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
+        """A sum of so many bytes a rank, from handing over to the result.
+
+        kind : "allreduce_dense", or "allreduce_fp16" with the casts of Horovod's compression
+        """
 
 
 class PlainHanding:

@@ -12,9 +12,9 @@ import numpy as np
 from ..core.collective import Collective
 from ..core.configuration import Configuration
 from ..errors import InvalidOption
-from ..planning.costs import FP16, Line, Work, fit_line, fit_work
-from .handing import HANDED, Handing, PlainHanding
-from .messages import message
+from ..planning.costs import DENSE, FP16, SUMS, Line, Work, fit_line, fit_work
+from .handing import HANDED, Handing, PlainHanding, Users
+from .messages import message, received_of_sum
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
 from .route import Route, late_line, route_of
 
@@ -22,7 +22,7 @@ SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 """Sizes of a rank's message: up to where a network's buffers no longer count."""
 LONG_S = 1.0
 """A size at which a round would take longer is left out, as the smaller ones tell enough of a wire so slow."""
-KINDS = ("allgather", "allreduce", FP16, "alltoall")
+KINDS = ("allgather", *SUMS, "alltoall")
 HANDED_S = 0.02
 """Until all are there, so that taking them back waits for none."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
@@ -94,12 +94,15 @@ class Prober:
     collective : of ranks that all probe the same, in the same order
     timeout_s : of every wait
     budget_s : after so many seconds of one thing at one size no round is added to the least that there must be
+    users : sums of Horovod's own; without, the collective's are taken for them
     """
 
-    def __init__(self, collective: Collective, timeout_s: float, budget_s: float = 1.0) -> None:
+    def __init__(
+        self, collective: Collective, timeout_s: float, budget_s: float = 1.0, users: Users | None = None
+    ) -> None:
         if collective.world_size < 2:
             raise InvalidOption("one rank has nobody to send to: start several, as horovodrun -np 4 does")
-        self._collective, self._timeout_s, self._budget_s = collective, timeout_s, budget_s
+        self._collective, self._timeout_s, self._budget_s, self._users = collective, timeout_s, budget_s, users
 
     def repeat(self, what: str, size: float, call: Callable[[], Any], density: float | None = None) -> Samples:
         """Rounds of a call.  Telling the slowest rank's time lets all of them begin the next together."""
@@ -132,6 +135,9 @@ class Prober:
 
     def message(self, kind: str, nbytes: int) -> Samples:
         """A collective of so many bytes a rank; its size counts as the planner's bytes received do."""
+        if kind in (DENSE, FP16) and self._users is not None:
+            size = received_of_sum(nbytes, self._collective.world_size)
+            return self.repeat(kind, size, self._users.sum(kind, nbytes))
         made, name = message(self._collective, kind, nbytes), f"hvd_sparse.probe.{kind}.{nbytes}"
         return self.repeat(kind, made.received, lambda: made.start(name).wait(self._timeout_s))
 
@@ -197,21 +203,22 @@ def probe(
     submitted_bytes: Sequence[int] = SUBMITTED_BYTES,
     numels: Sequence[int] = NUMELS,
     budget_s: float = 1.0,
-    optimizer: Handing | None = None,
+    users: Users | None = None,
 ) -> Measured:
     """Measure collectives and computing, on all ranks at once, and fit costs to them.  Collective.
 
     configurations : by exchange, "allgather" among them; of each at two densities, with the codec ``index_value``
-    optimizer : hands over by Horovod's optimizer: every tensor of a step is taken to cost what that takes beyond the rest
+    users : what programs do without this package: its sums are those of dense steps, and every tensor of a step is taken
+        to cost what its handing over takes beyond the rest
 
     All ranks return the same, as each round counts with the time of the rank that took longest.
     """
-    prober = Prober(collective, timeout_s, budget_s)
+    prober = Prober(collective, timeout_s, budget_s, users)
     messages = {kind: prober.messages(kind, submitted_bytes) for kind in KINDS}
     lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
     plain = prober.hand(PlainHanding(collective, timeout_s))
-    through = plain if optimizer is None else prober.hand(optimizer, "optimizer: ")
-    samples = [each for found in messages.values() for each in found] + [*plain, *(through if optimizer else ())]
+    through = plain if users is None else prober.hand(users, "optimizer: ")
+    samples = [each for found in messages.values() for each in found] + [*plain, *(through if users else ())]
     works: dict[str, Work] = {}
     for id, at_densities in configurations.items():
         routes = [route_of(configuration, collective) for configuration in at_densities]

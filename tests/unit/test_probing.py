@@ -51,6 +51,7 @@ def test_messages_count_as_the_planner_counts_what_is_received(outcomes):
     assert sizes == {
         "allgather": [600 * 2, 6000 * 2],
         "allreduce": [pytest.approx(600 * dense), pytest.approx(6000 * dense)],
+        "allreduce_dense": [pytest.approx(600 * dense), pytest.approx(6000 * dense)],
         "allreduce_fp16": [pytest.approx(600 * dense), pytest.approx(6000 * dense)],
         "alltoall": [pytest.approx(600 * 2 / 3), pytest.approx(6000 * 2 / 3)],
     }
@@ -80,7 +81,7 @@ def test_every_exchange_costs_what_was_measured_of_it(outcomes):
 def test_what_was_measured_is_a_file_of_costs(outcomes):
     document = json.loads(json.dumps(outcomes[0].to_dict()))
     assert Work(**document["work"]) == outcomes[0].work
-    assert set(document["lines"]) == {"allgather", "allreduce", "allreduce_fp16", "alltoall"}
+    assert set(document["lines"]) == {"allgather", "allreduce", "allreduce_dense", "allreduce_fp16", "alltoall"}
     assert MeasuredWire(outcomes[0].lines).line("alltoall", None) == outcomes[0].lines["alltoall"]
     for each in document["samples"]:
         assert each["low_s"] <= each["median_s"] <= each["high_s"]
