@@ -135,10 +135,10 @@ def _reference(network: Network, setting: TapeSetting, batch: Any, alone: list[A
     local = {v.ref() for layer in network.local_layers for v in layer.trainable_variables}
     reduced = []
     for i, (variable, gradient) in enumerate(zip(network.variables, alone)):
-        if gradient is None or not process_set.included():
-            reduced.append(gradient)
-        elif variable.ref() in local:
+        if gradient is not None and variable.ref() in local:  # Horovod does so outside of the process set, too
             reduced.append(gradient / process_set.size())
+        elif gradient is None or not process_set.included():
+            reduced.append(gradient)
         else:
             total = summed(tf.cast(gradient, tf.float32), f"by_hand.{i}", process_set)
             divisor = 1 if setting.reduction == "sum" else process_set.size()
