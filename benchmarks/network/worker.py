@@ -199,6 +199,7 @@ def measure(rank: Rank) -> list[dict[str, Any]]:
                 rows.append({"method": spec, "round": round_number, **merged})
         if hvd.rank() == 0:
             print(f"round {round_number}: " + ", ".join(f"{s} {1e3 * last[s]:.1f} ms" for s in specs), flush=True)
+    rows.sort(key=lambda row: (row["round"], specs.index(row["method"])))  # tables are in the order that was asked for
     return rows
 
 
