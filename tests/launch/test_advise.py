@@ -12,7 +12,7 @@ from hvd_sparse.cli import main
 MODEL = ["--model", "resnet50", "--backward", "80ms"]
 QUICK = ["--density", "0.001", "0.01", "--exchange", "allgather", "oktopk"]
 EXCHANGES = {"allgather", "gtopk", "oktopk", "shared_index"}
-LIMIT_S = 120
+LIMIT_S = 300
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 
