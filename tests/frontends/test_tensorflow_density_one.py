@@ -71,7 +71,7 @@ def test_gradients_of_the_tape_are_those_of_dense_horovod(
         check_what_was_sent(result)
         assert result["dtypes_kept"]
         if not result["is_reduced"]:
-            assert result["error_ulps"] == 0
+            assert result["error_ulps"] <= 1, "Horovod divides the gradients of local layers: one rounding"
             continue
         assert result["error_ulps"] <= place[0] + 1
         assert result["effect_ulps"] > 10 * (place[0] + 1), "reducing changed nothing: the comparison proves nothing"
