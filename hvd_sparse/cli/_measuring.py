@@ -12,7 +12,7 @@ from ..core.placement import Placement, in_nodes_of
 from ..engines import resolve_engine
 from ..errors import NotInstalled
 from ..planning.simulation import exchanges
-from ..runtime.handing import HANDED, Users
+from ..runtime.handing import HANDED
 from ..runtime.probing import DENSITIES, Measured, probe
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -35,25 +35,16 @@ def measure(method: str) -> tuple[Measured, Placement]:
     Every rank counts as a node where all are on one, or where nobody knows.
     """
     configurations = _configurations(method)
-    collective, hvd = _horovod()
+    collective, hvd, Users = _horovod()
     hvd.init()
     try:
-        kernels, users = resolve_engine(None), _users(collective)
-        measured = probe(collective, configurations, kernels, timeout_s=TIMEOUT_S, users=users)
+        users = Users(HANDED) if Users is not None else None
+        measured = probe(collective, configurations, resolve_engine(None), timeout_s=TIMEOUT_S, users=users)
         nodes, rank, ranks = collective.nodes, collective.rank, collective.world_size
     finally:
         hvd.shutdown()
     known = nodes is not None and len(set(nodes)) > 1
     return measured, Placement(rank, nodes) if known else in_nodes_of(1, rank, ranks)
-
-
-def _users(collective: Any) -> Users | None:
-    """Horovod's optimizer and sums in PyTorch, where that is what measures."""
-    if "torch" not in type(collective).__module__:
-        return None
-    from ..torch.handing import OptimizerHanding
-
-    return OptimizerHanding(HANDED)
 
 
 def _configurations(method: str) -> dict[str, list[Configuration]]:
@@ -66,19 +57,23 @@ def _configurations(method: str) -> dict[str, list[Configuration]]:
     return found
 
 
-def _horovod() -> tuple[Any, Any]:
-    """Horovod's collectives by whichever framework it was built for, and its module."""
+def _horovod() -> tuple[Any, Any, Any]:
+    """Horovod's collectives by whichever framework it was built for, its module, and what makes a ``handing.Users`` of so many
+    tensors, where there is such a thing."""
     missing = []
     for name in ("torch", "tensorflow"):
         try:
             if name == "torch":
                 from ..collectives.horovod_torch import HorovodTorchCollective as Found
                 from ..collectives.horovod_torch import hvd
+                from ..torch.handing import OptimizerHanding as Users
             else:
                 from ..collectives.horovod_tensorflow import HorovodTensorflowCollective as Found  # type: ignore
                 from ..collectives.horovod_tensorflow import hvd
+
+                Users = None  # type: ignore
         except ImportError as error:
             missing.append(str(error))
             continue
-        return Found(hvd.global_process_set), hvd
+        return Found(hvd.global_process_set), hvd, Users
     raise NotInstalled("measuring needs Horovod: " + "; ".join(missing))

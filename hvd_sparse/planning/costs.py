@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -15,8 +15,8 @@ OUTLIER = 5.0
 """Samples further from their size's median than this many median deviations are dropped."""
 DENSE, FP16 = "allreduce_dense", "allreduce_fp16"
 SUMS = ("allreduce", DENSE, FP16)
-"""Ours, which wait asleep; Horovod's own of float32 and float16, waited for as its users do."""
-"""An allreduce of float16: half the bytes, whose sums may take the processor longer than the wire."""
+"""Ours, which wait asleep; Horovod's own of float32, and of float16, whose sums may take the processor longer than the wire
+takes for twice the bytes: waited for as its users do."""
 
 
 EXCHANGES = "exchanges"
@@ -102,6 +102,13 @@ class Work:
     def to_dict(self) -> dict[str, float]:
         """JSON-able; ``Work(**described)`` is equal to this."""
         return asdict(self)
+
+
+def one_after_another(lines: Sequence[Line]) -> Line:
+    """Of collectives of which each begins when the one before is over, and all bring the same number of bytes: over all bytes."""
+    if not lines:
+        return Line(0.0, 0.0)
+    return Line(sum(line.start_s for line in lines), sum(line.byte_s for line in lines) / len(lines))
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:

@@ -15,7 +15,7 @@ from ..core.exchanges._base import Exchange
 from ..core.message import overhead_bytes
 from ..core.placement import Placement
 from ..errors import InvalidOption
-from .costs import DENSE, FP16, Line, Work
+from .costs import DENSE, FP16, Line, Work, one_after_another
 from .instance import Instance, Plan
 from .network import Setting
 from .planner import best
@@ -124,13 +124,11 @@ def sparse_instance(
     kinds = exchange.phases(configuration.selector, placement.world_size)
     headers = overhead_bytes(1) * (placement.world_size - 1)
     lines = [_with_headers(setting.wire.line(kind, placement), headers) for kind in kinds]
-    first, first_nbytes, rest = lines[0], inbound / len(kinds), lines[1:]
-    share = 1.0
+    first, late, share = lines[0], one_after_another(lines[1:]), 1.0
     if exchange.sums_first:
-        first, first_nbytes = setting.wire.local_line(placement), numel * exchange.inside(placement)
+        first = setting.wire.local_line(placement)
         share = placement.node_count / placement.world_size
-    late_nbytes = (inbound - (0.0 if exchange.sums_first else first_nbytes)) if rest else np.zeros(numel.size)
-    late = Line(sum(line.start_s for line in rest), float(np.mean([line.byte_s for line in rest] or [0.0])))
+    first_nbytes, late_nbytes = by_collective(exchange, len(kinds), placement, numel, inbound)
     work = setting.work.of(exchange.id)
     selecting_s = work.select_s(numel * share) + work.sent_s * sent * share
     backward_s = np.array(_before_s(profile, selecting_s, work.submit_s))
@@ -181,6 +179,19 @@ def inbound_bytes(
     real = count_from_density(numel, density) / numel
     entry_bytes = configuration.codec.entry_bytes(numel, density)
     return float(exchange.inbound(real, entry_bytes, placement)) * numel
+
+
+def by_collective(
+    exchange: Exchange, collectives: int, placement: Placement, numel: Any, inbound: Any
+) -> tuple[Any, Any]:
+    """Bytes that the first collective brings, and those behind it: the same each, but for exchanges that sum first.
+
+    numel, inbound : of a tensor, or float64 [tensors]: entries, and what all collectives bring by ``inbound_bytes``
+    """
+    if exchange.sums_first:
+        return numel * exchange.inside(placement), inbound
+    first = inbound / collectives
+    return first, inbound - first
 
 
 def goes_dense(profile: Profile, configuration: Configuration, setting: Setting) -> bool:

@@ -18,7 +18,7 @@ from ..planning.partition import partition_end_s
 from ..planning.planner import best
 from ..types import TensorSpec
 from .measuring import Samples
-from .route import Route, late_line
+from .route import Route
 
 Buckets = list[tuple[int, ...]]
 
@@ -198,7 +198,7 @@ def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
 def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
     """Of the first collective, and of those behind it together; with the headers that every message has."""
     lines = {kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]}
-    return lines[route.kinds[0]], late_line(route, lines)
+    return lines[route.kinds[0]], route.late(lines)
 
 
 def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:

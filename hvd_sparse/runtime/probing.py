@@ -16,7 +16,7 @@ from ..planning.costs import DENSE, FP16, SUMS, Line, Work, fit_line, fit_work
 from .handing import HANDED, Handing, PlainHanding, Users
 from .messages import message, received_of_sum
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
-from .route import Route, late_line, route_of
+from .route import Route, route_of
 
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 """Sizes of a rank's message: up to where a network's buffers no longer count."""
@@ -168,8 +168,7 @@ class Prober:
         lines : of the collectives
         """
         tensors = ProbedTensors(route, kernels, numel, self._collective)
-        late = late_line(route, lines)
-        late_s = late(TENSORS * route.received(numel, 0.0)[1]) / TENSORS
+        late_s = route.late(lines)(TENSORS * route.received(numel, 0.0)[1]) / TENSORS
         selecting: list[float] = []
         settling: list[float] = []
         while not self._is_enough(selecting, settling):

@@ -12,8 +12,8 @@ from ..core.counts import count_from_density
 from ..core.exchanges._base import Exchange
 from ..core.message import overhead_bytes
 from ..core.placement import Placement, in_nodes_of
-from ..planning.costs import Line
-from ..planning.predict import LONG_RUN, inbound_bytes
+from ..planning.costs import Line, one_after_another
+from ..planning.predict import LONG_RUN, by_collective, inbound_bytes
 from .messages import LOCAL
 
 
@@ -43,6 +43,10 @@ class Route:
         """What a rank receives however little is sent."""
         return overhead_bytes(0) * self._others
 
+    def late(self, lines: Mapping[str, Line]) -> Line:
+        """Of the collectives behind the first, by those of all."""
+        return one_after_another([lines[kind] for kind in self.kinds[1:]])
+
     def received(self, numel: int, brought: float) -> tuple[float, float]:
         """Bytes of a tensor that a rank receives in the first collective, and in those behind it.
 
@@ -53,10 +57,7 @@ class Route:
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others, 0.0
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
         inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
-        if self.exchange.sums_first:
-            return numel * self.exchange.inside(self.placement), inbound
-        first = inbound / len(self.kinds)
-        return first, inbound - first
+        return by_collective(self.exchange, len(self.kinds), self.placement, numel, inbound)
 
     def messages(self, numel: int) -> float:
         """How many times the entries that it sends a rank adds up, its own among them: as ``planning.predict`` counts."""
@@ -78,10 +79,3 @@ def expected_bytes(configuration: Configuration, numel: int) -> float:
 def route_of(configuration: Configuration, collective: Collective) -> Route:
     """Every rank on a node of its own, for exchanges to which nodes do not matter."""
     return Route(configuration, configuration.exchange, in_nodes_of(1, collective.rank, collective.world_size))
-
-
-def late_line(route: Route, lines: Mapping[str, Line]) -> Line:
-    """Of the collectives behind the first together, which are taken to bring the same each."""
-    rest = [lines[kind] for kind in route.kinds[1:]]
-    mean_byte_s = sum(line.byte_s for line in rest) / len(rest) if rest else 0.0
-    return Line(sum(line.start_s for line in rest), mean_byte_s)

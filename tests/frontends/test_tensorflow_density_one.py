@@ -71,7 +71,8 @@ def test_gradients_of_the_tape_are_those_of_dense_horovod(
         check_what_was_sent(result)
         assert result["dtypes_kept"]
         if not result["is_reduced"]:
-            assert result["error_ulps"] <= 1, "Horovod divides the gradients of local layers: one rounding"
+            roundings = 1 if setting.network == "local_layer" else 0  # Horovod divides these everywhere
+            assert result["error_ulps"] <= roundings
             continue
         assert result["error_ulps"] <= place[0] + 1
         assert result["effect_ulps"] > 10 * (place[0] + 1), "reducing changed nothing: the comparison proves nothing"
