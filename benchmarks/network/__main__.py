@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network import counting, page, plans, probe, simulated
+from benchmarks.network import counting, page, plans, probe, simulated, tensorflow_page
 from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
 from hvd_sparse.planning.architectures import ARCHITECTURES
 
@@ -59,9 +59,12 @@ def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compu
     """Every method on one model, over the wire as it is shaped now."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
-        worker = [sys.executable, "-m", "benchmarks.network.worker", "--model", model, "--compute", compute]
-        for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
-            worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        module = "worker" if options.frontend == "torch" else f"{options.frontend}_worker"
+        worker = [sys.executable, "-m", f"benchmarks.network.{module}", "--model", model]
+        for name in ("density", "rounds", "steps", "warmup"):
+            worker += [f"--{name}", str(getattr(options, name))]
+        if options.frontend == "torch":
+            worker += ["--compute", compute, "--backward-ms", str(options.backward_ms)]
         worker += ["--output", str(output), *(["--plans"] if options.plans else ["--methods", *options.methods])]
         return launch(cluster, options.controller, worker, output)
 
@@ -113,6 +116,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--methods", nargs="+", default=["dense", "fp16", "topk", "dgc", "auto"], help="the last is ours"
     )
+    parser.add_argument(
+        "--frontend",
+        default="torch",
+        choices=("torch", "tensorflow"),
+        help="tensorflow: whole steps, on a page of its own",
+    )
     parser.add_argument("--density", type=float, default=0.001)
     parser.add_argument("--controller", default="gloo", choices=("gloo", "mpi"))
     parser.add_argument("--rounds", type=int, default=5)
@@ -134,6 +143,15 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     names = {"exchanges": "exchanges-on-hosts", "plans": "plans-on-hosts", "simulated": "simulation-on-hosts"}
     name = next((names[option] for option in names if getattr(options, option)), "network")
+    if options.frontend != "torch":
+        others = [f"--{each}" for each in (*names, "append", "render") if getattr(options, each)]
+        if others or options.compute != ["none"]:
+            parser.error(f"--frontend tensorflow: --compute none, and without {' '.join(others) or 'anything else'}")
+        if unknown := {"topk", "dgc"} & set(options.methods):
+            parser.error(
+                f"--frontend tensorflow: --methods dense fp16 and ours; {' and '.join(sorted(unknown))} is PyTorch's"
+            )
+        name = "network-tensorflow"
     options.output = options.output or Path("docs/results", name)
     for rate in options.rates:
         if rate != "none":
@@ -161,6 +179,8 @@ def main() -> int:
         plans.run(options, run_setting)
     elif options.simulated:
         simulated.run(options, run_setting, launch)
+    elif options.frontend != "torch":
+        tensorflow_page.run(options, run_setting)
     else:
         measure(options)
     return 0

@@ -6,7 +6,6 @@ PyTorch's operations and Horovod's allgather, as their authors use them; ``tests
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import horovod.torch.optimizer as horovod_optimizer
 import torch
 
 from benchmarks.network.spans import Spans
+from benchmarks.network.specs import split
 from hvd_sparse.collectives import horovod_torch
 from hvd_sparse.torch import Compression
 
@@ -212,11 +212,7 @@ class Dgc(Gathered):
 
 
 def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
-    """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with options.
-
-    ``ldte_bs,codec=block16,rollback=false``: the id of a named method, then options, their values in JSON or plain.
-    """
-    id, *options = spec.split(",")
+    """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with options, as ``specs`` has them."""
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
     if spec == "dense":
         return ThroughOptimizer(labelled, hvd.Compression.none, spans, finds="encode")
@@ -224,16 +220,9 @@ def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
         return ThroughOptimizer(labelled, hvd.Compression.fp16, spans, finds="encode")
     if spec in ("topk", "dgc"):
         return {"topk": TopK, "dgc": Dgc}[spec](named, density, spans, spec)
-    chosen = {key: _plain(value) for key, value in (option.split("=", 1) for option in options)}
+    id, chosen = split(spec)
     compression = getattr(Compression, id)(labelled, name=spec, **{"density": density, **chosen})
     return ThroughOptimizer(labelled, compression, spans, finds="select")
-
-
-def _plain(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
 
 
 def watch(spans: Spans, codecs: Sequence[type]) -> None:

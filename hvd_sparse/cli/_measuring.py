@@ -13,7 +13,8 @@ from ..engines import resolve_engine
 from ..errors import NotInstalled
 from ..planning.simulation import exchanges
 from ..runtime.handing import HANDED
-from ..runtime.probing import DENSITIES, Measured, probe
+from ..runtime.probing import DENSITIES, probe
+from ..runtime.samples import Measured
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Where a launcher says how many ranks it has started."""

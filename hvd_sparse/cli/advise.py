@@ -14,7 +14,7 @@ from ..planning.costs import MeasuredWire
 from ..planning.hiding import Hiding, hide
 from ..planning.network import Network, Setting
 from ..planning.profile import Profile
-from ..runtime.probing import Measured
+from ..runtime.samples import Measured
 from . import _settings
 from ._measuring import launched_ranks, measure
 
@@ -156,6 +156,7 @@ def _print_measured(measured: Measured) -> None:
         rate = f"{8e-9 / line.byte_s:.3g} Gbit/s" if line.byte_s else "no time a byte"
         console.print(f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} received")
     work = measured.work
+    console.print(f"cores of a rank while all {measured.world_size} work: {measured.cores:.2g}")
     console.print(
         f"selecting: {1e6 * work.call_s:.3g} us, {1e9 * work.entry_s:.3g} ns an entry and {1e9 * work.sent_s:.3g} ns one that "
         f"is sent; making dense: {1e9 * work.dense_s:.3g} ns an entry and {1e9 * work.received_s:.3g} ns one that arrived"

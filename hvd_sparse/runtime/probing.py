@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Callable
 
 import numpy as np
@@ -16,7 +17,9 @@ from ..planning.costs import DENSE, FP16, SUMS, Line, Work, fit_line, fit_work
 from .handing import HANDED, Handing, PlainHanding, Users
 from .messages import message, received_of_sum
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
+from .processing import Stopwatch, cores_there, idle_share
 from .route import Route, route_of
+from .samples import Measured, Samples
 
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 """Sizes of a rank's message: up to where a network's buffers no longer count."""
@@ -28,62 +31,10 @@ HANDED_S = 0.02
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
 """Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
+SHARE_S = 0.25
+"""To see how many cores there are, and what is used of them at rest."""
 WARMUP, LEAST, MOST = 2, 5, 25
 """Rounds: not measured; measured however long they take, and at the most."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Rounds of one thing at one size.
-
-    Attributes
-    ----------
-    what : a kind of collective; "submit" and "collect", also of the optimizer; "select" and "settle" of an exchange
-    size : bytes that a rank receives, entries of the tensor, or number of tensors
-    seconds : of every round, on the rank that took longest
-    density : of selections and what comes of them
-    """
-
-    what: str
-    size: float
-    seconds: tuple[float, ...]
-    density: float | None = None
-
-    @property
-    def pairs(self) -> list[tuple[float, float]]:
-        """(size, seconds), as ``planning.costs.fit_line`` wants them."""
-        return [(self.size, seconds) for seconds in self.seconds]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able: the quartiles of the rounds."""
-        low_s, median_s, high_s = np.percentile(self.seconds, [25, 50, 75]).tolist()
-        described = {"what": self.what, "size": self.size, "rounds": len(self.seconds)}
-        times = {"low_s": low_s, "median_s": median_s, "high_s": high_s}
-        return {**described, **times, **({} if self.density is None else {"density": self.density})}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The costs of one world of ranks; the same on all of them.
-
-    Attributes
-    ----------
-    world_size : of the ranks
-    lines : of every kind of collective, over the bytes that a rank receives
-    work : of computing, with the codec ``index_value``, by exchange
-    samples : what both were fitted to
-    """
-
-    world_size: int
-    lines: dict[str, Line]
-    work: Work
-    samples: tuple[Samples, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able; also a file that ``hvd-sparse advise --costs`` reads."""
-        lines = {kind: vars(line) for kind, line in self.lines.items()}
-        samples = [each.to_dict() for each in self.samples]
-        return {"world_size": self.world_size, "lines": lines, "work": self.work.to_dict(), "samples": samples}
 
 
 class Prober:
@@ -103,6 +54,12 @@ class Prober:
         if collective.world_size < 2:
             raise InvalidOption("one rank has nobody to send to: start several, as horovodrun -np 4 does")
         self._collective, self._timeout_s, self._budget_s, self._users = collective, timeout_s, budget_s, users
+        self._idle, self.cores = 0.0, math.inf
+
+    def share_cores(self) -> None:
+        """See how many cores a rank has while all work.  From then on no work takes less time than they need for it."""
+        self._idle = float(self._tell(idle_share(SHARE_S)).mean())
+        self.cores = float(self._tell(cores_there(SHARE_S)).mean())
 
     def repeat(self, what: str, size: float, call: Callable[[], Any], density: float | None = None) -> Samples:
         """Rounds of a call.  Telling the slowest rank's time lets all of them begin the next together."""
@@ -114,14 +71,19 @@ class Prober:
         return Samples(what, size, tuple(seconds), density)
 
     def _slowest(self, call: Callable[[], Any]) -> float:
-        start = time.perf_counter()
+        watch = Stopwatch()
         call()
-        return self._agree(time.perf_counter() - start)
+        return self._agree(watch.clock_s())
 
-    def _agree(self, seconds: float) -> float:
-        """The slowest rank's."""
-        mine = np.array([seconds])
-        return float(self._collective.allgather(mine, "hvd_sparse.probe.time").wait(self._timeout_s).max())
+    def _agree(self, clock_s: float, processor_s: float = 0.0) -> float:
+        """The slowest rank's; longer, where all threads of all ranks have used more of the cores than there are for so long."""
+        told = self._tell(clock_s, processor_s)
+        return float(max(told[:, 0].max(), told[:, 1].mean() / self.cores))
+
+    def _tell(self, *mine: float) -> np.ndarray:
+        """Of all ranks [ranks, numbers]."""
+        told = self._collective.allgather(np.array(mine), "hvd_sparse.probe.time").wait(self._timeout_s)
+        return np.asarray(told).reshape(-1, len(mine))
 
     def messages(self, kind: str, submitted_bytes: Sequence[int]) -> list[Samples]:
         """A collective of all these sizes, ascending, as far as a round does not take too long: of two at least."""
@@ -142,17 +104,21 @@ class Prober:
         return self.repeat(kind, made.received, lambda: made.start(name).wait(self._timeout_s))
 
     def hand(self, handing: Handing, label: str = "") -> tuple[Samples, Samples]:
-        """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are there."""
+        """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are there.
+
+        The first has what Horovod's thread does with them, as far as the cores are not enough for it beside.
+        """
         submitting: list[float] = []
         collecting: list[float] = []
         for _ in range(WARMUP + MOST):
-            start = time.perf_counter()
+            watch = Stopwatch()
             handing.submit()
-            submitting.append(self._agree(time.perf_counter() - start))
+            submit_s = watch.clock_s()
             time.sleep(HANDED_S)
-            start = time.perf_counter()
+            submitting.append(self._agree(submit_s, watch.processor_s(self._idle)))
+            watch = Stopwatch()
             handing.collect()
-            collecting.append(self._agree(time.perf_counter() - start))
+            collecting.append(self._agree(watch.clock_s()))
         found = ((f"{label}submit", submitting), (f"{label}collect", collecting))
         first, second = (Samples(what, HANDED, tuple(seconds[WARMUP:])) for what, seconds in found)
         return first, second
@@ -161,8 +127,8 @@ class Prober:
         """A tensor's selecting, encoding and handing over; its taking back, with all that the exchange computes.
 
         Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of cores that several ranks
-        share, or Horovod's own thread, takes any of its time.  What the exchange's collectives behind the first take is
-        taken out.
+        share, or Horovod's own thread, takes any of its time.  What the cores need for the message, before it is there, counts
+        with selecting where they are too few for both.  What the exchange's collectives behind the first take is taken out.
 
         route : at its density, of the codec ``index_value``
         lines : of the collectives
@@ -172,13 +138,14 @@ class Prober:
         selecting: list[float] = []
         settling: list[float] = []
         while not self._is_enough(selecting, settling):
-            start = time.perf_counter()
+            watch = Stopwatch()
             tensors.send()
-            selecting.append(self._agree(time.perf_counter() - start) / TENSORS)
+            send_s = watch.clock_s()
             wait_for(tensors.pending, self._timeout_s)
-            start = time.perf_counter()
+            selecting.append(self._agree(send_s, watch.processor_s(self._idle)) / TENSORS)
+            watch = Stopwatch()
             tensors.receive(self._timeout_s)
-            settling.append(max(0.0, self._agree(time.perf_counter() - start) / TENSORS - late_s))
+            settling.append(max(0.0, self._agree(watch.clock_s()) / TENSORS - late_s))
         density = route.configuration.density(0)
         found = (
             (f"{route.exchange.id}: {what}", seconds) for what, seconds in (("select", selecting), ("settle", settling))
@@ -213,6 +180,7 @@ def probe(
     All ranks return the same, as each round counts with the time of the rank that took longest.
     """
     prober = Prober(collective, timeout_s, budget_s, users)
+    prober.share_cores()
     messages = {kind: prober.messages(kind, submitted_bytes) for kind in KINDS}
     lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
     plain = prober.hand(PlainHanding(collective, timeout_s))
@@ -233,7 +201,7 @@ def probe(
         works[id] = _handed(found, *(_each_s(one) for one in (*plain, *through)))
         samples += [each for both in computed for each in both]
     work = replace(works.pop("allgather"), exchanges=works)
-    return Measured(collective.world_size, lines, work, tuple(samples))
+    return Measured(collective.world_size, prober.cores, lines, work, tuple(samples))
 
 
 def _handed(work: Work, submit_s: float, collect_s: float, through_s: float, back_s: float) -> Work:

@@ -16,7 +16,8 @@ from hvd_sparse.core.placement import in_nodes_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.planning.costs import MeasuredWire, Work
 from hvd_sparse.runtime.handing import HANDED
-from hvd_sparse.runtime.probing import LEAST, LONG_S, MOST, Prober, Samples, probe
+from hvd_sparse.runtime.probing import LEAST, LONG_S, MOST, Prober, probe
+from hvd_sparse.runtime.samples import Samples
 
 RANKS = 3
 DENSITIES = (0.01, 0.1)
