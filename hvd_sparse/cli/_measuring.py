@@ -67,7 +67,7 @@ def _horovod() -> tuple[Any, Any, Any]:
             if name == "torch":
                 from ..collectives.horovod_torch import HorovodTorchCollective as Found
                 from ..collectives.horovod_torch import hvd
-                from ..torch.handing import OptimizerHanding as Users
+                from ..torch.handing import TorchUsers as Users
             else:
                 from ..collectives.horovod_tensorflow import HorovodTensorflowCollective as Found  # type: ignore
                 from ..collectives.horovod_tensorflow import hvd

@@ -59,13 +59,15 @@ class Work:
         select a group of ``numel`` entries:  call_s + entry_s * numel + sort_s * numel * log2(numel)
         encode what was selected:             sent_s an entry
         after the wire, once a step:          tensor_s a tensor, dense_s an entry of it, received_s an entry that arrived
-        a tensor that goes dense:             submit_s to hand it to Horovod, collect_s to take it back when it is there
+        a tensor that a compressor leaves:    submit_s to hand it to Horovod, collect_s to take it back when it is there
+        a tensor without a compressor:        dense_submit_s and dense_collect_s
 
     Horovod's carriers of compressed tensors are part of ``call_s`` and ``tensor_s``.
 
     Attributes
     ----------
-    call_s, entry_s, sort_s, sent_s, dense_s, received_s, tensor_s, submit_s, collect_s : as above
+    call_s, entry_s, sort_s, sent_s, dense_s, received_s, tensor_s : as above
+    submit_s, collect_s, dense_submit_s, dense_collect_s : as above
     exchanges : the same of exchanges that were timed by themselves, by id; others cost what ``allgather`` does, which this is of
     """
 
@@ -78,6 +80,8 @@ class Work:
     tensor_s: float = 0.0
     submit_s: float = 0.0
     collect_s: float = 0.0
+    dense_submit_s: float = 0.0
+    dense_collect_s: float = 0.0
     exchanges: Mapping[str, Work] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

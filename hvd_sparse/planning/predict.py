@@ -61,7 +61,7 @@ def dense_instance(profile: Profile, setting: Setting, value_bytes: int = DENSE_
     cast_s : seconds an entry that a cast takes, before and after; by default nothing, in favour of fp16
     """
     numel = np.array([layer.numel for layer in profile.layers])
-    submit_s = setting.work.submit_s
+    submit_s = setting.work.dense_submit_s
     backward_s = np.asarray(profile.idle_s((submit_s + cast_s * numel).tolist()), np.float64) + submit_s
     nbytes = numel * dense_inbound(setting.placement) * value_bytes / DENSE_BYTES
     wire = setting.wire.line(DENSE if value_bytes == DENSE_BYTES else FP16, setting.placement)
@@ -73,7 +73,7 @@ def dense_step(
 ) -> Prediction:
     """A step of Horovod without us, its tensors fused in the best way there is: in favour of dense."""
     instance = dense_instance(profile, setting, value_bytes, cast_s)
-    settle_s = cast_s * profile.numel + setting.work.collect_s * len(profile.layers)
+    settle_s = cast_s * profile.numel + setting.work.dense_collect_s * len(profile.layers)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, 0.0)
 
 

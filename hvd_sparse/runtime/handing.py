@@ -22,11 +22,20 @@ class Handing(Protocol):
         """All of them back; they are there."""
 
 
-class Users(Handing, Protocol):
-    """What a program without this package does: by Horovod's optimizer, and its own wait."""
+class Users(Protocol):
+    """What programs do: by Horovod's optimizer, and its own wait.
+
+    Attributes
+    ----------
+    plain : its handing over, without this package
+    compressed : the same with a compressor, which leaves tensors of an entry as they are
+    """
+
+    plain: Handing
+    compressed: Handing
 
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
-        """A sum of so many bytes a rank, from handing over to the result.
+        """A sum of so many bytes a rank, from handing over to the result, without this package.
 
         kind : "allreduce_dense", or "allreduce_fp16" with the casts of Horovod's compression
         """

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from typing import Any, Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..core.configuration import Configuration
 from ..errors import InvalidOption
 from ..planning.costs import DENSE, FP16, SUMS, Line, Work, fit_line, fit_work
 from .handing import HANDED, Handing, PlainHanding, Users
+from .measuring import ITEM
 from .messages import message, received_of_sum
 from .probed_tensors import TENSORS, ProbedTensors, wait_for
 from .processing import Stopwatch, cores_there, idle_share
@@ -31,6 +33,7 @@ HANDED_S = 0.02
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
 """Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
+OPTIMIZER, COMPRESSOR = "optimizer: ", "compressor: "
 SHARE_S = 0.25
 """To see how many cores there are, and what is used of them at rest."""
 WARMUP, LEAST, MOST = 2, 5, 25
@@ -96,12 +99,17 @@ class Prober:
         return found
 
     def message(self, kind: str, nbytes: int) -> Samples:
-        """A collective of so many bytes a rank; its size counts as the planner's bytes received do."""
+        """A collective of so many bytes a rank; its size counts as the planner's bytes received do.
+
+        Payloads are never of the last step's length, so Horovod has to agree on each anew: here too.  Sums are of the same.
+        """
         if kind in (DENSE, FP16) and self._users is not None:
             size = received_of_sum(nbytes, self._collective.world_size)
             return self.repeat(kind, size, self._users.sum(kind, nbytes))
-        made, name = message(self._collective, kind, nbytes), f"hvd_sparse.probe.{kind}.{nbytes}"
-        return self.repeat(kind, made.received, lambda: made.start(name).wait(self._timeout_s))
+        longer = 0 if kind in SUMS else ITEM
+        made = [message(self._collective, kind, nbytes + more) for more in (0, longer)]
+        turns, name = cycle(made), f"hvd_sparse.probe.{kind}.{nbytes}"
+        return self.repeat(kind, made[0].received, lambda: next(turns).start(name).wait(self._timeout_s))
 
     def hand(self, handing: Handing, label: str = "") -> tuple[Samples, Samples]:
         """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are there.
@@ -183,9 +191,8 @@ def probe(
     prober.share_cores()
     messages = {kind: prober.messages(kind, submitted_bytes) for kind in KINDS}
     lines = {kind: fit_line([pair for each in found for pair in each.pairs]) for kind, found in messages.items()}
-    plain = prober.hand(PlainHanding(collective, timeout_s))
-    through = plain if users is None else prober.hand(users, "optimizer: ")
-    samples = [each for found in messages.values() for each in found] + [*plain, *(through if users else ())]
+    handed = _all_handed(prober, PlainHanding(collective, timeout_s), users)
+    samples = [each for found in (*messages.values(), *handed.values()) for each in found]
     works: dict[str, Work] = {}
     for id, at_densities in configurations.items():
         routes = [route_of(configuration, collective) for configuration in at_densities]
@@ -198,17 +205,32 @@ def probe(
             for i in (0, 1)
         )
         found = fit_work(select, settle, routes[-1].messages(max(numels)))
-        works[id] = _handed(found, *(_each_s(one) for one in (*plain, *through)))
+        works[id] = _handed(found, handed)
         samples += [each for both in computed for each in both]
     work = replace(works.pop("allgather"), exchanges=works)
     return Measured(collective.world_size, prober.cores, lines, work, tuple(samples))
 
 
-def _handed(work: Work, submit_s: float, collect_s: float, through_s: float, back_s: float) -> Work:
+def _all_handed(prober: Prober, plain: Handing, users: Users | None) -> dict[str, tuple[Samples, Samples]]:
+    """By how tensors are handed over: "" as exchanges hand over carriers, "optimizer: " and "compressor: "."""
+    handings = {"": plain} if users is None else {"": plain, OPTIMIZER: users.plain, COMPRESSOR: users.compressed}
+    return {label: prober.hand(handing, label) for label, handing in handings.items()}
+
+
+def _handed(work: Work, handed: Mapping[str, tuple[Samples, Samples]]) -> Work:
     """With what handing a tensor over takes by the optimizer, where that was timed, beyond what the rounds had of it."""
-    call_s, tensor_s = (max(0.0, more) for more in (through_s - submit_s, back_s - collect_s))
-    more = {"call_s": work.call_s + call_s, "tensor_s": work.tensor_s + tensor_s}
-    return replace(work, **more, submit_s=through_s, collect_s=back_s)  # type: ignore[arg-type]
+    submit_s, collect_s = map(_each_s, handed[""])
+    through_s, back_s = map(_each_s, handed.get(OPTIMIZER, handed[""]))
+    left_s, left_back_s = map(_each_s, handed.get(COMPRESSOR, handed[""]))
+    return replace(
+        work,
+        call_s=work.call_s + max(0.0, through_s - submit_s),
+        tensor_s=work.tensor_s + max(0.0, back_s - collect_s),
+        submit_s=left_s,
+        collect_s=left_back_s,
+        dense_submit_s=through_s,
+        dense_collect_s=back_s,
+    )
 
 
 def _each_s(handed: Samples) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable
 
 import horovod.torch as hvd
 import numpy as np
@@ -10,19 +10,27 @@ import torch
 
 from ..planning.costs import FP16
 from ..runtime.messages import gradients
+from .compression import Compression
+
+PARTS = 4
+"""Tensors of a sum: Horovod fuses them, and copies them for it, as those of a step."""
+Named = list[tuple[str, torch.nn.Parameter]]
 
 
 class OptimizerHanding:
-    """Parameters of one entry each, handed over by Horovod's optimizer; and sums, as it waits for them.
+    """Parameters of one entry each, handed over by Horovod's optimizer.  A ``runtime.handing.Handing``.
 
-    A ``runtime.handing.Users``.
+    count : of the parameters
+    label : of their names
+    compression : makes, of the named parameters, what the optimizer is told
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, label: str, compression: Callable[[Named], Any]) -> None:
         self._parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(count)]
         self._gradients = [torch.zeros(1) for _ in range(count)]
-        named = [(f"hvd_sparse.probe.optimizer.{number}", each) for number, each in enumerate(self._parameters)]
-        self._optimizer = hvd.DistributedOptimizer(torch.optim.SGD(self._parameters, lr=0.0), named_parameters=named)
+        named = [(f"hvd_sparse.probe.{label}.{number}", each) for number, each in enumerate(self._parameters)]
+        sgd = torch.optim.SGD(self._parameters, lr=0.0)
+        self._optimizer = hvd.DistributedOptimizer(sgd, named_parameters=named, compression=compression(named))
 
     def submit(self) -> None:
         """The gradients come, and its hooks hand them over."""
@@ -32,14 +40,30 @@ class OptimizerHanding:
         """It puts the averages in the gradients' places."""
         self._optimizer.synchronize()
 
+
+class TorchUsers:
+    """A ``runtime.handing.Users``.
+
+    count : of the parameters that are handed over
+    """
+
+    def __init__(self, count: int) -> None:
+        self.plain = OptimizerHanding(count, "optimizer", lambda named: hvd.Compression.none)
+        self.compressed = OptimizerHanding(count, "compressor", lambda named: Compression.topk(named, density=0.01, name="probe"))
+
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
         """Horovod's wait asks again and again: where ranks share cores, that is time that the others lack."""
         compression = hvd.Compression.fp16 if kind == FP16 else hvd.Compression.none
         values = torch.from_numpy(gradients(hvd.rank(), nbytes // (2 if kind == FP16 else 4), np.float32))
+        parts = values.tensor_split(PARTS)
+        names = [f"hvd_sparse.probe.{kind}.{nbytes}.{number}" for number in range(PARTS)]
 
         def run() -> None:
-            wire, context = compression.compress(values)
-            handle = hvd.allreduce_async_(wire, name=f"hvd_sparse.probe.{kind}.{nbytes}", op=hvd.Average)
-            compression.decompress(hvd.synchronize(handle), context)
+            started = []
+            for part, name in zip(parts, names):
+                wire, context = compression.compress(part)
+                started.append((hvd.allreduce_async_(wire, name=name, op=hvd.Average), context))
+            for handle, context in started:
+                compression.decompress(hvd.synchronize(handle), context)
 
         return run

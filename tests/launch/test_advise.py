@@ -32,7 +32,7 @@ def check_measured(measured):
     assert set(measured["lines"]) == kinds
     whats = [each["what"] for each in measured["samples"]]
     computed = {what: whats.count(what) for what in whats if what not in kinds}
-    handed = dict.fromkeys(("submit", "collect", "optimizer: submit", "optimizer: collect"), 1)
+    handed = {f"{how}{what}": 1 for how in ("", "optimizer: ", "compressor: ") for what in ("submit", "collect")}
     assert computed == {
         **{f"{exchange}: {what}": 6 for exchange in EXCHANGES for what in ("select", "settle")},
         **handed,

@@ -15,7 +15,7 @@ from hvd_sparse.core.economy import dense_inbound
 from hvd_sparse.core.placement import in_nodes_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.planning.costs import MeasuredWire, Work
-from hvd_sparse.runtime.handing import HANDED
+from hvd_sparse.runtime.handing import HANDED, PlainHanding
 from hvd_sparse.runtime.probing import LEAST, LONG_S, MOST, Prober, probe
 from hvd_sparse.runtime.samples import Samples
 
@@ -43,7 +43,7 @@ def outcomes():
 
 def test_all_ranks_measure_the_same(outcomes):
     assert all(outcome == outcomes[0] for outcome in outcomes)
-    assert outcomes[0].world_size == RANKS
+    assert outcomes[0].world_size == RANKS and outcomes[0].cores > 0
 
 
 def test_messages_count_as_the_planner_counts_what_is_received(outcomes):
@@ -84,6 +84,7 @@ def test_what_was_measured_is_a_file_of_costs(outcomes):
     assert Work(**document["work"]) == outcomes[0].work
     assert set(document["lines"]) == {"allgather", "allreduce", "allreduce_dense", "allreduce_fp16", "alltoall"}
     assert MeasuredWire(outcomes[0].lines).line("alltoall", None) == outcomes[0].lines["alltoall"]
+    assert document["cores"] == outcomes[0].cores
     for each in document["samples"]:
         assert each["low_s"] <= each["median_s"] <= each["high_s"]
 
@@ -116,6 +117,72 @@ def test_handing_over_is_counted_by_tensor(outcomes):
     handed = {each.what: each for each in outcomes[0].samples if each.what in ("submit", "collect")}
     assert outcomes[0].work.submit_s == pytest.approx(np.median(handed["submit"].seconds) / HANDED)
     assert outcomes[0].work.collect_s == pytest.approx(np.median(handed["collect"].seconds) / HANDED)
+
+
+class Users:
+    """Takes three times as long as exchanges do, and twice that with a compressor."""
+
+    def __init__(self, collective):
+        self.plain, self.compressed = (Slow(PlainHanding(collective, 20), times) for times in (1, 2))
+        self._collective = collective
+
+    def sum(self, kind, nbytes):
+        return lambda: self._collective.allreduce(np.zeros(nbytes // 4), f"sum.{kind}").wait(20)
+
+
+class Slow:
+    def __init__(self, plain, times):
+        self._plain, self._seconds = plain, times * 0.01
+
+    def submit(self):
+        time.sleep(self._seconds)
+        self._plain.submit()
+
+    def collect(self):
+        time.sleep(self._seconds)
+        self._plain.collect()
+
+
+def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_part_for_those_that_it_leaves():
+    configurations = {
+        "allgather": [Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False) for d in DENSITIES]
+    }
+
+    def script(collective):
+        options = {"timeout_s": 20, "submitted_bytes": (600, 6000), "numels": (2000, 8000), "budget_s": 0.0}
+        return probe(collective, configurations, reference, users=Users(collective), **options)
+
+    first, second = LocalWorld(2, 60.0).run(script)
+    assert first == second
+    medians = {each.what: float(np.median(each.seconds)) / HANDED for each in first.samples if each.size == HANDED}
+    assert set(medians) == {f"{how}{what}" for how in ("", "optimizer: ", "compressor: ") for what in ("submit", "collect")}
+    work = first.work
+    assert work.dense_submit_s == pytest.approx(medians["optimizer: submit"]) and work.dense_submit_s >= 0.01 / HANDED
+    assert work.submit_s == pytest.approx(medians["compressor: submit"]) and work.collect_s >= 0.02 / HANDED
+    assert work.call_s >= medians["optimizer: submit"] - medians["submit"]
+    assert work.tensor_s >= medians["optimizer: collect"] - medians["collect"]
+
+
+def test_payloads_are_of_another_length_every_time():
+    """Horovod then agrees on each anew, as in steps; sums are of the same."""
+    lengths = {"allgather": [], "allreduce": []}
+
+    def script(collective):
+        prober = Prober(collective, 20, budget_s=0.0)
+        for kind in lengths:
+            start = getattr(collective, kind)
+
+            def seen(array, name, kind=kind, start=start):
+                if kind in name and collective.rank == 0:
+                    lengths[kind].append(array.nbytes)
+                return start(array, name)
+
+            setattr(collective, kind, seen)
+            prober.message(kind, 800)
+
+    LocalWorld(2, 60.0).run(script)
+    assert set(lengths["allreduce"]) == {800} and len(lengths["allreduce"]) > LEAST
+    assert all(one != other for one, other in zip(lengths["allgather"], lengths["allgather"][1:]))
 
 
 def test_quartiles_say_how_much_the_rounds_differ():
