@@ -136,6 +136,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated")
     parser.add_argument(
+        "--quick", action="store_true", help="of --simulated: costs from few rounds, to see that it works"
+    )
+    parser.add_argument(
         "--append", action="store_true", help="keep the settings of OUTPUT.json that are not measured anew"
     )
     parser.add_argument("--render", action="store_true", help="measure nothing, write the page of OUTPUT.json anew")

@@ -63,7 +63,9 @@ class ThroughOptimizer(Method):
 
     @property
     def is_settled(self) -> bool:
-        return getattr(self.compression.inner, "verdict", self) is not None
+        inner = self.compression.inner
+        is_planned = getattr(inner, "plan", self) is not None or inner.config()["groups"] != "planned"
+        return is_planned and getattr(inner, "verdict", self) is not None
 
     def report(self) -> dict[str, Any]:
         inner = self.compression.inner

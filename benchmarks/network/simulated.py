@@ -35,7 +35,7 @@ def exchanges() -> list[str]:
 
 def spec(exchange: str, density: float) -> str:
     """A method as ``methods.create`` reads it."""
-    return f"{SELECTOR},exchange={exchange},density={density:g}"
+    return f"{SELECTOR},exchange={exchange},density={density:g},groups=planned"
 
 
 def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
@@ -69,7 +69,8 @@ def measure_costs(cluster: Cluster, options: argparse.Namespace, launch: Launch)
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-costs-") as folder:
         output = Path(folder) / "costs.json"
         program = [sys.executable, "-m", "hvd_sparse", "advise", "--measure", "--method", SELECTOR]
-        return launch(cluster, options.controller, [*program, "--json", "--save", str(output)], output)
+        program += ["--json", "--save", str(output), *(["--quick"] if options.quick else [])]
+        return launch(cluster, options.controller, program, output)
 
 
 def replayed(model: str, compute: str, backward_s: float) -> Profile:

@@ -111,9 +111,7 @@ def render(rows: list[dict[str, Any]], settings: list[dict[str, Any]], made_with
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Measured over predicted, with the band that is meant."""
     figure, axis = plt.subplots(figsize=(5.6, 5.2), layout="constrained")
-    ends = np.array(
-        [row[name] for row in rows for name in ("predicted_s",)] + [r["measured_s"]["median"] for r in rows]
-    )
+    ends = np.array([[row["predicted_s"], row["measured_s"]["median"]] for row in rows])
     line = 1e3 * np.array([0.8 * ends.min(), 1.25 * ends.max()])
     axis.fill_between(line, (1 - NEAR) * line, (1 + NEAR) * line, color="#dddddd", label="within 20 %")
     axis.plot(line, line, color="#888888", linewidth=0.8)

@@ -13,13 +13,15 @@ from ..engines import resolve_engine
 from ..errors import NotInstalled
 from ..planning.simulation import exchanges
 from ..runtime.handing import HANDED
-from ..runtime.probing import DENSITIES, probe
+from ..runtime.probing import DENSITIES, NUMELS, SUBMITTED_BYTES, probe
 from ..runtime.samples import Measured
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Where a launcher says how many ranks it has started."""
 TIMEOUT_S = 120.0
 """Of every wait: a rank that has died is not waited for longer."""
+
+QUICK: dict[str, Any] = {"submitted_bytes": SUBMITTED_BYTES[:3], "numels": NUMELS[:2], "budget_s": 0.0}
 
 
 def launched_ranks() -> int:
@@ -28,10 +30,11 @@ def launched_ranks() -> int:
     return max(map(int, told), default=1)
 
 
-def measure(method: str) -> tuple[Measured, Placement]:
+def measure(method: str, *, quick: bool = False) -> tuple[Measured, Placement]:
     """Costs of the ranks that this command runs on, the same on all of them, and where they are.  Collective.
 
     method : a selector that is told a density
+    quick : few and small ones, which say little
 
     Every rank counts as a node where all are on one, or where nobody knows.
     """
@@ -40,7 +43,8 @@ def measure(method: str) -> tuple[Measured, Placement]:
     hvd.init()
     try:
         users = Users(HANDED) if Users is not None else None
-        measured = probe(collective, configurations, resolve_engine(None), timeout_s=TIMEOUT_S, users=users)
+        few = QUICK if quick else {}
+        measured = probe(collective, configurations, resolve_engine(None), timeout_s=TIMEOUT_S, users=users, **few)
         nodes, rank, ranks = collective.nodes, collective.rank, collective.world_size
     finally:
         hvd.shutdown()

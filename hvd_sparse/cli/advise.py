@@ -48,6 +48,7 @@ def add_parser(commands: Any) -> None:
         metavar=("LOW", "HIGH"),
         help="also the density of every layer, between these, whose message hides behind the rest of the backward pass",
     )
+    parser.add_argument("--quick", action="store_true", help="measure few and small ones, to see that it works")
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write what was measured, for --costs")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.set_defaults(run=run)
@@ -58,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
         return _run_measured(options)
     if options.save is not None:
         raise InvalidOption("--save keeps what is measured, and nothing is: launch it, as horovodrun -np N does")
+    if options.quick:
+        raise InvalidOption("--quick is of measuring, and nothing is measured: launch it, as horovodrun -np N does")
     for name in ("model", "world_size"):
         if getattr(options, name) is None:
             raise InvalidOption(f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N")
@@ -74,7 +77,7 @@ def _run_measured(options: argparse.Namespace) -> int:
             "do not launch it"
         )
     profile = _settings.profile_of(options) if options.model is not None else None
-    measured, placement = measure(options.method)
+    measured, placement = measure(options.method, quick=options.quick)
     if placement.rank != 0:
         return 0
     if options.save is not None:

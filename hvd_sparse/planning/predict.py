@@ -146,8 +146,8 @@ def sparse_step(
 ) -> Prediction:
     """A step of a compressor; parameters as ``sparse_instance`` has them.
 
-    Behind the messages come one allreduce of all small tensors with the carriers, and the sums: later than in a real step,
-    where they overlap.
+    Behind the messages come an allreduce of all small tensors, one of the carriers, which are float64 and so not fused with
+    them, and the sums: later than in a real step, where they overlap.
     """
     if densities is None and goes_dense(profile, configuration, setting):
         dense = dense_step(profile, setting)
@@ -155,7 +155,8 @@ def sparse_step(
     instance = sparse_instance(profile, configuration, setting, densities=densities, per_tensor=per_tensor)
     numel = profile.compressed.numel
     small = (profile.numel - numel) * dense_inbound(setting.placement)
-    carriers_s = float(setting.wire.line("allreduce", setting.placement)(small))
+    summing = setting.wire.line("allreduce", setting.placement)
+    carriers_s = float(summing(0.0) + (summing(small) if small else 0.0))
     exchange = exchange_of(configuration, profile, setting)
     received = received_entries(instance, configuration, exchange, setting)
     work = setting.work.of(exchange.id)

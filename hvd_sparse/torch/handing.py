@@ -49,7 +49,9 @@ class TorchUsers:
 
     def __init__(self, count: int) -> None:
         self.plain = OptimizerHanding(count, "optimizer", lambda named: hvd.Compression.none)
-        self.compressed = OptimizerHanding(count, "compressor", lambda named: Compression.topk(named, density=0.01, name="probe"))
+        self.compressed = OptimizerHanding(
+            count, "compressor", lambda named: Compression.topk(named, density=0.01, name="probe")
+        )
 
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
         """Horovod's wait asks again and again: where ranks share cores, that is time that the others lack."""

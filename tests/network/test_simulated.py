@@ -85,7 +85,7 @@ def test_a_pass_that_is_computed_really_is_not_simulated(monkeypatch, capsys):
 @needs_spaces
 def test_steps_are_simulated_and_measured_on_hosts(tmp_path: Path):
     arguments = ["--simulated", "--hosts", "2", "--rates", "1gbit", "--models", "transformer", "--compute", "none"]
-    arguments += ["--rounds", "1", "--steps", "1", "--warmup", "1", "--densities", "0.001"]
+    arguments += ["--rounds", "1", "--steps", "1", "--warmup", "1", "--densities", "0.001", "--quick"]
     arguments += ["--output", str(tmp_path / "sim")]
     code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 300)
     assert code == 0, output[-6000:]

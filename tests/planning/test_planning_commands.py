@@ -146,6 +146,8 @@ def test_nothing_is_saved_where_nothing_is_measured(capsys, monkeypatch, tmp_pat
         monkeypatch.delenv(name, raising=False)
     assert main(["advise", *RESNET, "--world-size", "4", "--save", str(tmp_path / "costs.json")]) == 1
     assert "--save keeps what is measured" in capsys.readouterr().err
+    assert main(["advise", *RESNET, "--world-size", "4", "--quick"]) == 1
+    assert "--quick is of measuring" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_the_parts_of_a_step_are_its_sum():
     assert found.step_s == pytest.approx(found.compute_s + found.waiting_s + found.settle_s)
     assert found.compute_s > PROFILE.other_s + PROFILE.backward_s
     instance = sparse_instance(PROFILE, configure(density=0.001), setting())
-    carriers_s = WIRE.lines["allreduce"](500 * dense_inbound(setting().placement))
+    carriers_s = WIRE.lines["allreduce"](500 * dense_inbound(setting().placement)) + WIRE.lines["allreduce"].start_s
     assert found.compute_s + found.waiting_s == pytest.approx(
         PROFILE.other_s + end_s(instance, found.plan) + carriers_s
     )

@@ -155,7 +155,9 @@ def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_pa
     first, second = LocalWorld(2, 60.0).run(script)
     assert first == second
     medians = {each.what: float(np.median(each.seconds)) / HANDED for each in first.samples if each.size == HANDED}
-    assert set(medians) == {f"{how}{what}" for how in ("", "optimizer: ", "compressor: ") for what in ("submit", "collect")}
+    assert set(medians) == {
+        f"{how}{what}" for how in ("", "optimizer: ", "compressor: ") for what in ("submit", "collect")
+    }
     work = first.work
     assert work.dense_submit_s == pytest.approx(medians["optimizer: submit"]) and work.dense_submit_s >= 0.01 / HANDED
     assert work.submit_s == pytest.approx(medians["compressor: submit"]) and work.collect_s >= 0.02 / HANDED
