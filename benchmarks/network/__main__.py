@@ -129,11 +129,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
     parser.add_argument("--exchanges", action="store_true", help="count every exchange's bytes on 2 to 4 hosts instead")
     parser.add_argument(
-        "--plans", action="store_true", help="messages planned in the run instead, on 2 hosts to --hosts"
+        "--plans", action="store_true", help="messages planned in the run instead, on --least-hosts to --hosts"
     )
     parser.add_argument(
-        "--simulated", action="store_true", help="steps as hvd-sparse simulate predicts them, on 2 hosts to --hosts"
+        "--simulated", action="store_true", help="steps as hvd-sparse simulate predicts them, on as many"
     )
+    parser.add_argument("--least-hosts", type=int, default=2, help="of --plans and --simulated (default 2)")
     parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated")
     parser.add_argument(
         "--quick", action="store_true", help="of --simulated: costs from few rounds, to see that it works"
@@ -163,8 +164,8 @@ def parse() -> argparse.Namespace:
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
     if options.simulated and "real" in options.compute:
         parser.error("--simulated: --compute none, asleep or busy, whose backward passes are known beforehand")
-    if options.hosts < 2:
-        parser.error("--hosts: at least 2")
+    if not 2 <= options.least_hosts <= options.hosts:
+        parser.error("--hosts: at least 2, and no less than --least-hosts")
     return options
 
 

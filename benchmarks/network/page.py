@@ -8,6 +8,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,24 @@ def command() -> str:
 
 def begun(options: argparse.Namespace) -> dict[str, Any]:
     """A document without settings, or with those that are to be kept."""
-    kept = options.output.with_suffix(".json")
-    settings = json.loads(kept.read_text(encoding="utf-8"))["settings"] if options.append and kept.exists() else []
-    return {"made_with": environment(options), "settings": settings}
+    return {"made_with": environment(options), "settings": kept(options, "settings")}
+
+
+def kept(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+    """Of the page that there is, with --append."""
+    path = options.output.with_suffix(".json")
+    return list(json.loads(path.read_text(encoding="utf-8"))[name]) if options.append and path.exists() else []
+
+
+def joined(old: list[dict[str, Any]], found: list[dict[str, Any]], which: Sequence[str]) -> list[dict[str, Any]]:
+    """Both, what was measured anew once; ``which`` keys tell them apart."""
+    anew = {tuple(each[name] for name in which) for each in found}
+    return [each for each in old if tuple(each[name] for name in which) not in anew] + found
+
+
+def commands(measured: Iterable[dict[str, Any]]) -> str:
+    """Those that have made a page, a line each."""
+    return "\n".join(f"    {command}" for command in dict.fromkeys(each["command"] for each in measured))
 
 
 def add(document: dict[str, Any], setting: dict[str, Any]) -> None:
@@ -147,8 +163,7 @@ def title(setting: dict[str, Any]) -> str:
 def render(document: dict[str, Any], picture: str) -> str:
     settings = document["settings"]
     made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items() if name not in OF_A_RUN)
-    commands = "\n".join(f"    {line}" for line in dict.fromkeys(setting["command"] for setting in settings))
-    parts = [INTRODUCTION, f"Made by\n\n{commands}\n\nwith {made}.\n"]
+    parts = [INTRODUCTION, f"Made by\n\n{commands(settings)}\n\nwith {made}.\n"]
     parts += ["## Goals\n", goals.table(settings) + "\n"]
     parts += ["What the cores alone cost:\n", goals.why(settings, os.cpu_count() or 1) + "\n"]
     parts += ["## Measured\n", f"![where the time goes]({picture})\n"]

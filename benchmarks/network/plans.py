@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +25,9 @@ Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 def run(options: argparse.Namespace, run_setting: Run) -> None:
     """On 2 hosts and more, one after the other; written out as it comes."""
     Cluster(options.hosts).lay()
-    rows = _kept(options)
+    rows = page.kept(options, "rows")
     for rate in options.rates:
-        for hosts in range(2, options.hosts + 1):
+        for hosts in range(options.least_hosts, options.hosts + 1):
             cluster, shaped = Cluster(hosts), None if rate == "none" else rate
             cluster.shape(shaped)
             wire = page.describe_wire(probe.measure(cluster, shaped))
@@ -38,22 +37,9 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
                     where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute, "wire": wire}
                     where |= {"density": options.density, "command": page.command(), "load": os.getloadavg()[1]}
                     found = [{**where, **row} for row in _rows(result)]
-                    rows = _joined(rows, found)
+                    rows = page.joined(rows, found, WHICH)
                     write(rows, options)
                     print(table(found), flush=True)
-
-
-def _kept(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of the page that there is, with --append."""
-    kept = options.output.with_suffix(".json")
-    rows = json.loads(kept.read_text(encoding="utf-8"))["rows"] if options.append and kept.exists() else []
-    return list(rows)
-
-
-def _joined(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Both, those that were measured anew once."""
-    anew = {tuple(row[name] for name in WHICH) for row in found}
-    return [row for row in rows if tuple(row[name] for name in WHICH) not in anew] + found
 
 
 def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,8 +107,7 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     text = json_by_line({"made_with": made_with}, {"rows": rows})
     output.with_suffix(".json").write_text(text, encoding="utf-8")
     made = ", ".join(f"{name} {value}" for name, value in made_with.items())
-    commands = [f"    {command}" for command in dict.fromkeys(row["command"] for row in rows)]
-    parts = [INTRODUCTION, "Made by\n", *commands, f"\nwith {made}.\n", _in_words(rows) + "\n", table(rows)]
+    parts = [INTRODUCTION, f"Made by\n\n{page.commands(rows)}\n\nwith {made}.\n", _in_words(rows) + "\n", table(rows)]
     output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 

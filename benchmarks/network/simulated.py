@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.network import page, probe, simulated_page
 from benchmarks.network.cluster import Cluster
+from benchmarks.network.neighbours import Neighbours
 from benchmarks.network.simulated_page import FEWEST, OWN, SCALED
 from benchmarks.network.summary import by_round, spread
 from benchmarks.network.timings import ready
@@ -24,6 +25,8 @@ from hvd_sparse.registry import EXCHANGES
 
 SELECTOR = "ldte_bs"
 DENSE = ("dense", "fp16")
+WHICH = ("rate", "hosts", "model", "compute")
+"""What tells settings apart."""
 Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 Launch = Callable[[Cluster, str, list[str], Path], dict[str, Any]]
 
@@ -42,26 +45,35 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
     """On 2 hosts and more, at every rate; written out as it comes."""
     options.methods = [*DENSE, *(spec(id, density) for density in options.densities for id in exchanges())]
     Cluster(options.hosts).lay()
-    rows: list[dict[str, Any]] = []
-    settings: list[dict[str, Any]] = []
+    rows, settings = page.kept(options, "rows"), page.kept(options, "settings")
     for rate in options.rates:
-        few: dict[str, Any] | None = None
-        for hosts in range(FEWEST, options.hosts + 1):
+        few = next((s["costs"] for s in settings if (s["rate"], s["hosts"]) == (rate, FEWEST)), None)
+        for hosts in range(options.least_hosts, options.hosts + 1):
             cluster, shaped = Cluster(hosts), None if rate == "none" else rate
             cluster.shape(shaped)
-            wire = page.describe_wire(probe.measure(cluster, shaped))
+            wire, neighbours = page.describe_wire(probe.measure(cluster, shaped)), Neighbours()
             costs = measure_costs(cluster, options, launch)
-            few = few or costs
+            few = costs if hosts == FEWEST or few is None else few
             for model, compute in product(options.models, options.compute):
                 where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute}
                 steps = run_setting(cluster, options, model, compute)["rows"]
                 profile = replayed(model, compute, options.backward_ms / 1e3)
                 more = rows_of(steps, options.densities, {OWN: costs, SCALED: few}, profile, hosts)
-                rows += [{**where, **row} for row in more]
-                load = os.getloadavg()[1]
-                settings.append({**where, "wire": wire, "load": load, "costs": costs, "steps": steps})
+                rows = _in_order(page.joined(rows, [{**where, **row} for row in more], (*WHICH, "way", "density")))
+                told = {
+                    "command": page.command(),
+                    "wire": wire,
+                    "load": os.getloadavg()[1],
+                    "stolen": neighbours.share(),
+                }
+                settings = _in_order(page.joined(settings, [{**where, **told, "costs": costs, "steps": steps}], WHICH))
                 simulated_page.write(rows, settings, options)
                 print(simulated_page.table(rows[-len(more) :]), flush=True)
+
+
+def _in_order(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By rate and hosts; else as they came."""
+    return sorted(measured, key=lambda each: (each["rate"], each["hosts"]))
 
 
 def measure_costs(cluster: Cluster, options: argparse.Namespace, launch: Launch) -> dict[str, Any]:

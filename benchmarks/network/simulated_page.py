@@ -81,7 +81,8 @@ def write(rows: list[dict[str, Any]], settings: list[dict[str, Any]], options: a
     """OUTPUT.json, with the costs and every step's numbers, OUTPUT.md and OUTPUT.png."""
     output: Path = options.output
     output.parent.mkdir(parents=True, exist_ok=True)
-    made_with = page.environment(options)
+    given = {*page.OF_A_RUN, "density"}
+    made_with = {name: value for name, value in page.environment(options).items() if name not in given}
     text = json_by_line({"made_with": made_with}, {"rows": rows, "settings": settings})
     output.with_suffix(".json").write_text(text, encoding="utf-8")
     output.with_suffix(".md").write_text(render(rows, settings, made_with, output), encoding="utf-8")
@@ -92,12 +93,13 @@ def render(rows: list[dict[str, Any]], settings: list[dict[str, Any]], made_with
     """Markdown."""
     made = ", ".join(f"{name} {value}" for name, value in made_with.items())
     wires = [
-        f"* {s['rate']}, {s['hosts']} hosts, {s['model']}, {s['compute']}: {s['wire']}; load of the machine {s['load']:.1f}"
+        f"* {s['rate']}, {s['hosts']} hosts, {s['model']}, {s['compute']}: {s['wire']}; load of the machine {s['load']:.1f}; "
+        f"other machines took {s['stolen']:.1%} of the cores' time; cores of a rank while all work: {s['costs']['cores']:.2f}"
         for s in settings
     ]
     parts = [
         INTRODUCTION,
-        f"Made with {made}.\n",
+        f"Made by\n\n{page.commands(settings)}\n\nwith {made}.\n",
         in_words(rows) + "\n",
         f"![predicted and measured]({output.name}.png)\n",
     ]

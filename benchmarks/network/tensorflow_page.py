@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.network import page, probe
 from benchmarks.network.cluster import Cluster
+from benchmarks.network.neighbours import Neighbours
 from benchmarks.network.summary import by_round, interval, spread
 
 DENSE = ("dense", "fp16")
@@ -39,9 +40,11 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
         cluster.shape(shaped)
         wire = page.describe_wire(probe.measure(cluster, shaped))
         for model in options.models:
+            neighbours = Neighbours()
             result = run_setting(cluster, options, model, "none")
             where = {"rate": rate, "hosts": options.hosts, "model": model, "controller": options.controller}
-            settings.append({**where, "wire": wire, "load": os.getloadavg()[1], **result})
+            told = {"wire": wire, "load": os.getloadavg()[1], "stolen": neighbours.share()}
+            settings.append({**where, **told, **result})
             write(settings, options)
             print(table(settings[-1]), flush=True)
 
@@ -79,7 +82,10 @@ def render(settings: list[dict[str, Any]], made_with: dict[str, Any]) -> str:
     for setting in settings:
         rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
         parts.append(f"## {setting['hosts']} hosts, {rate}, {setting['model']}, {setting['controller']}\n")
-        parts.append(f"Probe: {setting['wire']}. Load of the machine: {setting['load']:.1f}.\n")
+        parts.append(
+            f"Probe: {setting['wire']}. Load of the machine: {setting['load']:.1f}; other machines took "
+            f"{setting['stolen']:.1%} of its cores' time.\n"
+        )
         parts.append(table(setting) + "\n")
         parts += [f"{method}: {verdict}.\n" for method, verdict in setting["verdicts"].items()]
     return "\n".join(parts)
