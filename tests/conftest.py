@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -13,6 +15,10 @@ pytest.register_assert_rewrite(
     "conformance.memory_checks",
     "conformance.selector_checks",
 )
+
+TESTS = Path(__file__).resolve().parent
+RANKS = ("frontends", "launch", "network", "soak")
+"""Folders whose tests start real ranks: one launch at a time, as each wants more cores than there are."""
 
 settings.register_profile("suite", derandomize=True, max_examples=50, deadline=None, database=None)
 settings.load_profile("suite")
@@ -27,3 +33,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         longest = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=longest)
         items[:] = [item for item in items if item not in longest]
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        item.add_marker(pytest.mark.xdist_group("ranks" if folder in RANKS else str(item.path)))

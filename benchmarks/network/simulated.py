@@ -58,17 +58,14 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
                 where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute}
                 steps = run_setting(cluster, options, model, compute)["rows"]
                 profile = replayed(model, compute, options.backward_ms / 1e3)
-                more = rows_of(steps, options.densities, {OWN: costs, SCALED: few}, profile, hosts)
-                rows = _in_order(page.joined(rows, [{**where, **row} for row in more], (*WHICH, "way", "density")))
-                told = {
-                    "command": page.command(),
-                    "wire": wire,
-                    "load": os.getloadavg()[1],
-                    "stolen": neighbours.share(),
-                }
-                settings = _in_order(page.joined(settings, [{**where, **told, "costs": costs, "steps": steps}], WHICH))
+                found = rows_of(steps, options.densities, {OWN: costs, SCALED: few}, profile, hosts)
+                more = [{**where, **row} for row in found]
+                rows = _in_order(page.joined(rows, more, (*WHICH, "way", "density")))
+                told = {"command": page.command(), "wire": wire, "load": os.getloadavg()[1]}
+                told |= {"stolen": neighbours.share(), "costs": costs, "steps": steps}
+                settings = _in_order(page.joined(settings, [{**where, **told}], WHICH))
                 simulated_page.write(rows, settings, options)
-                print(simulated_page.table(rows[-len(more) :]), flush=True)
+                print(simulated_page.table(more), flush=True)
 
 
 def _in_order(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
