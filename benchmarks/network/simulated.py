@@ -42,8 +42,11 @@ def spec(exchange: str, density: float) -> str:
 
 
 def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
-    """On 2 hosts and more, at every rate; written out as it comes."""
-    options.methods = [*DENSE, *(spec(id, density) for density in options.densities for id in exchanges())]
+    """On 2 hosts and more, at every rate; written out as it comes.
+
+    Every method has a launch of its own: Horovod's cycles take longer the more tensors it knows, and a real run has one method.
+    """
+    methods = [*DENSE, *(spec(id, density) for density in options.densities for id in exchanges())]
     Cluster(options.hosts).lay()
     rows, settings = page.kept(options, "rows"), page.kept(options, "settings")
     for rate in options.rates:
@@ -56,7 +59,10 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
             few = costs if hosts == FEWEST or few is None else few
             for model, compute in product(options.models, options.compute):
                 where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute}
-                steps = run_setting(cluster, options, model, compute)["rows"]
+                steps = []
+                for method in methods:
+                    options.methods = [method]
+                    steps += run_setting(cluster, options, model, compute)["rows"]
                 profile = replayed(model, compute, options.backward_ms / 1e3)
                 found = rows_of(steps, options.densities, {OWN: costs, SCALED: few}, profile, hosts)
                 more = [{**where, **row} for row in found]

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..core.collective import Collective, Pending
 
-HANDED = 256
-"""Tensors that are handed over one after the other."""
+HANDED = 64
+"""Tensors that are handed over one after the other: about as many as a model has, as Horovod's cycles take longer the more names
+it knows."""
 
 
 class Handing(Protocol):
