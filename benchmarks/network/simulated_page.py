@@ -30,9 +30,9 @@ INTRODUCTION = """\
 before, all ranks at work at once, and `hvd-sparse simulate` has been given these and the backward pass that is replayed
 (`--costs`, `--model`; asleep as `--apart`): nothing else. Measured is a step over Horovod's own optimizer, from the beginning
 of the backward pass to the last averaged gradient, on the slowest rank: dense and fp16 as Horovod sends them, the others LDTE-BS
-by the exchange and at the density that are named, in a launch of its own, with the messages that `groups="planned"` finds. Medians
-over rounds, with the least and the most in brackets. The hosts are network namespaces of one machine and share its cores, which
-real hosts do not: with three and four ranks on two cores, every rank waits for the processor too.
+by the exchange and at the density that are named, with the messages that `groups="planned"` finds. Every way has a launch of
+its own. Medians over rounds, with the least and the most in brackets. The hosts are network namespaces of one machine and share
+its cores, which real hosts do not: of three and four ranks on two cores, each waits for the processor too.
 """
 FURTHER = f"""\
 ## Costs of {FEWEST} hosts taken to more
