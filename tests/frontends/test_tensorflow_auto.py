@@ -7,7 +7,7 @@ from _outcomes import measured
 from _tensorflow_launches import LIMIT_S, Launches, World, in_worlds
 from harness import launch
 
-WORLDS = [(2, "mpi"), (3, "gloo")]
+WORLDS = [(2, "gloo"), (3, "mpi")]
 CHANGES = [
     "auto_ways_change_in_a_function",
     "auto_ways_change_eagerly",

@@ -10,7 +10,7 @@ from harness import launch
 from hvd_sparse.core.message import overhead_bytes
 
 GROUPED_STEPS = 8
-WORLDS = [(2, "mpi"), (3, "gloo"), (4, "mpi")]
+WORLDS = [(2, "gloo"), (3, "mpi"), (4, "mpi")]
 IDENTITY = [
     "two_tapes_and_two_compressors_with_equal_names",
     "one_compressor_for_two_models_of_equal_shapes",

@@ -19,7 +19,7 @@ from _torch_planned import SHAPES as PLANNED_SHAPES
 from _torch_training import FACTORS, STEPS
 from harness import Outcome, launch
 
-WORLDS = [(1, "mpi"), (2, "mpi"), (3, "gloo"), (4, "mpi")]
+WORLDS = [(1, "mpi"), (2, "gloo"), (3, "mpi"), (4, "mpi")]
 TOLERANCE_ULPS = 4
 """Sums of up to four ranks, in another order, over a few steps."""
 MATRICES_AND_SCALARS = 7
