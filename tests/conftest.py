@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="also run the long tests, which take hours")
 
 
+@pytest.hookimpl(tryfirst=True)  # processes read the groups in this hook of theirs
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--soak"):
         longest = [item for item in items if item.get_closest_marker("soak")]
