@@ -35,5 +35,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=longest)
         items[:] = [item for item in items if item not in longest]
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(pytest.mark.xdist_group("ranks" if folder in RANKS else str(item.path)))
+        file = item.path.relative_to(TESTS)
+        item.add_marker(pytest.mark.xdist_group("ranks" if file.parts[0] in RANKS else str(file)))

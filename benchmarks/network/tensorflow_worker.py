@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def _compression(spec: str, variables: list[tf.Variable], density: float) -> Any
     if spec in ("dense", "fp16"):
         return hvd.Compression.none if spec == "dense" else hvd.Compression.fp16
     id, options = split(spec)
-    return getattr(Compression, id)(variables, name=spec, **{"density": density, **options})
+    name = re.sub(r"[^A-Za-z0-9]+", "_", spec)
+    return getattr(Compression, id)(variables, name=name, **{"density": density, **options})
 
 
 class Rank:
@@ -106,7 +108,7 @@ def measure(rank: Rank, options: argparse.Namespace) -> list[dict[str, Any]]:
         for spec in random.Random(round_number).sample(specs, len(specs)):  # in the same order on all ranks
             seconds = [rank.step(spec) for _ in range(options.steps)]
             rows += [{"method": spec, "round": round_number, "total": total} for total in seconds]
-    return rows
+    return sorted(rows, key=lambda row: (row["round"], specs.index(row["method"])))
 
 
 def main() -> None:

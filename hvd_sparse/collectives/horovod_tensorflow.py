@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
 
-from ..errors import ExchangeTimeout
+from ..errors import ExchangeTimeout, InvalidOption
 from ._process_set import ProcessSetRanks
 
 try:
@@ -52,6 +53,18 @@ class _ThreadPending:
 
     def is_done(self) -> bool:
         return not self._thread.is_alive()
+
+
+NAME = re.compile(r"[A-Za-z0-9_./-]*")
+"""What TensorFlow takes behind the beginning of an operation's name."""
+
+
+def check_name(name: str | None) -> None:
+    """InvalidOption for one that no operation can bear."""
+    if name is not None and not NAME.fullmatch(name):
+        raise InvalidOption(
+            f"name is {name!r}: TensorFlow's operations bear it, so letters, digits and _ . / - alone, as in 'model.a-2'"
+        )
 
 
 class HorovodTensorflowCollective(ProcessSetRanks):

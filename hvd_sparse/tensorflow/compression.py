@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..collectives._process_set import rank_in
-from ..collectives.horovod_tensorflow import HorovodTensorflowCollective, hvd
+from ..collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
 from ..core.buckets import one_per_tensor
 from ..core.compressor import check_process_set
 from ..core.configuration import Configuration
@@ -68,6 +68,7 @@ class TensorflowCompressor(DurableCompressor):
                 f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over together travels together; give "
                 "groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer instead"
             )
+        check_name(configuration.name)
         self._scale = scale_of(grad_scaler)
         # Without need, dense tensors are spared a call of Python at every step.
         self._finishes_dense = configuration.memory.finishes or grad_scaler is not None

@@ -85,6 +85,7 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "an_unknown_selector": lambda: outcome_of(lambda: Compression.build([weight()], selector="best")),
     "a_missing_density": lambda: outcome_of(lambda: Compression.build([weight()], selector="topk")),
     "an_empty_name": partial(made_with, lambda: [weight()], name=""),
+    "a_name_of_no_operation": partial(made_with, lambda: [weight()], name="half,density=0.01"),
     "a_negative_min_numel": partial(made_with, lambda: [weight()], min_numel=-1),
     "groups": partial(made_with, lambda: [weight()], groups=2),
     "selection_over_no_group": partial(
@@ -95,6 +96,7 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "a_list_of_variables": partial(used_with, lambda: [weight()]),
     "a_built_model": partial(made_with, keras_model),
     "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),
+    "a_name_of_all_letters": partial(used_with, lambda: [weight()], name="A_z.0/b-"),
 }
 KERAS_3: dict[str, Callable[[], Any]] = {
     "a_model": partial(made_with, keras_model),

@@ -29,13 +29,14 @@ REFUSED = {
     "an_unknown_selector": ("UnknownName", "'best'", "topk"),
     "a_missing_density": ("InvalidOption", "'topk'", "'density' is missing"),
     "an_empty_name": ("InvalidOption", "name is ''"),
+    "a_name_of_no_operation": ("InvalidOption", "'half,density=0.01'", "letters, digits"),
     "a_negative_min_numel": ("InvalidOption", "min_numel is -1"),
     "groups": ("InvalidOption", "groups is 2", "give groups to hvd.DistributedGradientTape"),
     "selection_over_no_group": ("InvalidOption", "select_over is 'group'", "'weight:0' alone", "give groups"),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),
 }
-ACCEPTED = ["a_list_of_variables", "a_built_model", "an_unbuilt_model"]
+ACCEPTED = ["a_list_of_variables", "a_built_model", "an_unbuilt_model", "a_name_of_all_letters"]
 OF_KERAS_3 = ["a_model", "an_unbuilt_model", "variables_of_keras", "a_callable"]
 
 
