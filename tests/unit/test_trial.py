@@ -53,6 +53,8 @@ def test_a_way_without_hope_is_given_up_after_one_measured_step():
 
 def test_sparse_must_not_be_slower_and_single_slow_steps_do_not_count():
     assert run(lambda way, step, _: 0.1, 60)[1][0].verdict.way == "dense"
+    assert run(lambda way, step, _: 0.092 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "dense"
+    assert run(lambda way, step, _: 0.09 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "sparse"
     slow = {WARMUP + 1, WARMUP + 3}
     _, trials = run(lambda way, step, _: 9.0 if step in slow else {"sparse": 0.1}.get(way, 0.12), 60)
     assert trials[0].verdict.way == "sparse"
