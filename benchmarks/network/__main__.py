@@ -60,11 +60,9 @@ def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compu
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
         module = "worker" if options.frontend == "torch" else f"{options.frontend}_worker"
-        worker = [sys.executable, "-m", f"benchmarks.network.{module}", "--model", model]
-        for name in ("density", "rounds", "steps", "warmup"):
-            worker += [f"--{name}", str(getattr(options, name))]
-        if options.frontend == "torch":
-            worker += ["--compute", compute, "--backward-ms", str(options.backward_ms)]
+        worker = [sys.executable, "-m", f"benchmarks.network.{module}", "--model", model, "--compute", compute]
+        for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
+            worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         worker += ["--output", str(output), *(["--plans"] if options.plans else ["--methods", *options.methods])]
         return launch(cluster, options.controller, worker, output)
 
@@ -149,8 +147,8 @@ def parse() -> argparse.Namespace:
     name = next((names[option] for option in names if getattr(options, option)), "network")
     if options.frontend != "torch":
         others = [f"--{each}" for each in (*names, "append", "render") if getattr(options, each)]
-        if others or options.compute != ["none"]:
-            parser.error(f"--frontend tensorflow: --compute none, and without {' '.join(others) or 'anything else'}")
+        if others or not set(options.compute) <= {"none", "busy"}:
+            parser.error(f"--frontend tensorflow: --compute none or busy, and without {' '.join(others) or 'others'}")
         if unknown := {"topk", "dgc"} & set(options.methods):
             parser.error(
                 f"--frontend tensorflow: --methods dense fp16 and ours; {' and '.join(sorted(unknown))} is PyTorch's"

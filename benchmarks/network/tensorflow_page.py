@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from benchmarks.network.neighbours import Neighbours
 from benchmarks.network.summary import by_round, interval, spread
 
 DENSE = ("dense", "fp16")
+COMPUTE = {"none": "nothing computed", "busy": "products of matrices before the first gradient"}
 Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 
 INTRODUCTION = """\
 # In TensorFlow, over a real wire
 
 `scripts/bench-network --frontend tensorflow` makes this page: whole steps of a `tf.function` with Horovod's
-`DistributedGradientTape`, from gradients that are given to averaged ones on the slowest rank, nothing computed in between.
+`DistributedGradientTape`, from gradients that are given to averaged ones on the slowest rank; "busy" computes before them, for as
+long as `--backward-ms` says on a core of its own.
 Every method runs in every round, each round in another order; "step" is the median over rounds, with the least and the most;
 "times the better" is the quotient of the medians over the rounds of the method and of the better of dense and fp16, with the
 interval in which it lies in 95 of 100 cases (bootstrapped over the rounds). `auto` has made its choice before the first round.
@@ -39,10 +42,11 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
         shaped = None if rate == "none" else rate
         cluster.shape(shaped)
         wire = page.describe_wire(probe.measure(cluster, shaped))
-        for model in options.models:
+        for model, compute in product(options.models, options.compute):
             neighbours = Neighbours()
-            result = run_setting(cluster, options, model, "none")
-            where = {"rate": rate, "hosts": options.hosts, "model": model, "controller": options.controller}
+            result = run_setting(cluster, options, model, compute)
+            where = {"rate": rate, "hosts": options.hosts, "model": model, "compute": compute}
+            where |= {"controller": options.controller}
             told = {"wire": wire, "load": os.getloadavg()[1], "stolen": neighbours.share()}
             settings.append({**where, **told, **result})
             write(settings, options)
@@ -81,7 +85,8 @@ def render(settings: list[dict[str, Any]], made_with: dict[str, Any]) -> str:
     parts = [INTRODUCTION, f"Made with {', '.join(f'{name} {value}' for name, value in made_with.items())}.\n"]
     for setting in settings:
         rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
-        parts.append(f"## {setting['hosts']} hosts, {rate}, {setting['model']}, {setting['controller']}\n")
+        where = f"{setting['hosts']} hosts, {rate}, {setting['model']}, {COMPUTE[setting['compute']]}, {setting['controller']}"
+        parts.append(f"## {where}\n")
         parts.append(
             f"Probe: {setting['wire']}. Load of the machine: {setting['load']:.1f}; other machines took "
             f"{setting['stolen']:.1%} of its cores' time.\n"

@@ -20,6 +20,8 @@ from hvd_sparse.tensorflow import Compression
 
 POOL = 1 << 22
 SCALE = 1e-3
+WIDTH = 512
+"""Of the matrices whose products stand for the computing of a step."""
 LONGEST_TRIAL = 100
 """Steps, of a method that tries several ways."""
 
@@ -33,16 +35,38 @@ class ReplayedTape(tf.GradientTape):
         return [tf.reshape(piece, source.shape) for piece, source in zip(pieces, sources)]
 
 
-class Method:
-    """A ``compression=`` of Horovod's tape, in one traced function."""
+@tf.function
+def worked(products: tf.Tensor) -> tf.Tensor:
+    """A one, when so many products have been computed."""
+    matrix = tf.eye(WIDTH)
+    for _ in tf.range(products):
+        matrix = tf.matmul(matrix, tf.eye(WIDTH))
+    return matrix[0, 0]
 
-    def __init__(self, spec: str, variables: list[tf.Variable], density: float) -> None:
+
+def products_of(seconds: float) -> int:
+    """That take so long here, alone."""
+    worked(tf.constant(10))
+    start = time.perf_counter()
+    worked(tf.constant(100)).numpy()
+    return round(seconds / ((time.perf_counter() - start) / 100))
+
+
+class Method:
+    """A ``compression=`` of Horovod's tape, in one traced function.
+
+    products : of matrices, before there is any gradient
+    """
+
+    def __init__(self, spec: str, variables: list[tf.Variable], density: float, products: int) -> None:
         self.compression = _compression(spec, variables, density)
 
         @tf.function
         def step(gradients: tf.Tensor) -> tf.Tensor:
             with ReplayedTape() as tape:
                 pass
+            if products:
+                gradients = gradients * worked(tf.constant(products))
             tape = hvd.DistributedGradientTape(tape, compression=self.compression)
             averaged = tape.gradient(gradients, variables)
             return tf.stack([tf.reshape(each, [-1])[0] for each in averaged])
@@ -73,7 +97,9 @@ class Rank:
     def __init__(self, options: argparse.Namespace) -> None:
         listed = parameters(options.model)
         variables = [tf.Variable(tf.zeros(each.shape), name=each.name.replace(".", "_")) for each in listed]
-        self.methods = {spec: Method(spec, variables, options.density) for spec in options.methods}
+        products = products_of(options.backward_ms / 1e3) if options.compute == "busy" else 0
+        products = int(hvd.broadcast(tf.constant(products), 0, name="bench.products"))  # the same on all ranks
+        self.methods = {spec: Method(spec, variables, options.density, products) for spec in options.methods}
         numel = sum(each.numel for each in listed)
         draw = np.random.default_rng([20210219, hvd.rank()])
         pool = draw.laplace(0.0, SCALE, POOL).astype(np.float32)
@@ -116,6 +142,8 @@ def main() -> None:
     parser.add_argument("--model", choices=ARCHITECTURES)
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--density", type=float)
+    parser.add_argument("--compute", choices=("none", "busy"))
+    parser.add_argument("--backward-ms", type=float)
     for name in ("rounds", "steps", "warmup"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--output", type=Path)

@@ -22,7 +22,7 @@ WARMUP = 2
 HOPELESS = 2.0
 """Times the best median so far: a way whose first step takes longer is tried no further."""
 MARGIN = 1.1
-"""By how much sparse has to beat the best other way: medians of a few steps are no surer than this, and dense has less to lose."""
+"""By how much sparse has to beat the best other way: medians of a few steps are no surer, and dense has less to lose."""
 WORSE = 1.05
 """Times what another way took in the trial: if the way that was chosen takes longer, there is another trial."""
 RECENT = 50

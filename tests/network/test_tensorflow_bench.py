@@ -24,7 +24,7 @@ FRONTEND = ["--frontend", "tensorflow"]
     ("arguments", "words"),
     [
         (["--plans"], "without --plans"),
-        (["--compute", "busy", "--methods", "dense"], "--compute none"),
+        (["--compute", "asleep", "--methods", "dense"], "--compute none or busy"),
         (["--methods", "dense", "topk", "dgc"], "dgc and topk is PyTorch's"),
     ],
 )
@@ -49,7 +49,19 @@ def test_times_are_those_of_the_better_of_dense_and_fp16():
 
 @needs_spaces
 def test_steps_are_measured_and_replicas_compared(tmp_path: Path):
-    arguments = [*FRONTEND, "--hosts", "2", "--rates", "1gbit", "--models", "transformer", "--warmup", "1"]
+    arguments = [
+        *FRONTEND,
+        "--hosts",
+        "2",
+        "--rates",
+        "1gbit",
+        "--models",
+        "transformer",
+        "--warmup",
+        "1",
+        "--compute",
+        "busy",
+    ]
     arguments += ["--methods", "dense", "ldte_bs,density=0.01", "--rounds", "2", "--steps", "1"]
     arguments += ["--output", str(tmp_path / "tf")]
     code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
