@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "tests" / "fixtures" / "gradients"
 POOL = 1 << 22
 SCALE = 1e-3
 
 
-def pool(rank: int) -> torch.Tensor:
+def pool(rank: int) -> np.ndarray:
     """float32 [POOL]: entries of three models' first gradients, a tensor's mean magnitude being SCALE.
 
     Every entry gets up to 1 % of noise, so that there are not only a few thousand different ones.
@@ -25,14 +24,14 @@ def pool(rank: int) -> torch.Tensor:
         recorded += [first / np.abs(first).mean() for first in firsts]
     entries = rng.choice(np.concatenate(recorded), POOL).astype(np.float32)
     noise = rng.uniform(0.99, 1.01, POOL).astype(np.float32)
-    return torch.from_numpy(entries * noise * np.float32(SCALE))
+    return np.asarray(entries * noise * np.float32(SCALE))
 
 
-def fill(gradients: torch.Tensor, source: torch.Tensor, step: int) -> None:
+def fill(gradients: np.ndarray, source: np.ndarray, step: int) -> None:
     """Another draw: the pool over and over, from a start that depends on the step."""
-    start = step * 7_919_993 % source.numel()
+    start = step * 7_919_993 % source.size
     filled = 0
-    while filled < gradients.numel():
-        part = min(source.numel() - start, gradients.numel() - filled)
+    while filled < gradients.size:
+        part = min(source.size - start, gradients.size - filled)
         gradients[filled : filled + part] = source[start : start + part]
         filled, start = filled + part, 0

@@ -80,9 +80,8 @@ def kept(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
 
 
 def joined(old: list[dict[str, Any]], found: list[dict[str, Any]], which: Sequence[str]) -> list[dict[str, Any]]:
-    """Both, what was measured anew once; ``which`` keys tell them apart."""
-    anew = {tuple(each[name] for name in which) for each in found}
-    return [each for each in old if tuple(each[name] for name in which) not in anew] + found
+    """Both, what was measured anew in the place of what was; ``which`` keys tell them apart."""
+    return list({tuple(each[name] for name in which): each for each in (*old, *found)}.values())
 
 
 def commands(measured: Iterable[dict[str, Any]]) -> str:
@@ -92,12 +91,7 @@ def commands(measured: Iterable[dict[str, Any]]) -> str:
 
 def add(document: dict[str, Any], setting: dict[str, Any]) -> None:
     """In the place of the same setting, if it was measured before."""
-    settings = document["settings"]
-    same = [i for i, other in enumerate(settings) if all(other[key] == setting[key] for key in WHICH)]
-    if same:
-        settings[same[0]] = setting
-    else:
-        settings.append(setting)
+    document["settings"] = joined(document["settings"], [setting], WHICH)
 
 
 def environment(options: argparse.Namespace) -> dict[str, Any]:

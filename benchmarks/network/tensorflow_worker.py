@@ -14,12 +14,11 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.network.gradients import fill, pool
 from benchmarks.network.specs import split
 from hvd_sparse.planning.architectures import ARCHITECTURES, parameters
 from hvd_sparse.tensorflow import Compression
 
-POOL = 1 << 22
-SCALE = 1e-3
 WIDTH = 512
 """Of the matrices whose products stand for the computing of a step."""
 LONGEST_TRIAL = 100
@@ -101,16 +100,14 @@ class Rank:
         products = int(hvd.broadcast(tf.constant(products), 0, name="bench.products"))  # the same on all ranks
         self.methods = {spec: Method(spec, variables, options.density, products) for spec in options.methods}
         numel = sum(each.numel for each in listed)
-        draw = np.random.default_rng([20210219, hvd.rank()])
-        pool = draw.laplace(0.0, SCALE, POOL).astype(np.float32)
-        self._drawn = np.tile(pool, 2 + numel // POOL)
-        self._numel, self._steps = numel, 0
+        self._work, self._source = np.empty(numel, np.float32), pool(hvd.rank())
+        self._steps = 0
 
     def step(self, spec: str) -> float:
         """Seconds, on the slowest rank."""
         self._steps += 1
-        start = self._steps * 7_919_993 % POOL
-        gradients = tf.constant(self._drawn[start : start + self._numel])
+        fill(self._work, self._source, self._steps)
+        gradients = tf.constant(self._work)
         hvd.allreduce(tf.zeros(1), name="bench.begin")
         began = time.perf_counter()
         first = self.methods[spec].step(gradients)

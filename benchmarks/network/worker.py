@@ -109,7 +109,7 @@ class Rank:
             for parameter in self.parameters:
                 parameter.grad = None
             return []
-        fill(self.work, self.source, self.steps)
+        fill(self.work.numpy(), self.source, self.steps)
         pieces = self.work.split([parameter.numel() for parameter in self.parameters])
         return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters)]
 

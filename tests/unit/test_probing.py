@@ -120,7 +120,7 @@ def test_handing_over_is_counted_by_tensor(outcomes):
 
 
 class Users:
-    """Takes three times as long as exchanges do, and twice that with a compressor."""
+    """Takes some time more than exchanges do, and twice that with a compressor."""
 
     def __init__(self, collective):
         self.plain, self.compressed = (Slow(PlainHanding(collective, 20), times) for times in (1, 2))
@@ -183,7 +183,8 @@ def test_payloads_are_of_another_length_every_time():
             prober.message(kind, 800)
 
     LocalWorld(2, 60.0).run(script)
-    assert set(lengths["allreduce"]) == {800} and len(lengths["allreduce"]) > LEAST
+    assert all(len(seen) > LEAST for seen in lengths.values())
+    assert set(lengths["allreduce"]) == {800}
     assert all(one != other for one, other in zip(lengths["allgather"], lengths["allgather"][1:]))
 
 
