@@ -12,10 +12,10 @@ import torch
 from benchmarks._gradients import ALIGNMENT, Gradients
 from benchmarks._peers import PEERS, Peer
 from benchmarks._race import Contestant
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import TensorState
-from hvd_sparse.engines import resolve_engine
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 FLOOR = "residual.add_(gradient)"
@@ -65,7 +65,12 @@ class Ours:
         residuals: list[np.ndarray] | None = None,
     ) -> None:
         self.configuration = Configuration.create(
-            selector=selector, rollback=rollback, engine=engine, min_numel=1, compress_1d=True, allow_dense=False
+            selector=selector,
+            rollback=rollback,
+            engine=engine,
+            min_numel=1,
+            compress_1d=True,
+            allow_dense=False,
         )
         self.pipeline = Pipeline(self.configuration, resolve_engine(engine))
         specs = [TensorSpec(f"tensor.{i}", shape, "float32") for i, shape in enumerate(shapes)]
@@ -94,7 +99,10 @@ def ours_name(selector: str, rollback: bool = False) -> str:
 
 def peers(residual: np.ndarray, density: float, every: int) -> list[Contestant]:
     """All of them, each with a copy of the residual."""
-    made = {name: Peer(make(), torch.from_numpy(residual.copy()), density) for name, make in PEERS.items()}
+    made = {
+        name: Peer(make(), torch.from_numpy(residual.copy()), density)
+        for name, make in PEERS.items()
+    }
     return [Contestant(name, _on_tensor(peer), every=every) for name, peer in made.items()]
 
 
@@ -114,7 +122,9 @@ def floor(residuals: list[np.ndarray], threads: int = 1) -> Contestant:
     return Contestant(name, run, before=lambda: torch.set_num_threads(threads))
 
 
-def frames_of_ranks(gradients: Gradients, density: float, ranks: int, engine: Any) -> tuple[Pipeline, list[Any]]:
+def frames_of_ranks(
+    gradients: Gradients, density: float, ranks: int, engine: Any
+) -> tuple[Pipeline, list[Any]]:
     """A pipeline and what so many ranks send it in one step, exact top-k of gradients of their own."""
     frames = []
     for rank in range(ranks):
@@ -124,13 +134,17 @@ def frames_of_ranks(gradients: Gradients, density: float, ranks: int, engine: An
     return ours.pipeline, frames
 
 
-def receivers(pipeline: Pipeline, numel: int, frames: list[Any], counts: Sequence[int]) -> list[Contestant]:
+def receivers(
+    pipeline: Pipeline, numel: int, frames: list[Any], counts: Sequence[int]
+) -> list[Contestant]:
     """The dense sum of the payloads of so many ranks; the floor writes the dense gradient once."""
     spec = TensorSpec("tensor", (numel,), "float32")
     written = torch.ones(numel)
     contestants = [Contestant("gradient.zero_()", lambda _: written.zero_())]
     for count in counts:
-        contestants.append(Contestant(f"{count} payloads", _receiver(pipeline, spec, frames[:count])))
+        contestants.append(
+            Contestant(f"{count} payloads", _receiver(pipeline, spec, frames[:count]))
+        )
     return contestants
 
 

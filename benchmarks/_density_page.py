@@ -16,15 +16,21 @@ def all_table(results: list[dict], density: float) -> str:
         if result["density"] == density and result["tensor"] is None:
             numbers = [f"{result[f'achieved_{which}']:.3f}" for which in ("p5", "median", "p95")]
             passes = [f"{result['passes_mean']:.2f}", f"{result['passes_p95']:.0f}"]
-            rows.append([f"`{result['selector']}`", *numbers, *passes, f"{result['fallbacks']:.1%}"])
+            rows.append(
+                [f"`{result['selector']}`", *numbers, *passes, f"{result['fallbacks']:.1%}"]
+            )
     return markdown_table(header, rows)
 
 
 def goal_table(results: list[dict], densities: list[float]) -> str:
     """LDTE-BS: share of selections after the first steps that are within the goal."""
-    shares = {(r["selector"], r["density"]): r["within_goal"] for r in results if r["tensor"] is None}
+    shares = {
+        (r["selector"], r["density"]): r["within_goal"] for r in results if r["tensor"] is None
+    }
     names = sorted({name for name, _ in shares if name.split(",")[0] == LDTE_BS})
-    rows = [[f"`{name}`", *(f"{shares[name, density]:.1%}" for density in densities)] for name in names]
+    rows = [
+        [f"`{name}`", *(f"{shares[name, density]:.1%}" for density in densities)] for name in names
+    ]
     return markdown_table(["variant", *(f"density {density:g}" for density in densities)], rows)
 
 
@@ -44,7 +50,16 @@ def tensor_table(results: list[dict]) -> str:
         if r["selector"] == LDTE_BS and r["tensor"] is not None
     ]
     return markdown_table(
-        ["tensor", "density", "k", "passes, mean", "at most 3 passes", "within tolerance", "fallbacks"], rows
+        [
+            "tensor",
+            "density",
+            "k",
+            "passes, mean",
+            "at most 3 passes",
+            "within tolerance",
+            "fallbacks",
+        ],
+        rows,
     )
 
 
@@ -80,14 +95,20 @@ rounded inwards to whole entries (a fallback sends exactly k):
 
 
 def render(
-    results: list[dict], densities: list[float], models: list[str], steps: int, made_with: dict[str, str]
+    results: list[dict],
+    densities: list[float],
+    models: list[str],
+    steps: int,
+    made_with: dict[str, str],
 ) -> str:
     return PAGE.format(
         models=", ".join(models),
         steps=steps,
         command="python -m benchmarks.achieved_density",
         environment=", ".join(f"{name} {version}" for name, version in made_with.items()),
-        tables="\n\n".join(f"## Density {density:g}\n\n{all_table(results, density)}" for density in densities),
+        tables="\n\n".join(
+            f"## Density {density:g}\n\n{all_table(results, density)}" for density in densities
+        ),
         settled=SETTLED,
         goal=GOAL_PASSES,
         goals=goal_table(results, densities),

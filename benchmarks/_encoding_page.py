@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks._entropy import GRACE, SYNXLIN, index_bits
 from benchmarks._streams import markdown_table
-from hvd_sparse.core.codecs._frame import HEADER_BYTES
+from hvd_sparse.core.wire.frame import HEADER_BYTES
 
 STYLES = {
     "index_value": "black",
@@ -80,13 +80,26 @@ def draw(costs: list[Any], path: Path) -> None:
     for name, colour in STYLES.items():
         mine = sorted((cost for cost in costs if cost.codec == name), key=lambda cost: cost.density)
         densities = [cost.density for cost in mine]
-        left.plot(densities, [cost.bytes_per_entry for cost in mine], color=colour, marker=".", label=name)
-        right.plot(densities, [cost.encode_ns + cost.decode_ns for cost in mine], color=colour, marker=".", label=name)
+        left.plot(
+            densities, [cost.bytes_per_entry for cost in mine], color=colour, marker=".", label=name
+        )
+        right.plot(
+            densities,
+            [cost.encode_ns + cost.decode_ns for cost in mine],
+            color=colour,
+            marker=".",
+            label=name,
+        )
     densities = sorted({cost.density for cost in costs})
     for value_bytes, style in ((4, "--"), (2, "-."), (0, ":")):
         bound = [bound_bytes(density, value_bytes) for density in densities]
         left.plot(
-            densities, bound, "k", linestyle=style, linewidth=1, label=f"entropy of indices + {value_bytes} bytes"
+            densities,
+            bound,
+            "k",
+            linestyle=style,
+            linewidth=1,
+            label=f"entropy of indices + {value_bytes} bytes",
         )
     left.set_ylim(0, 13)
     left.axhline(GRACE, color="black", linewidth=0.5)
@@ -116,11 +129,16 @@ def render(
     header = ["codec", *(f"{density:g}" for density in densities)]
 
     def table(form: Any, which: list[str], *more: list[str], at: Any = at) -> str:
-        rows = [[f"`{name}`", *(form(at[name, density]) for density in densities)] for name in which]
+        rows = [
+            [f"`{name}`", *(form(at[name, density]) for density in densities)] for name in which
+        ]
         return markdown_table(header, [*rows, *more])
 
     bounds = [
-        [f"entropy bound + {width} bytes", *(f"{bound_bytes(density, width):.3f}" for density in densities)]
+        [
+            f"entropy bound + {width} bytes",
+            *(f"{bound_bytes(density, width):.3f}" for density in densities),
+        ]
         for width in (4, 2, 1)
     ]
     values = {
@@ -143,7 +161,9 @@ def render(
         times=table(lambda cost: f"{cost.encode_ns:.1f} + {cost.decode_ns:.1f}", names),
         ratios=table(lambda cost: f"{cost.ratio:.2f}", names),
         with_zlib=table(
-            lambda cost: f"{cost.ratio:.2f}", list(dict.fromkeys(cost.codec for cost in plain)), at=at_zlib
+            lambda cost: f"{cost.ratio:.2f}",
+            list(dict.fromkeys(cost.codec for cost in plain)),
+            at=at_zlib,
         ),
         tensors=int(next(iter(totals.values()))["frames"]),
         recorded=_recorded_table(totals, names),
@@ -153,10 +173,18 @@ def render(
 def _recorded_table(totals: dict[str, dict[str, float]], names: list[str]) -> str:
     columns = ("bytes in all", "an entry", "without headers")
     header = ["codec", *(f"{density}: {what}" for density in totals for what in columns)]
-    rows = [[f"`{name}`", *_columns(totals, lambda t, name=name: t[name], HEADER_BYTES)] for name in names]
+    rows = [
+        [f"`{name}`", *_columns(totals, lambda t, name=name: t[name], HEADER_BYTES)]
+        for name in names
+    ]
     rows.append(["GRACE", *_columns(totals, lambda t: GRACE * t["entries"])])
     for layout, width in SYNXLIN.items():
-        rows.append([f"DGC's authors' code, {layout}", *_columns(totals, lambda t, width=width: width * t["entries"])])
+        rows.append(
+            [
+                f"DGC's authors' code, {layout}",
+                *_columns(totals, lambda t, width=width: width * t["entries"]),
+            ]
+        )
     for width in (4, 2):
         bound = _columns(totals, lambda t, width=width: t["index bound"] + width * t["entries"])
         rows.append([f"entropy bound + {width} bytes", *bound])

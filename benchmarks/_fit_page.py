@@ -71,11 +71,19 @@ overlap nearly wholly, and hold tensors of very different scales. `ldte` sends a
 def draw(selected: Rows, density: float, path: Path) -> None:
     """Counts above, energies below; a column a step."""
     steps = sorted({row["step"] for row in selected})
-    figure, axes = plt.subplots(2, len(steps), figsize=(10, 7), sharex=True, sharey="row", layout="constrained")
+    figure, axes = plt.subplots(
+        2, len(steps), figsize=(10, 7), sharex=True, sharey="row", layout="constrained"
+    )
     for column, step in enumerate(steps):
         for row, what in enumerate(("achieved", "energy_error")):
-            _panel(axes[row][column], [r for r in selected if r["step"] == step and r["density"] == density], what)
-        axes[0][column].set_title("gradient, step 1" if step == 1 else f"gradient + residual, step {step}")
+            _panel(
+                axes[row][column],
+                [r for r in selected if r["step"] == step and r["density"] == density],
+                what,
+            )
+        axes[0][column].set_title(
+            "gradient, step 1" if step == 1 else f"gradient + residual, step {step}"
+        )
         axes[0][column].set_yscale("log")
         axes[1][column].set_yscale("symlog", linthresh=0.1)
         axes[1][column].set_xlabel("entries in the vector")
@@ -94,22 +102,37 @@ def _panel(axis: Any, rows: Rows, what: str) -> None:
     axis.axhline(1.0 if what == "achieved" else 0.0, color="#999999", linewidth=0.8)
     for id, (color, marker, line) in STYLES.items():
         sizes = sorted({row["size"] for row in rows})
-        numbers = [[row[what] for row in rows if row["selector"] == id and row["size"] == size] for size in sizes]
+        numbers = [
+            [row[what] for row in rows if row["selector"] == id and row["size"] == size]
+            for size in sizes
+        ]
         low, middle, high = np.array([np.percentile(n, [5, 50, 95]) for n in numbers]).T
-        axis.plot(sizes, middle, color=color, marker=marker, linestyle=line, markersize=6, fillstyle="none")
+        axis.plot(
+            sizes,
+            middle,
+            color=color,
+            marker=marker,
+            linestyle=line,
+            markersize=6,
+            fillstyle="none",
+        )
         axis.fill_between(sizes, low, high, color=color, alpha=0.12, linewidth=0)
     axis.set_xscale("log")
     axis.grid(alpha=0.25)
 
 
-def render(fits: Rows, selected: Rows, density: float, draws: int, made_with: dict[str, str]) -> str:
+def render(
+    fits: Rows, selected: Rows, density: float, draws: int, made_with: dict[str, str]
+) -> str:
     last = max(row["step"] for row in fits)
     models = [row for row in fits if row["tensor"] == "all" and row["what"] == "accumulated"]
     tensors = [row for row in fits if row["tensor"] != "all" and row["what"] == "accumulated"]
     alone = [row for row in fits if row["tensor"] != "all" and row["what"] == "gradient"]
 
     def nearer(rows: Rows, step: int) -> list[str]:
-        return [row["model"] for row in rows if row["step"] == step and row["laplace"] < row["normal"]]
+        return [
+            row["model"] for row in rows if row["step"] == step and row["laplace"] < row["normal"]
+        ]
 
     return PAGE.format(
         density=density,
@@ -130,21 +153,39 @@ def render(fits: Rows, selected: Rows, density: float, draws: int, made_with: di
 
 def _model_table(rows: Rows) -> str:
     header = ["model", "step", "normal", "Laplace", "normal / Laplace", "excess kurtosis", "nearer"]
-    return markdown_table(header, [[row["model"], str(row["step"]), *_distances(row)] for row in rows])
+    return markdown_table(
+        header, [[row["model"], str(row["step"]), *_distances(row)] for row in rows]
+    )
 
 
 def _distances(row: dict[str, Any]) -> list[str]:
-    distances = [f"{row['normal']:.3f}", f"{row['laplace']:.3f}", f"{row['normal'] / row['laplace']:.2f}"]
-    return [*distances, f"{row['excess_kurtosis']:.1f}", "Laplace" if row["laplace"] < row["normal"] else "normal"]
+    distances = [
+        f"{row['normal']:.3f}",
+        f"{row['laplace']:.3f}",
+        f"{row['normal'] / row['laplace']:.2f}",
+    ]
+    return [
+        *distances,
+        f"{row['excess_kurtosis']:.1f}",
+        "Laplace" if row["laplace"] < row["normal"] else "normal",
+    ]
 
 
 def _tensor_table(rows: Rows, last: int) -> str:
     at = {(row["model"], row["tensor"], row["step"]): row for row in rows}
     header = ["tensor", "entries", "zeros"]
-    header += [f"{what}, step {step}" for step in (1, last) for what in ("normal", "Laplace", "kurtosis", "nearer")]
+    header += [
+        f"{what}, step {step}"
+        for step in (1, last)
+        for what in ("normal", "Laplace", "kurtosis", "nearer")
+    ]
     lines = []
     for model, tensor in dict.fromkeys((row["model"], row["tensor"]) for row in rows):
-        line = [f"{model} `{tensor}`", str(at[model, tensor, 1]["numel"]), f"{at[model, tensor, last]['zeros']:.0%}"]
+        line = [
+            f"{model} `{tensor}`",
+            str(at[model, tensor, 1]["numel"]),
+            f"{at[model, tensor, last]['zeros']:.0%}",
+        ]
         for step in (1, last):
             normal, laplace, _, kurtosis, nearer = _distances(at[model, tensor, step])
             line += [normal, laplace, kurtosis, nearer]
@@ -157,7 +198,10 @@ def _selection_tables(selected: Rows) -> str:
     for step, density in dict.fromkeys((row["step"], row["density"]) for row in selected):
         rows = [row for row in selected if row["step"] == step and row["density"] == density]
         sizes = sorted({row["size"] for row in rows})
-        header = ["selector", *(f"{size:,} {what}" for size in sizes for what in ("achieved", "energy"))]
+        header = [
+            "selector",
+            *(f"{size:,} {what}" for size in sizes for what in ("achieved", "energy")),
+        ]
         lines = []
         for id in STYLES:
             line = [f"`{id}`"]
@@ -171,5 +215,7 @@ def _selection_tables(selected: Rows) -> str:
 
 
 def _spread(numbers: list[float], form: str) -> str:
-    low, middle, high = (form.format(n + 0.0) for n in np.percentile(np.round(numbers, 6), [5, 50, 95]))
+    low, middle, high = (
+        form.format(n + 0.0) for n in np.percentile(np.round(numbers, 6), [5, 50, 95])
+    )
     return middle if low == middle == high else f"{middle} ({low} to {high})"

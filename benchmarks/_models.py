@@ -17,7 +17,18 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-CORPUS = ("argparse", "calendar", "cmd", "difflib", "fractions", "heapq", "optparse", "pprint", "shlex", "textwrap")
+CORPUS = (
+    "argparse",
+    "calendar",
+    "cmd",
+    "difflib",
+    "fractions",
+    "heapq",
+    "optparse",
+    "pprint",
+    "shlex",
+    "textwrap",
+)
 VOCABULARY = 128
 WINDOW = 48
 
@@ -75,13 +86,19 @@ class CausalTransformer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Parameter(0.02 * torch.randn(WINDOW, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.decoder = nn.Linear(width, VOCABULARY)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(WINDOW), persistent=False)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(WINDOW), persistent=False
+        )
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.encoder(self.embedding(characters) + self.positions, self.mask, is_causal=True))
+        return self.decoder(
+            self.encoder(self.embedding(characters) + self.positions, self.mask, is_causal=True)
+        )
 
 
 def corpus() -> np.ndarray:
@@ -90,7 +107,9 @@ def corpus() -> np.ndarray:
     for name in CORPUS:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            raise FileNotFoundError(f"the source of Python's {name!r} is not installed; it is part of the corpus")
+            raise FileNotFoundError(
+                f"the source of Python's {name!r} is not installed; it is part of the corpus"
+            )
         text.append(Path(spec.origin).read_text(encoding="utf-8").encode("ascii", "replace"))
     return np.frombuffer(b"\n".join(text), np.uint8).astype(np.int64)
 
@@ -122,8 +141,12 @@ def small_tasks() -> dict[str, Callable[[], Task]]:
     """For fixtures: tensors of a few thousand entries."""
     return {
         "cnn": lambda: Task(Cnn(16, 32), _digit_batches(32), learning_rate=0.1),
-        "lstm": lambda: Task(CharacterLstm(32, 64), _text_batches(16), learning_rate=1.0, clip_norm=1.0),
-        "transformer": lambda: Task(CausalTransformer(48), _text_batches(16), learning_rate=0.3, clip_norm=1.0),
+        "lstm": lambda: Task(
+            CharacterLstm(32, 64), _text_batches(16), learning_rate=1.0, clip_norm=1.0
+        ),
+        "transformer": lambda: Task(
+            CausalTransformer(48), _text_batches(16), learning_rate=0.3, clip_norm=1.0
+        ),
     }
 
 
@@ -131,6 +154,10 @@ def large_tasks() -> dict[str, Callable[[], Task]]:
     """For measurements: tensors of up to a quarter of a million entries."""
     return {
         "cnn": lambda: Task(Cnn(32, 256), _digit_batches(32), learning_rate=0.1),
-        "lstm": lambda: Task(CharacterLstm(64, 256), _text_batches(8), learning_rate=1.0, clip_norm=1.0),
-        "transformer": lambda: Task(CausalTransformer(128), _text_batches(8), learning_rate=0.3, clip_norm=1.0),
+        "lstm": lambda: Task(
+            CharacterLstm(64, 256), _text_batches(8), learning_rate=1.0, clip_norm=1.0
+        ),
+        "transformer": lambda: Task(
+            CausalTransformer(128), _text_batches(8), learning_rate=0.3, clip_norm=1.0
+        ),
     }

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from hvd_sparse.core.counts import count_from_density
+from hvd_sparse.checks import count_from_density
 
 
 class Rule(Protocol):
@@ -68,7 +68,9 @@ class DgcSampled:
         density = count / magnitudes.numel()
         stride = self.stride(magnitudes.numel(), density)
         sample = magnitudes[random.randrange(stride) :: stride] if stride > 1 else magnitudes
-        threshold = torch.topk(sample, math.ceil(sample.numel() * density), sorted=False).values.min()
+        threshold = torch.topk(
+            sample, math.ceil(sample.numel() * density), sorted=False
+        ).values.min()
         indices = above(magnitudes, threshold)
         for _ in range(self.rounds if stride > 1 else 0):
             if indices.numel() > self.high * count:

@@ -79,7 +79,9 @@ def race(
             argument = feed(number + warm)
             for position in rng.permutation(len(contestants)):
                 contestant = contestants[position]
-                if number % contestant.every or (contestant.every > 1 and number < -2 * contestant.every):
+                if number % contestant.every or (
+                    contestant.every > 1 and number < -2 * contestant.every
+                ):
                     continue
                 seconds = _time(contestant, argument)
                 if number >= 0:

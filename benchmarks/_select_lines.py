@@ -64,7 +64,11 @@ class Line:
 
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
-        return {**asdict(self), "goal": None if self.goal is None else str(self.goal), "is_met": self.is_met}
+        return {
+            **asdict(self),
+            "goal": None if self.goal is None else str(self.goal),
+            "is_met": self.is_met,
+        }
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,11 @@ OURS = {
     ("small", 0.01): at_most(2),
 }
 ROLLBACK = {("large", 0.001): at_most(1.6), ("large", 0.01): at_most(1.6)}
-PEERS = {"DGC, sampled threshold": at_least(10), "Gaussian-k": at_least(15), "torch.topk": at_least(30)}
+PEERS = {
+    "DGC, sampled threshold": at_least(10),
+    "Gaussian-k": at_least(15),
+    "torch.topk": at_least(30),
+}
 NETWORK = {False: at_most(1.5), True: at_most(3)}
 """Of a warm and of a cold threshold."""
 RECEIVING = at_most(1.5)

@@ -80,32 +80,62 @@ def _spread(quartiles: Quartiles | None) -> str:
     if quartiles is None:
         return ""
     digits = 3 if quartiles.median < 1 else 2 if quartiles.median < 100 else 0
-    low, median, high = (f"{number:.{digits}f}" for number in (quartiles.low, quartiles.median, quartiles.high))
+    low, median, high = (
+        f"{number:.{digits}f}" for number in (quartiles.low, quartiles.median, quartiles.high)
+    )
     return f"{median} ({low} to {high})"
 
 
 def write(
-    measured: list[Line], trained: Trained, made_with: dict[str, str], folder: Path, scale: Scale, *, is_quick: bool
+    measured: list[Line],
+    trained: Trained,
+    made_with: dict[str, str],
+    folder: Path,
+    scale: Scale,
+    *,
+    is_quick: bool,
 ) -> None:
     """selecting.json, selecting.png and selecting.md."""
     folder.mkdir(parents=True, exist_ok=True)
     head = {"made_with": made_with, "quick": is_quick, "scale": asdict(scale)}
-    document = json_by_line(head, {"lines": [line.describe() for line in measured], "trainings": trained})
+    document = json_by_line(
+        head, {"lines": [line.describe() for line in measured], "trainings": trained}
+    )
     (folder / "selecting.json").write_text(document, encoding="utf-8")
     draw(measured, folder / "selecting.png")
-    (folder / "selecting.md").write_text(render(measured, trained, made_with, scale, is_quick), encoding="utf-8")
+    (folder / "selecting.md").write_text(
+        render(measured, trained, made_with, scale, is_quick), encoding="utf-8"
+    )
 
 
 def draw(measured: list[Line], path: Path) -> None:
     """Time against size on the left, against density on the right."""
     largest = max(line.entries for line in measured if line.density != PICTURE_DENSITY)
-    figure, (by_size, by_density) = plt.subplots(1, 2, figsize=(11, 5.5), sharey=True, layout="constrained")
-    vectors = [line for line in measured if line.section == f"{line.entries:,} entries, density {line.density:g}"]
+    figure, (by_size, by_density) = plt.subplots(
+        1, 2, figsize=(11, 5.5), sharey=True, layout="constrained"
+    )
+    vectors = [
+        line
+        for line in measured
+        if line.section == f"{line.entries:,} entries, density {line.density:g}"
+    ]
     for name, (color, marker, dashes) in STYLES.items():
         mine = [line for line in vectors if line.what == name]
-        style = {"color": color, "marker": marker, "linestyle": dashes, "fillstyle": "none", "label": name}
-        _curve(by_size, [(line.entries, line) for line in mine if line.density == PICTURE_DENSITY], style)
-        _curve(by_density, [(line.density, line) for line in mine if line.entries == largest], style)
+        style = {
+            "color": color,
+            "marker": marker,
+            "linestyle": dashes,
+            "fillstyle": "none",
+            "label": name,
+        }
+        _curve(
+            by_size,
+            [(line.entries, line) for line in mine if line.density == PICTURE_DENSITY],
+            style,
+        )
+        _curve(
+            by_density, [(line.density, line) for line in mine if line.entries == largest], style
+        )
     by_size.set(xlabel=f"entries (density {PICTURE_DENSITY:g})", ylabel="ms a step, one thread")
     by_density.set(xlabel=f"density ({largest:,} entries)")
     for axis in (by_size, by_density):
@@ -163,7 +193,9 @@ checked by page faults (`tests/passes`).
 """
 
 
-def render(measured: list[Line], trained: Trained, made_with: dict[str, str], scale: Scale, is_quick: bool) -> str:
+def render(
+    measured: list[Line], trained: Trained, made_with: dict[str, str], scale: Scale, is_quick: bool
+) -> str:
     return PAGE.format(
         environment=", ".join(f"{name} {version}" for name, version in made_with.items()),
         quick=" **A quick run: no figure here means anything.**" if is_quick else "",
@@ -172,7 +204,10 @@ def render(measured: list[Line], trained: Trained, made_with: dict[str, str], sc
         rounds=scale.rounds,
         steps=scale.training_steps,
         verdict=_verdict(measured),
-        sections="\n\n".join(_section(name, list(members)) for name, members in groupby(measured, lambda m: m.section)),
+        sections="\n\n".join(
+            _section(name, list(members))
+            for name, members in groupby(measured, lambda m: m.section)
+        ),
         one_pass=lines.ONE_PASS,
         trainings=_training_table(trained),
     )
@@ -186,7 +221,8 @@ def _verdict(measured: list[Line]) -> str:
     if not missed:
         return words
     rows = [
-        [f"{line.section}: {line.what}", _spread(line.versus or line.times_floor), str(line.goal)] for line in missed
+        [f"{line.section}: {line.what}", _spread(line.versus or line.times_floor), str(line.goal)]
+        for line in missed
     ]
     return f"{words} Missed:\n\n{markdown_table(['', 'measured', 'goal'], rows)}"
 
@@ -197,4 +233,6 @@ def _section(name: str, members: list[Line]) -> str:
 
 def _training_table(trained: Trained) -> str:
     header = ["", "one pass", "goal", ""]
-    return markdown_table(header, [[cell for cell in _trained_cells(row) if cell] for row in trained])
+    return markdown_table(
+        header, [[cell for cell in _trained_cells(row) if cell] for row in trained]
+    )

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from rich.progress import Progress
 
-import hvd_sparse.core.selectors
+import hvd_sparse.selectors
 from benchmarks._models import Task
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import Outgoing, TensorState
-from hvd_sparse.engines import resolve_engine
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import Outgoing, TensorState
 from hvd_sparse.types import TensorSpec
 
 SEED = 20210219
@@ -81,8 +81,12 @@ class Stream:
         self.task: Task = make_task()
         self.steps = steps
         self._rng = np.random.default_rng(SEED)
-        self._weights = {name: p for name, p in self.task.model.named_parameters() if is_compressed(p)}
-        self.specs = {name: TensorSpec(name, tuple(p.shape), "float32") for name, p in self._weights.items()}
+        self._weights = {
+            name: p for name, p in self.task.model.named_parameters() if is_compressed(p)
+        }
+        self.specs = {
+            name: TensorSpec(name, tuple(p.shape), "float32") for name, p in self._weights.items()
+        }
         selector = {"id": "topk", "density": density}
         self._listeners = {name: Listener(selector, spec) for name, spec in self.specs.items()}
 
@@ -94,8 +98,12 @@ class Stream:
             loss.backward()
             if self.task.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.task.model.parameters(), self.task.clip_norm)
-            gradients = {name: p.grad.numpy().reshape(-1).copy() for name, p in self._weights.items()}
-            accumulated = {name: self._listeners[name].accumulated(g) for name, g in gradients.items()}
+            gradients = {
+                name: p.grad.numpy().reshape(-1).copy() for name, p in self._weights.items()
+            }
+            accumulated = {
+                name: self._listeners[name].accumulated(g) for name, g in gradients.items()
+            }
             self._sparsify(gradients)
             optimizer.step()
             yield StreamStep(step, float(loss.detach()), gradients, accumulated)

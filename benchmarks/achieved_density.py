@@ -19,10 +19,10 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from benchmarks._density_page import GOAL_PASSES, LDTE_BS, SETTLED, render
 from benchmarks._models import large_tasks
 from benchmarks._streams import Listener, Stream, environment, json_by_line, watch
-from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.core.search import band_around
-from hvd_sparse.core.selectors._base import DensitySelector
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._search import band_around
+from hvd_sparse.selectors.contract import DensitySelector
 
 TENSORS = {
     "cnn": ("conv2.weight", "fc1.weight"),
@@ -40,7 +40,9 @@ Row = tuple[int, float, float, int, bool]
 
 def variants() -> dict[str, dict[str, Any]]:
     """Options by name: every selector that is told a density, and what else of it is worth knowing."""
-    plain = {id: {"id": id} for id in SELECTORS.ids() if issubclass(SELECTORS.get(id), DensitySelector)}
+    plain = {
+        id: {"id": id} for id in SELECTORS.ids() if issubclass(SELECTORS.get(id), DensitySelector)
+    }
     for search in ("log_count", "bisection"):
         for warm in (True, False):
             if (search, warm) != ("log_count", True):
@@ -52,7 +54,9 @@ def variants() -> dict[str, dict[str, Any]]:
     return dict(sorted(plain.items()))
 
 
-def measure(model: str, density: float, steps: int, progress: Progress) -> dict[tuple[str, str], list[Row]]:
+def measure(
+    model: str, density: float, steps: int, progress: Progress
+) -> dict[tuple[str, str], list[Row]]:
     """Rows by variant and tensor of one training."""
     stream = Stream(large_tasks()[model], density, steps)
     listeners = {
@@ -75,7 +79,9 @@ def summarise(rows: list[Row]) -> dict[str, float]:
     step, asked, achieved, passes, fallback = np.array(rows, dtype=float).T
     low, median, high = np.percentile(achieved, [5, 50, 95])
     tolerance = SELECTORS.get(LDTE_BS)(density=1.0).tolerance
-    is_within = [round(k * ratio) in band_around(int(k), tolerance) for k, ratio in zip(asked, achieved)]
+    is_within = [
+        round(k * ratio) in band_around(int(k), tolerance) for k, ratio in zip(asked, achieved)
+    ]
     summary = {
         "selections": len(rows),
         "least_asked": float(asked.min()),
@@ -103,18 +109,24 @@ def write(results: list[dict], options: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=sorted(TENSORS), default=sorted(TENSORS))
     parser.add_argument("--densities", type=float, nargs="+", default=[0.0001, 0.001, 0.01])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     results: list[dict] = []
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as progress:
+    with Progress(
+        *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()
+    ) as progress:
         for density in options.densities:
             pooled: dict[str, list[Row]] = defaultdict(list)
             for model in options.models:
-                for (name, tensor), rows in measure(model, density, options.steps, progress).items():
+                for (name, tensor), rows in measure(
+                    model, density, options.steps, progress
+                ).items():
                     where = {"selector": name, "density": density, "model": model, "tensor": tensor}
                     results.append({**where, **summarise(rows)})
                     pooled[name] += rows

@@ -20,8 +20,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import TensorSpec
 
@@ -42,7 +42,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "gtopk": {"selector": _TOPK, "exchange": "gtopk"},
     "gtopk, as published": {"selector": _TOPK, "exchange": {"id": "gtopk", "conserving": False}},
     "oktopk": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 8}},
-    "hierarchical, 2 ranks a node": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
+    "hierarchical, 2 ranks a node": {
+        "selector": _TOPK,
+        "exchange": {"id": "hierarchical", "ranks_per_node": 2},
+    },
 }
 """Options of a configuration; each is also run without the residual."""
 
@@ -78,9 +81,15 @@ def run(options: argparse.Namespace) -> int:
     """Train, print the table, write JSON, picture and page."""
     seeds, epochs = (1, 1) if options.quick else (5, 20)
     data = load()
-    dense = Result("dense", True, [train(None, seed, epochs, data)[0] for seed in range(seeds)], None, None)
+    dense = Result(
+        "dense", True, [train(None, seed, epochs, data)[0] for seed in range(seeds)], None, None
+    )
     results = [dense]
-    cases = [(name, described, kept) for name, described in {**RUNS, **ROUNDED}.items() for kept in (True, False)]
+    cases = [
+        (name, described, kept)
+        for name, described in {**RUNS, **ROUNDED}.items()
+        for kept in (True, False)
+    ]
     for name, described, kept in track(cases, "training", transient=True):
         if kept or name in RUNS:
             results.append(results_of(name, described, kept, seeds, epochs, data))
@@ -98,11 +107,15 @@ def load() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Train images and labels, test images and labels: the split of the examples."""
     digits = load_digits()
     images = (digits.images / 16).reshape(-1, 64).astype(np.float32)
-    parts = train_test_split(images, digits.target, test_size=450, random_state=0, stratify=digits.target)
+    parts = train_test_split(
+        images, digits.target, test_size=450, random_state=0, stratify=digits.target
+    )
     return parts[0], parts[2], parts[1], parts[3]
 
 
-def results_of(name: str, described: dict[str, Any], kept: bool, seeds: int, epochs: int, data: Any) -> Result:
+def results_of(
+    name: str, described: dict[str, Any], kept: bool, seeds: int, epochs: int, data: Any
+) -> Result:
     options = {"allow_dense": False, "min_numel": 1, "compress_1d": True, **described}
     if not kept:
         options["memory"] = "none"
@@ -110,10 +123,14 @@ def results_of(name: str, described: dict[str, Any], kept: bool, seeds: int, epo
     outcomes = [train(configuration, seed, epochs, data) for seed in range(seeds)]
     reports = [report for _, report in outcomes]
     achieved = float(np.mean([report["density_achieved"] for report in reports]))
-    return Result(name, kept, [accuracy for accuracy, _ in outcomes], configuration.density(0), achieved)
+    return Result(
+        name, kept, [accuracy for accuracy, _ in outcomes], configuration.density(0), achieved
+    )
 
 
-def train(configuration: Configuration | None, seed: int, epochs: int, data: Any) -> tuple[float, Any]:
+def train(
+    configuration: Configuration | None, seed: int, epochs: int, data: Any
+) -> tuple[float, Any]:
     """Accuracy on the test images, and rank 0's report; ``None`` trains by a dense sum."""
     images, labels, test_images, test_labels = data
     rng = np.random.default_rng(seed)
@@ -132,12 +149,17 @@ def train(configuration: Configuration | None, seed: int, epochs: int, data: Any
         for _ in range(epochs):
             shuffled = order.permutation(len(images))
             for first in range(0, len(images) - BATCH * RANKS + 1, BATCH * RANKS):
-                mine = shuffled[first + collective.rank * BATCH : first + (collective.rank + 1) * BATCH]
+                mine = shuffled[
+                    first + collective.rank * BATCH : first + (collective.rank + 1) * BATCH
+                ]
                 gradients = gradients_of(weights, images[mine], labels[mine])
                 if session is not None:
                     reduced = session.reduce(gradients)
                 else:
-                    reduced = {k: collective.allreduce(g, k).wait(None) / RANKS for k, g in gradients.items()}
+                    reduced = {
+                        k: collective.allreduce(g, k).wait(None) / RANKS
+                        for k, g in gradients.items()
+                    }
                 for key, gradient in reduced.items():
                     weights[key] -= np.float32(RATE) * gradient
         hits = forward(weights, test_images)[1].argmax(1) == test_labels
@@ -152,7 +174,9 @@ def forward(weights: dict[str, np.ndarray], images: np.ndarray) -> tuple[np.ndar
     return hidden, hidden @ weights["w2"] + weights["b2"]
 
 
-def gradients_of(weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+def gradients_of(
+    weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
+) -> dict[str, np.ndarray]:
     """Of the mean cross entropy of one batch."""
     hidden, logits = forward(weights, images)
     likely = np.exp(logits - logits.max(1, keepdims=True))
@@ -160,7 +184,12 @@ def gradients_of(weights: dict[str, np.ndarray], images: np.ndarray, labels: np.
     error[np.arange(len(labels)), labels] -= 1
     error /= len(labels)
     back = (error @ weights["w2"].T) * (hidden > 0)
-    gradients = {"w1": images.T @ back, "w2": hidden.T @ error, "b1": back.sum(0), "b2": error.sum(0)}
+    gradients = {
+        "w1": images.T @ back,
+        "w2": hidden.T @ error,
+        "b1": back.sum(0),
+        "b2": error.sum(0),
+    }
     return {key: gradient.astype(np.float32) for key, gradient in gradients.items()}
 
 
@@ -177,7 +206,9 @@ def _rows(results: list[Result]) -> list[list[str]]:
         sent = "" if result.achieved is None else f"{result.achieved:.4f}"
         kept = "kept" if result.has_residual else "thrown away"
         verdict = "yes" if result.mean >= bar else "no"
-        rows.append([result.name, kept, asked, sent, f"{result.mean:.2%}", f"{spread:.2%}", verdict])
+        rows.append(
+            [result.name, kept, asked, sent, f"{result.mean:.2%}", f"{spread:.2%}", verdict]
+        )
     return rows
 
 
@@ -196,9 +227,22 @@ def draw(results: list[Result], path: Any) -> None:
     dense = results[0]
     spread = float(np.std(dense.accuracies, ddof=1 if len(dense.accuracies) > 1 else 0))
     figure, axes = plt.subplots(figsize=(8, 0.4 * len(names) + 1.4))
-    axes.axvspan(100 * (dense.mean - spread), 100 * (dense.mean + spread), color="#dddddd", label="dense, one std")
-    for kept, colour, label in ((True, "#0072b2", "residual kept"), (False, "#d55e00", "thrown away")):
-        points = [(100 * a, names.index(r.name)) for r in results if r.has_residual is kept for a in r.accuracies]
+    axes.axvspan(
+        100 * (dense.mean - spread),
+        100 * (dense.mean + spread),
+        color="#dddddd",
+        label="dense, one std",
+    )
+    for kept, colour, label in (
+        (True, "#0072b2", "residual kept"),
+        (False, "#d55e00", "thrown away"),
+    ):
+        points = [
+            (100 * a, names.index(r.name))
+            for r in results
+            if r.has_residual is kept
+            for a in r.accuracies
+        ]
         if points:
             axes.plot(*zip(*points), "o", color=colour, alpha=0.7, markersize=4, label=label)
     axes.set_yticks(range(len(names)), names)

@@ -19,9 +19,9 @@ from scipy import stats
 from benchmarks._fit_page import draw, render
 from benchmarks._models import large_tasks
 from benchmarks._streams import SEED, Stream, environment, json_by_line, watch
-from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.core.selectors._base import Context
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context
 
 TRAINING_DENSITY = 0.001
 RECORDED_STEPS = (1, 20, 100, 300)
@@ -72,7 +72,9 @@ def fits(recorded: Recorded) -> list[dict[str, Any]]:
     rows = []
     for (what, model, step), tensors in recorded.items():
         for tensor, vector in {"all": np.concatenate(list(tensors.values())), **tensors}.items():
-            rows.append({"what": what, "model": model, "tensor": tensor, "step": step, **fit(vector)})
+            rows.append(
+                {"what": what, "model": model, "tensor": tensor, "step": step, **fit(vector)}
+            )
     return rows
 
 
@@ -93,15 +95,25 @@ def quality(pool: np.ndarray, size: int, density: float, draws: int) -> list[dic
             found = SELECTORS.create(id, density=density).find(stretch, context)
             energy = float((found.selection.values.astype(np.float64) ** 2).sum() / (best**2).sum())
             achieved = round(found.selection.count / asked, 6)
-            numbers = {"achieved": achieved, "energy_error": round(energy - 1.0, 6), "passes": found.passes}
-            rows.append({"selector": id, "density": density, "size": size, "draw": draw_number, **numbers})
+            numbers = {
+                "achieved": achieved,
+                "energy_error": round(energy - 1.0, 6),
+                "passes": found.passes,
+            }
+            rows.append(
+                {"selector": id, "density": density, "size": size, "draw": draw_number, **numbers}
+            )
     return rows
 
 
 def qualities(recorded: Recorded, options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for step in SELECTED_AFTER:
-        of_models = [tensors for (what, _, at), tensors in recorded.items() if (what, at) == ("accumulated", step)]
+        of_models = [
+            tensors
+            for (what, _, at), tensors in recorded.items()
+            if (what, at) == ("accumulated", step)
+        ]
         pool = np.concatenate([vector for tensors in of_models for vector in tensors.values()])
         for density in options.densities:
             for size in options.sizes:
@@ -111,13 +123,19 @@ def qualities(recorded: Recorded, options: argparse.Namespace) -> list[dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01], help="asked of the selectors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--densities", type=float, nargs="+", default=[0.001, 0.01], help="asked of the selectors"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
     parser.add_argument("--draws", type=int, default=20, help="stretches a size")
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as progress:
+    with Progress(
+        *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()
+    ) as progress:
         recorded = record(RECORDED_STEPS, progress)
     fitted, selected = fits(recorded), qualities(recorded, options)
     options.output.mkdir(parents=True, exist_ok=True)

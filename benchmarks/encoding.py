@@ -31,10 +31,11 @@ from rich.table import Table
 import hvd_sparse
 from benchmarks import _encoding_page
 from benchmarks._entropy import set_bits
-from hvd_sparse.core import checksum, reference
-from hvd_sparse.core.codecs import _frame
-from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.engines import resolve_engine
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.wire import checksum
+from hvd_sparse.core.wire import frame as _frame
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 
@@ -75,7 +76,14 @@ CODECS_TRIED: dict[str, Any] = {
     "auto bfloat16": "auto",
 }
 
-WITH_ZLIB = ("index_value", "block16 float32", "block16 float16", "block16 bfloat16", "block16 int8", "golomb bfloat16")
+WITH_ZLIB = (
+    "index_value",
+    "block16 float32",
+    "block16 float16",
+    "block16 bfloat16",
+    "block16 int8",
+    "golomb bfloat16",
+)
 """Also measured with zlib's CRC-32 in the place of isal's."""
 
 
@@ -133,13 +141,16 @@ def measure(
         for name, codec in codecs.items()
     }
     repeats = {
-        name: [max(1, int(TURN_S / max(seconds_of(call, 1), 1e-6))) for call in pair] for name, pair in calls.items()
+        name: [max(1, int(TURN_S / max(seconds_of(call, 1), 1e-6))) for call in pair]
+        for name, pair in calls.items()
     }
     times = {name: np.full((rounds, 2), np.nan) for name in calls}
     for turn in range(rounds):
         for name, pair in calls.items():
             if turn < SLOW_ROUNDS or np.nanmax(times[name]) < SLOW_S:
-                times[name][turn] = [seconds_of(call, repeats[name][way]) for way, call in enumerate(pair)]
+                times[name][turn] = [
+                    seconds_of(call, repeats[name][way]) for way, call in enumerate(pair)
+                ]
     yardstick = times[YARDSTICK].sum(axis=1)
     return [
         Cost(
@@ -159,7 +170,9 @@ def of_recorded(density: float) -> dict[str, float]:
     totals = dict.fromkeys(CODECS_TRIED, 0.0)
     totals |= {"entries": 0, "frames": 0, "index bound": 0.0}
     for vector in recorded():
-        chosen = reference.take_largest(vector.values, count_from_density(vector.values.size, density))
+        chosen = reference.take_largest(
+            vector.values, count_from_density(vector.values.size, density)
+        )
         totals["entries"] += chosen.count
         totals["frames"] += 1
         totals["index bound"] += set_bits(chosen.count, chosen.numel) / 8
@@ -181,7 +194,10 @@ def environment() -> dict[str, str]:
 
 def print_table(costs: list[Cost]) -> None:
     densities = sorted({cost.density for cost in costs})
-    table = Table(title="bytes an entry | encode + decode, ns an entry | times index_value", title_justify="left")
+    table = Table(
+        title="bytes an entry | encode + decode, ns an entry | times index_value",
+        title_justify="left",
+    )
     table.add_column("codec")
     for density in densities:
         table.add_column(f"{density:g}", justify="right")
@@ -207,15 +223,26 @@ def run(options: argparse.Namespace) -> int:
     for density in track(densities, "densities", console=Console(stderr=True)):
         costs += measure(numel, density, rounds)
     with mock.patch.object(_frame, "crc32", zlib.crc32):
-        plain = [cost for density in densities for cost in measure(numel, density, rounds, WITH_ZLIB)]
+        plain = [
+            cost for density in densities for cost in measure(numel, density, rounds, WITH_ZLIB)
+        ]
     totals = {f"{density:g}": of_recorded(density) for density in (0.001, 0.01)}
     print_table(costs)
     options.output.mkdir(parents=True, exist_ok=True)
     made_with = environment()
-    lines, others = (",\n".join(json.dumps(asdict(cost)) for cost in those) for those in (costs, plain))
-    head = {"quick": options.quick, "numel": numel, "rounds": rounds, "made_with": made_with, "recorded": totals}
+    lines, others = (
+        ",\n".join(json.dumps(asdict(cost)) for cost in those) for those in (costs, plain)
+    )
+    head = {
+        "quick": options.quick,
+        "numel": numel,
+        "rounds": rounds,
+        "made_with": made_with,
+        "recorded": totals,
+    }
     document = (
-        json.dumps(head, indent=1)[:-2] + f',\n "costs": [\n{lines}\n],\n "costs with zlib": [\n{others}\n]\n}}\n'
+        json.dumps(head, indent=1)[:-2]
+        + f',\n "costs": [\n{lines}\n],\n "costs with zlib": [\n{others}\n]\n}}\n'
     )
     (options.output / "codecs.json").write_text(document, encoding="utf-8")
     _encoding_page.draw(costs, options.output / "codecs.png")

@@ -21,10 +21,10 @@ from rich.progress import track
 from rich.table import Table
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.economy import dense_inbound
-from hvd_sparse.core.placement import Placement, in_nodes_of
-from hvd_sparse.core.session import Session
+from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.exchanges._economy import dense_inbound
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.types import TensorSpec
 
@@ -41,7 +41,9 @@ CONTENDERS = {
     "oktopk": "oktopk",
     "hierarchical, 4 ranks a node": {"id": "hierarchical", "ranks_per_node": 4},
 }
-COLOURS = dict(zip([*CONTENDERS, "dense"], ["#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#000000"]))
+COLOURS = dict(
+    zip([*CONTENDERS, "dense"], ["#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#000000"])
+)
 NETWORKS = (0.1, 1.0, 10.0, 25.0)
 """Gbit/s."""
 
@@ -70,12 +72,20 @@ class Line:
 
 def run(options: argparse.Namespace) -> int:
     """Count, print the table, write JSON, picture and page."""
-    numel, ranks, densities = (20_000, RANKS[:3], (0.01,)) if options.quick else (200_000, RANKS, (0.001, 0.01))
+    numel, ranks, densities = (
+        (20_000, RANKS[:3], (0.01,)) if options.quick else (200_000, RANKS, (0.001, 0.01))
+    )
     cases = list(itertools.product(densities, ranks, CONTENDERS))
-    lines = [line for case in track(cases, "counting", transient=True) for line in measure(*case, numel)]
+    lines = [
+        line for case in track(cases, "counting", transient=True) for line in measure(*case, numel)
+    ]
     chosen = list(choices())
     options.output.mkdir(parents=True, exist_ok=True)
-    document = {"entry_bytes": ENTRY_BYTES, "lines": [asdict(line) for line in lines], "auto": chosen}
+    document = {
+        "entry_bytes": ENTRY_BYTES,
+        "lines": [asdict(line) for line in lines],
+        "auto": chosen,
+    }
     (options.output / "exchanges.json").write_text(json.dumps(document, indent=1) + "\n")
     draw(lines, options.output / "exchanges.png")
     (options.output / "exchanges.md").write_text(page(lines, chosen))
@@ -88,7 +98,9 @@ def run(options: argparse.Namespace) -> int:
 def gradient(numel: int, rank: int, step: int) -> np.ndarray:
     """Heavy-tailed, with a part that all ranks share: as mini-batches of one loss give them."""
     shared = np.random.default_rng([step, numel]).laplace(size=numel)
-    return (shared + np.random.default_rng([step, numel, rank + 1]).laplace(size=numel)).astype(np.float32)
+    return (shared + np.random.default_rng([step, numel, rank + 1]).laplace(size=numel)).astype(
+        np.float32
+    )
 
 
 def measure(density: float, ranks: int, name: str, numel: int) -> Iterator[Line]:
@@ -100,23 +112,40 @@ def measure(density: float, ranks: int, name: str, numel: int) -> Iterator[Line]
         return
     spec = TensorSpec("t", (numel, 1), "float32")
     configuration = Configuration.create(
-        selector={"id": "topk", "density": density}, exchange=described, allow_dense=False, min_numel=1
+        selector={"id": "topk", "density": density},
+        exchange=described,
+        allow_dense=False,
+        min_numel=1,
     )
 
     def script(collective: Any) -> float:
         session = Session(configuration, [spec], collective, average=False)
         counts = [
-            np.count_nonzero(session.reduce({"t": gradient(numel, collective.rank, step).reshape(-1, 1)})["t"])
+            np.count_nonzero(
+                session.reduce({"t": gradient(numel, collective.rank, step).reshape(-1, 1)})["t"]
+            )
             for step in range(STEPS)
         ]
         return float(np.mean(counts))
 
     world = LocalWorld(ranks, timeout_s=1200.0)
     applied = world.run(script)[0]
-    sent, received = (_by_rank(counted, exchange) for counted in (world.wire_sent, world.wire_received))
+    sent, received = (
+        _by_rank(counted, exchange) for counted in (world.wire_sent, world.wire_received)
+    )
     formula = exchange.inbound(density, ENTRY_BYTES, placement) * numel
     mean_sent, mean_received = (float(np.mean(each)) / STEPS for each in (sent, received))
-    yield Line(name, ranks, density, numel, mean_sent, mean_received, max(received) / STEPS, formula, applied / numel)
+    yield Line(
+        name,
+        ranks,
+        density,
+        numel,
+        mean_sent,
+        mean_received,
+        max(received) / STEPS,
+        formula,
+        applied / numel,
+    )
 
 
 def _by_rank(counted: Any, exchange: Any) -> list[int]:
@@ -126,7 +155,9 @@ def _by_rank(counted: Any, exchange: Any) -> list[int]:
         sum(
             nbytes
             for name, nbytes in by_name.items()
-            if ".hvd_sparse." in name and ".handshake." not in name and not name.startswith(inside or ("-",))
+            if ".hvd_sparse." in name
+            and ".handshake." not in name
+            and not name.startswith(inside or ("-",))
         )
         for by_name in counted
     ]
@@ -135,13 +166,20 @@ def _by_rank(counted: Any, exchange: Any) -> list[int]:
 def choices() -> Iterator[dict[str, Any]]:
     """What ``auto`` takes, and where dense is no slower, for a network of 25 million entries in 60 buckets."""
     numel, buckets = 25_000_000, 60
-    for gbit, ranks, density, local in itertools.product(NETWORKS, (4, 16, 64, 256), (0.001, 0.01, 0.1), (1, 4)):
+    for gbit, ranks, density, local in itertools.product(
+        NETWORKS, (4, 16, 64, 256), (0.001, 0.01, 0.1), (1, 4)
+    ):
         auto = EXCHANGES.create("auto", bandwidth_gbit=gbit, ranks_per_node=local)
-        configuration = Configuration.create(selector={"id": "topk", "density": density}, exchange=auto)
+        configuration = Configuration.create(
+            selector={"id": "topk", "density": density}, exchange=auto
+        )
         placement: Placement = auto.placement(0, ranks, None)
         if placement.node_count < 2:
             continue
-        costs = {exchange.id: ms for exchange, ms in auto.costs(configuration, placement, numel, buckets).items()}
+        costs = {
+            exchange.id: ms
+            for exchange, ms in auto.costs(configuration, placement, numel, buckets).items()
+        }
         dense = buckets * auto.latency_ms + 8 * dense_inbound(placement) * numel / (gbit * 1e6)
         taken = auto.resolve(configuration, placement, numel, buckets).id
         yield {
@@ -171,19 +209,32 @@ def table_of(lines: list[Line]) -> Table:
 
 
 def _cells(line: Line) -> list[str]:
-    kilobytes = [f"{value / 1e3:,.1f}" for value in (line.sent, line.received, line.most, line.formula)]
+    kilobytes = [
+        f"{value / 1e3:,.1f}" for value in (line.sent, line.received, line.most, line.formula)
+    ]
     ratio = f"{line.most / line.formula:.2f}"
-    return [line.exchange, str(line.ranks), f"{line.density:g}", *kilobytes, ratio, f"{line.applied:.5f}"]
+    return [
+        line.exchange,
+        str(line.ranks),
+        f"{line.density:g}",
+        *kilobytes,
+        ratio,
+        f"{line.applied:.5f}",
+    ]
 
 
 def draw(lines: list[Line], path: Any) -> None:
     """Received bytes over ranks, one panel a density, with the dense ring."""
     densities = sorted({line.density for line in lines})
-    figure, panels = plt.subplots(1, len(densities), figsize=(6 * len(densities), 4.5), squeeze=False)
+    figure, panels = plt.subplots(
+        1, len(densities), figsize=(6 * len(densities), 4.5), squeeze=False
+    )
     for panel, density in zip(panels[0], densities):
         here = [line for line in lines if line.density == density]
         for name in CONTENDERS:
-            points = [(line.ranks, line.most, line.formula) for line in here if line.exchange == name]
+            points = [
+                (line.ranks, line.most, line.formula) for line in here if line.exchange == name
+            ]
             if points:
                 ranks, most, formula = zip(*points)
                 panel.plot(ranks, most, "o", color=COLOURS[name], label=name)
@@ -191,7 +242,12 @@ def draw(lines: list[Line], path: Any) -> None:
         sizes = sorted({line.ranks for line in here})
         dense = [dense_inbound(in_nodes_of(1, 0, size)) * here[0].numel for size in sizes]
         panel.plot(sizes, dense, "--", color=COLOURS["dense"], label="dense ring")
-        panel.set(xscale="log", yscale="log", xlabel="ranks", title=f"density {density:g}, {here[0].numel:,} entries")
+        panel.set(
+            xscale="log",
+            yscale="log",
+            xlabel="ranks",
+            title=f"density {density:g}, {here[0].numel:,} entries",
+        )
         panel.set_xticks(sizes, [str(size) for size in sizes])
         panel.minorticks_off()
         panel.set_ylabel("bytes received a step, busiest rank")
@@ -240,7 +296,10 @@ def page(lines: list[Line], chosen: list[dict[str, Any]]) -> str:
             "Modelled, for 25 million entries in 60 buckets at 1 ms a collective; dense by a ring. `allow_dense` then decides",
             "by bytes alone.",
             "",
-            *_markdown(("Gbit/s", "ranks", "a node", "density", "auto", "quickest", "auto ms", "dense ms"), auto),
+            *_markdown(
+                ("Gbit/s", "ranks", "a node", "density", "auto", "quickest", "auto ms", "dense ms"),
+                auto,
+            ),
             "",
         ]
     )

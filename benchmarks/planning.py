@@ -17,16 +17,16 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks._streams import markdown_table
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.planning.architectures import ARCHITECTURES, replayed
-from hvd_sparse.planning.costs import Line
-from hvd_sparse.planning.exact import exact
-from hvd_sparse.planning.instance import Instance
-from hvd_sparse.planning.network import Network, Setting
-from hvd_sparse.planning.planner import STRATEGIES
-from hvd_sparse.planning.predict import sparse_instance
-from hvd_sparse.planning.published import CPU, NETWORKS, P102_100
-from hvd_sparse.planning.timeline import end_s, evaluate
+from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, replayed
+from hvd_sparse.autotune.costmodel.costs import Line
+from hvd_sparse.autotune.costmodel.exact import exact
+from hvd_sparse.autotune.costmodel.instance import Instance
+from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.planner import STRATEGIES
+from hvd_sparse.autotune.costmodel.predict import sparse_instance
+from hvd_sparse.autotune.costmodel.published import CPU, NETWORKS, P102_100
+from hvd_sparse.autotune.costmodel.timeline import end_s, evaluate
+from hvd_sparse.configuration import Configuration
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -50,7 +50,13 @@ def published_instance(numel: np.ndarray, backward_s: np.ndarray, ranks: int) ->
     start_s, byte_s = NETWORKS["omgs-1gbe"][ranks]
     sent = DENSITY * numel
     return Instance(
-        backward_s, numel, sent, 4 * ranks * sent, Line(2 * start_s, 2 * byte_s), P102_100, per_tensor=False
+        backward_s,
+        numel,
+        sent,
+        4 * ranks * sent,
+        Line(2 * start_s, 2 * byte_s),
+        P102_100,
+        per_tensor=False,
     )
 
 
@@ -69,7 +75,9 @@ def real_instance(model: str, ranks: int, setting: str) -> Instance:
 def random_instance(rng: np.random.Generator, layers: int) -> Instance:
     """Sizes over four orders of magnitude, backward times over two."""
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
-    return published_instance(numel, rng.uniform(1e-4, 1e-2, layers), int(rng.choice(list(NETWORKS["omgs-1gbe"]))))
+    return published_instance(
+        numel, rng.uniform(1e-4, 1e-2, layers), int(rng.choice(list(NETWORKS["omgs-1gbe"])))
+    )
 
 
 def plans_of_models() -> list[dict[str, Any]]:
@@ -96,7 +104,10 @@ def race(count: int) -> dict[str, float]:
     excess, above_apart = [], []
     for _ in track(range(count), "random instances", transient=True):
         instance = random_instance(rng, int(rng.integers(3, 11)))
-        steps = {name: end_s(instance, STRATEGIES[name](instance)) for name in ("no_merge", "greedy", "exact")}
+        steps = {
+            name: end_s(instance, STRATEGIES[name](instance))
+            for name in ("no_merge", "greedy", "exact")
+        }
         excess.append(steps["greedy"] / steps["exact"] - 1)
         above_apart.append(steps["greedy"] / steps["no_merge"] - 1)
     return {
@@ -139,8 +150,16 @@ def run(options: argparse.Namespace) -> int:
     races = race(50 if options.quick else 1000)
     times = timings(SIZES[:2] if options.quick else SIZES, 2 if options.quick else 9)
     options.output.mkdir(parents=True, exist_ok=True)
-    document = {"quick": options.quick, "density": DENSITY, "models": models, "random": races, "planner": times}
-    (options.output / "planning.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    document = {
+        "quick": options.quick,
+        "density": DENSITY,
+        "models": models,
+        "random": races,
+        "planner": times,
+    }
+    (options.output / "planning.json").write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8"
+    )
     draw(options.output / "planning.png")
     (options.output / "planning.md").write_text(page(models, races, times), encoding="utf-8")
     table = Table(title="ms from the start of the backward pass to the end of the wire")
@@ -153,7 +172,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-HEADS = ["setting", "model", "ranks", "layers", *STRATEGIES, "groups", "greedy over best", "best rule over best"]
+HEADS = [
+    "setting",
+    "model",
+    "ranks",
+    "layers",
+    *STRATEGIES,
+    "groups",
+    "greedy over best",
+    "best rule over best",
+]
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -175,12 +203,18 @@ def draw(path: Path) -> None:
     for row, name in enumerate(shown):
         timeline = evaluate(instance, STRATEGIES[name](instance))
         panel.broken_barh([(0, 1e3 * timeline.compute_s)], (row - 0.4, 0.35), color=COLOURS[0])
-        spans = [(1e3 * span.sends_s, 1e3 * (span.sent_s - span.sends_s)) for span in timeline.spans]
-        panel.broken_barh(spans, (row - 0.02, 0.35), color=COLOURS[1], edgecolor="white", linewidth=0.4)
+        spans = [
+            (1e3 * span.sends_s, 1e3 * (span.sent_s - span.sends_s)) for span in timeline.spans
+        ]
+        panel.broken_barh(
+            spans, (row - 0.02, 0.35), color=COLOURS[1], edgecolor="white", linewidth=0.4
+        )
     panel.set_yticks(range(len(shown)), shown)
     panel.invert_yaxis()
     panel.set_xlabel("ms after the start of the backward pass")
-    panel.set_title("ResNet-50, 16 ranks, 1 Gbit/s, density 0.001: computing (blue) and messages (orange)")
+    panel.set_title(
+        "ResNet-50, 16 ranks, 1 Gbit/s, density 0.001: computing (blue) and messages (orange)"
+    )
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
@@ -222,7 +256,10 @@ def page(models: list[dict[str, Any]], races: dict[str, float], times: list[dict
             "about equal length. *exact*: plans of which it is certain that none is quicker; *thinning costs*: the most by",
             f"which a front {LONGER} times as long made a step quicker, in {LONGER_ROUNDS} rounds.",
             "",
-            markdown_table(["layers", "median ms", "most ms", "longest front", "exact", "thinning costs"], planner),
+            markdown_table(
+                ["layers", "median ms", "most ms", "longest front", "exact", "thinning costs"],
+                planner,
+            ),
             "",
         ]
     )

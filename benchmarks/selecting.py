@@ -39,8 +39,8 @@ from benchmarks._race import Contestant, Times, race
 from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
-from hvd_sparse.engines import FAST, is_fast_installed
-from hvd_sparse.planning.architectures import resnet50
+from hvd_sparse.autotune.costmodel.architectures import resnet50
+from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
 
 PAYLOADS = (1, 2, 4, 8, 16)
 DENSITY = 0.001
@@ -64,7 +64,14 @@ def run(options: argparse.Namespace) -> int:
         trained = list(select.trainings())
     console.print(table_of(measured, trained, is_quick=options.quick))
     load = {"load average": f"{before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end"}
-    write(measured, trained, {**machine(), **environment(), **load}, options.output, scale, is_quick=options.quick)
+    write(
+        measured,
+        trained,
+        {**machine(), **environment(), **load},
+        options.output,
+        scale,
+        is_quick=options.quick,
+    )
     console.print(f"selecting.json, selecting.png and selecting.md are in {options.output}")
     return 0
 
@@ -73,13 +80,19 @@ def scale_of(options: argparse.Namespace) -> Scale:
     """How much was asked for."""
     scale = lines.QUICK if options.quick else lines.FULL
     asked = {"rounds": options.rounds, "training_steps": options.training_steps}
-    return dataclasses.replace(scale, **{name: value for name, value in asked.items() if value is not None})
+    return dataclasses.replace(
+        scale, **{name: value for name, value in asked.items() if value is not None}
+    )
 
 
 def machine() -> dict[str, str]:
     """The processor by name, and what compiles."""
     info = Path("/proc/cpuinfo")
-    models = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    models = (
+        re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE)
+        if info.exists()
+        else []
+    )
     name = models[0] if models else platform.processor()
     compiler = {"numba": metadata.version("numba")} if is_fast_installed() else {}
     return {"machine": f"{os.cpu_count()} cores of {name}", **compiler}
@@ -118,25 +131,48 @@ class Select:
         residual = gradients.steady_residual(density, seed=1)
         goals = {ours_name(id): lines.OURS.get((size, density)) for id in SELECTORS}
         if (size, density) in lines.ROLLBACK:
-            goals |= {ours_name(id, rollback=True): lines.ROLLBACK[size, density] for id in SELECTORS}
+            goals |= {
+                ours_name(id, rollback=True): lines.ROLLBACK[size, density] for id in SELECTORS
+            }
         contestants = [floor([residual])]
         for name in goals:
             selector = {"id": name.split(",")[0], "density": density}
-            ours = Ours(shapes, selector, rollback="rollback" in name, engine=self.engine, residuals=[residual])
+            ours = Ours(
+                shapes,
+                selector,
+                rollback="rollback" in name,
+                engine=self.engine,
+                residuals=[residual],
+            )
             contestants.append(Contestant(name, ours.step))
         others = peers(residual, density, every=self.scale.every(entries))
-        times = self.race(section, [*contestants, *others], lambda step: Round.cut(gradients.at(step), shapes), entries)
+        times = self.race(
+            section,
+            [*contestants, *others],
+            lambda step: Round.cut(gradients.at(step), shapes),
+            entries,
+        )
         for contestant in contestants:
-            yield _line(times, contestant.name, section, entries, density, goals.get(contestant.name))
+            yield _line(
+                times, contestant.name, section, entries, density, goals.get(contestant.name)
+            )
         for peer in others:
             goal = lines.PEERS.get(peer.name) if size == "large" else None
             yield _line(times, peer.name, section, entries, density, goal, versus=SELECTORS)
 
-    def race(self, section: str, contestants: Sequence[Contestant], feed: Callable[[int], Any], entries: int) -> Times:
+    def race(
+        self,
+        section: str,
+        contestants: Sequence[Contestant],
+        feed: Callable[[int], Any],
+        entries: int,
+    ) -> Times:
         rounds, warm = self.scale.rounds_of(entries), self.scale.warm
         bar = self.progress.add_task(section, total=rounds + warm)
         self.progress.console.print(section, style="dim")
-        times = race(contestants, feed, warm=warm, rounds=rounds, advance=lambda: self.progress.advance(bar))
+        times = race(
+            contestants, feed, warm=warm, rounds=rounds, advance=lambda: self.progress.advance(bar)
+        )
         self.progress.remove_task(bar)
         return times
 
@@ -144,9 +180,14 @@ class Select:
         """The parameters of ResNet-50: all compressed, and as the frontends do it, without those of one dimension."""
         every = [parameter.shape for parameter in resnet50(self.scale.width)]
         matrices = [shape for shape in every if len(shape) > 1]
-        for what, shapes in ((f"all {len(every)} tensors", every), (f"{len(matrices)} tensors, none 1-D", matrices)):
+        for what, shapes in (
+            (f"all {len(every)} tensors", every),
+            (f"{len(matrices)} tensors, none 1-D", matrices),
+        ):
             for is_cold in (False, True):
-                yield from self.tensors(f"ResNet-50, {what}, {'cold' if is_cold else 'warm'}", shapes, is_cold)
+                yield from self.tensors(
+                    f"ResNet-50, {what}, {'cold' if is_cold else 'warm'}", shapes, is_cold
+                )
 
     def tensors(self, section: str, shapes: list[tuple[int, ...]], is_cold: bool) -> Iterator[Line]:
         """Many tensors, one after the other; cold: without the threshold and the residual of a last step."""
@@ -156,9 +197,13 @@ class Select:
         residuals = Round.cut(gradients.steady_residual(DENSITY, seed=1), shapes).flat
         contestants = [floor(residuals)]
         for id in SELECTORS:
-            ours = Ours(shapes, {"id": id, "density": DENSITY}, engine=self.engine, residuals=residuals)
+            ours = Ours(
+                shapes, {"id": id, "density": DENSITY}, engine=self.engine, residuals=residuals
+            )
             contestants.append(Contestant(id, ours.step, before=ours.forget if is_cold else None))
-        times = self.race(section, contestants, lambda step: Round.cut(gradients.at(step), shapes), entries)
+        times = self.race(
+            section, contestants, lambda step: Round.cut(gradients.at(step), shapes), entries
+        )
         for contestant in contestants:
             goal = lines.NETWORK[is_cold] if contestant.name != FLOOR else None
             yield _line(times, contestant.name, section, entries, DENSITY, goal)
@@ -189,14 +234,33 @@ class Select:
             each = []
             for threads, words in ((1, "one thread"), (2, "two threads")):
                 engine = {"id": FAST, "threads": threads}
-                ours = Ours(shapes, {"id": id, "density": DENSITY}, engine=engine, residuals=[residual])
+                ours = Ours(
+                    shapes, {"id": id, "density": DENSITY}, engine=engine, residuals=[residual]
+                )
                 each.append(Contestant(f"{id}, {words}", ours.step))
             pairs.append((each[0], each[1]))
-        for alone, together in pairs:  # each pair by itself: the threads of torch go on spinning for a while
-            times = self.race(section, (alone, together), lambda step: Round.cut(gradients.at(step), shapes), entries)
+        for (
+            alone,
+            together,
+        ) in pairs:  # each pair by itself: the threads of torch go on spinning for a while
+            times = self.race(
+                section,
+                (alone, together),
+                lambda step: Round.cut(gradients.at(step), shapes),
+                entries,
+            )
             goal = lines.TWO_THREADS if alone.name != FLOOR else None
             yield _line(times, alone.name, section, entries, DENSITY, None, floor_name=None)
-            yield _line(times, together.name, section, entries, DENSITY, goal, floor_name=None, gain_over=alone.name)
+            yield _line(
+                times,
+                together.name,
+                section,
+                entries,
+                DENSITY,
+                goal,
+                floor_name=None,
+                gain_over=alone.name,
+            )
         torch.set_num_threads(1)
 
     def trainings(self, densities: Sequence[float] = (0.001, 0.01)) -> Iterator[dict[str, Any]]:
@@ -222,7 +286,13 @@ class Select:
                     is_one_pass[id].append(found.is_one_pass)
         for id, counted in is_one_pass.items():
             share = float(np.mean(counted))
-            yield {"model": model, "density": density, "selector": id, "selections": len(counted), "one_pass": share}
+            yield {
+                "model": model,
+                "density": density,
+                "selector": id,
+                "selections": len(counted),
+                "one_pass": share,
+            }
 
 
 def _line(

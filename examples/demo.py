@@ -24,15 +24,31 @@ METHODS = {  # the option of the example, and how the report calls it
 
 def parse_arguments():
     parser = argparse.ArgumentParser(
-        prog="scripts/demo", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        prog="scripts/demo",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--framework", choices=EXAMPLES, default="pytorch")
-    parser.add_argument("--np", type=int, default=2, metavar="N", help="number of workers, at least 2")
-    parser.add_argument("--density", type=float, default=0.01, help="fraction of the entries that the sparse run sends")
+    parser.add_argument(
+        "--np", type=int, default=2, metavar="N", help="number of workers, at least 2"
+    )
+    parser.add_argument(
+        "--density",
+        type=float,
+        default=0.01,
+        help="fraction of the entries that the sparse run sends",
+    )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="logs and picture")
-    parser.add_argument("--launcher", choices=LAUNCHERS, default="gloo", help="what horovodrun starts the workers with")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo-output"), metavar="DIR", help="logs and picture"
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="gloo",
+        help="what horovodrun starts the workers with",
+    )
     args = parser.parse_args()
     if args.np < 2:
         parser.error("--np must be at least 2: a single worker sends nothing")
@@ -46,7 +62,12 @@ def parse_arguments():
 def command_of(args, compression):
     """Give the command that one worker runs."""
     script = Path(__file__).with_name(EXAMPLES[args.framework][1])
-    options = {"compression": compression, "density": args.density, "epochs": args.epochs, "seed": args.seed}
+    options = {
+        "compression": compression,
+        "density": args.density,
+        "epochs": args.epochs,
+        "seed": args.seed,
+    }
     return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
 
 
@@ -71,7 +92,9 @@ def train_all(args, console):
             progress.update(bar, state="starting")
             run = Run(args, command_of(args, compression), f"{args.framework}-{compression}")
             for line in run.follow():
-                progress.update(bar, completed=line["epoch"], state=f"test accuracy {line['test_accuracy']:.1%}")
+                progress.update(
+                    bar, completed=line["epoch"], state=f"test accuracy {line['test_accuracy']:.1%}"
+                )
             if not console.is_terminal:  # where bars cannot move, a line per run shows that it does
                 console.print(f"{method}: test accuracy {run.summary['test_accuracy']:.1%}")
             runs[method] = run
@@ -80,7 +103,9 @@ def train_all(args, console):
 
 def main():
     args = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the workers are ended on this way out, too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that the workers are ended on this way out, too
     args.output.mkdir(parents=True, exist_ok=True)
     console = Console()
     framework = EXAMPLES[args.framework][0]

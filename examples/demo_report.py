@@ -53,7 +53,9 @@ def draw_curves(title, runs, path):
     for (method, run), style in zip(runs.items(), STYLES):
         epochs = [line["epoch"] for line in run.epochs]
         for axes, quantity in ((accuracy, "test_accuracy"), (loss, "train_loss")):
-            axes.plot(epochs, [line[quantity] for line in run.epochs], label=method, markersize=4, **style)
+            axes.plot(
+                epochs, [line[quantity] for line in run.epochs], label=method, markersize=4, **style
+            )
     accuracy.set_ylabel("test accuracy")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
     loss.set_ylabel("training loss (cross-entropy, log scale)")

@@ -30,7 +30,12 @@ class Run:
         self.name = name
         self.json_path = args.output / f"{name}.jsonl"
         self.log_path = args.output / f"{name}.log"
-        launch = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(args.np), f"--{args.launcher}"]
+        launch = [
+            str(Path(sys.executable).with_name("horovodrun")),
+            "-np",
+            str(args.np),
+            f"--{args.launcher}",
+        ]
         self.command = launch + command + [f"--log-json={self.json_path}"]
         self.epochs = []
         self.summary = None
@@ -40,7 +45,9 @@ class Run:
         self.json_path.write_text("")
         with open(self.log_path, "w") as log:
             # a session of its own, so that the whole of it can be ended
-            process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+            process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=environment(), start_new_session=True
+            )
         deadline = time.monotonic() + TIME_LIMIT_S
         try:
             with open(self.json_path) as lines:
@@ -73,10 +80,14 @@ class Run:
 
     def _error(self, what):
         lines = self.log_path.read_text(errors="replace").splitlines()
-        said_by_workers = [line for line in lines if WORKER_LINE.match(line)]  # the launcher adds a long traceback
+        said_by_workers = [
+            line for line in lines if WORKER_LINE.match(line)
+        ]  # the launcher adds a long traceback
         tail = "\n".join(f"    {line}" for line in (said_by_workers or lines)[-TAIL_LINES:])
         remedy = f"read {self.log_path}, or run it by hand:\n    {' '.join(self.command)}"
-        return LaunchError(f"the run {self.name} {what}; its log ends with\n{tail}\n    what to do: {remedy}")
+        return LaunchError(
+            f"the run {self.name} {what}; its log ends with\n{tail}\n    what to do: {remedy}"
+        )
 
 
 def environment():

@@ -20,15 +20,28 @@ SPARSE = ("ldte_bs", "ldte", "topk")  # those of hvd_sparse
 
 def parse_arguments(description):
     """Read the options, which are the same in every framework."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--compression", choices=STOCK + SPARSE, default="ldte_bs", help="how gradients travel")
-    parser.add_argument("--density", type=float, default=0.01, help="fraction of the entries that the sparse ones send")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument(
+        "--compression", choices=STOCK + SPARSE, default="ldte_bs", help="how gradients travel"
+    )
+    parser.add_argument(
+        "--density",
+        type=float,
+        default=0.01,
+        help="fraction of the entries that the sparse ones send",
+    )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")
-    parser.add_argument("--lr", type=float, default=0.1, help="learning rate of one worker, scaled by their number")
+    parser.add_argument(
+        "--lr", type=float, default=0.1, help="learning rate of one worker, scaled by their number"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="threads per worker")
-    parser.add_argument("--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here")
+    parser.add_argument(
+        "--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here"
+    )
     return parser.parse_args()
 
 
@@ -115,14 +128,23 @@ class Log:
 
     def epoch(self, epoch, train_loss, test_accuracy):
         self.test_accuracy = float(test_accuracy)
-        self._write(event="epoch", epoch=epoch, train_loss=float(train_loss), test_accuracy=self.test_accuracy)
-        self._say(f"epoch {epoch:3d}  training loss {train_loss:.4f}  test accuracy {test_accuracy:.2%}")
+        self._write(
+            event="epoch",
+            epoch=epoch,
+            train_loss=float(train_loss),
+            test_accuracy=self.test_accuracy,
+        )
+        self._say(
+            f"epoch {epoch:3d}  training loss {train_loss:.4f}  test accuracy {test_accuracy:.2%}"
+        )
 
     def summary(self, compression):
         """Sum the run up; the bytes are those of this rank alone."""
         stats = compression.stats()
         bytes_per_step = stats["bytes_sent"] / len(self.step_seconds)
-        step_seconds = statistics.median(self.step_seconds)  # the first steps also trace graphs and fill caches
+        step_seconds = statistics.median(
+            self.step_seconds
+        )  # the first steps also trace graphs and fill caches
         self._write(
             event="summary",
             compression=self.args.compression,
@@ -133,7 +155,9 @@ class Log:
             density_achieved=stats["density_achieved"],
             step_seconds=step_seconds,
         )
-        self._say(f"{bytes_per_step:,.0f} bytes per step and worker, {step_seconds:.4f} seconds per step (median)")
+        self._say(
+            f"{bytes_per_step:,.0f} bytes per step and worker, {step_seconds:.4f} seconds per step (median)"
+        )
 
     def _write(self, **line):
         if self.path:

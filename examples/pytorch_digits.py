@@ -72,7 +72,9 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size())
     compression = build_compression(args, model)
     # Line 2 of 2: hand it to Horovod.
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), compression=compression)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=compression
+    )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 

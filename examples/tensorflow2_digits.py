@@ -5,7 +5,9 @@ horovodrun -np 2 python examples/tensorflow2_digits.py --density 0.01
 
 import os
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+os.environ["TF_USE_LEGACY_KERAS"] = (
+    "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+)
 
 import digits
 import horovod.tensorflow as hvd
@@ -66,7 +68,9 @@ def test_accuracy(model, test):
     """Give the accuracy over all test images, of which each worker looks at its part."""
     images, labels = (array[hvd.rank() :: hvd.size()] for array in test)
     correct = tf.equal(tf.argmax(model(images[..., None]), axis=1), labels)
-    return int(hvd.allreduce(tf.math.count_nonzero(correct), op=hvd.Sum, name="correct")) / len(test[0])
+    return int(hvd.allreduce(tf.math.count_nonzero(correct), op=hvd.Sum, name="correct")) / len(
+        test[0]
+    )
 
 
 def main():

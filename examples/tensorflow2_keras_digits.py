@@ -5,7 +5,9 @@ horovodrun -np 2 python examples/tensorflow2_keras_digits.py --density 0.01
 
 import os
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+os.environ["TF_USE_LEGACY_KERAS"] = (
+    "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+)
 
 import digits
 import horovod.tensorflow.keras as hvd
@@ -74,7 +76,9 @@ def main():
     model.compile(optimizer, loss, metrics=["accuracy"])
 
     average_metrics = hvd.callbacks.MetricAverageCallback()
-    average_metrics.backend = tf.keras.backend  # Horovod gives it Keras 3's, which lacks what the callback calls
+    average_metrics.backend = (
+        tf.keras.backend
+    )  # Horovod gives it Keras 3's, which lacks what the callback calls
     log = digits.Log(args, hvd.rank())
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),

@@ -3,14 +3,16 @@
 The frontends are ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow``; this package itself needs numpy only.
 """
 
-from . import engines as _engines  # noqa: F401 - parts register themselves when they are imported
-from .core import codecs as _codecs  # noqa: F401
-from .core import exchanges as _exchanges  # noqa: F401
-from .core import memories as _memories  # noqa: F401
-from .core import schedules as _schedules  # noqa: F401
-from .core import selectors as _selectors  # noqa: F401
-from .errors import SparseError
-from .types import Selection, TensorSpec
-from .version import __version__
+from hvd_sparse import codecs as _codecs  # noqa: F401
+from hvd_sparse import exchanges as _exchanges  # noqa: F401
+from hvd_sparse import memories as _memories  # noqa: F401
+from hvd_sparse import schedules as _schedules  # noqa: F401
+from hvd_sparse import selectors as _selectors  # noqa: F401
+from hvd_sparse.core.kernels import (
+    engines as _engines,  # noqa: F401 - parts register themselves when they are imported
+)
+from hvd_sparse.errors import SparseError
+from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.version import __version__
 
 __all__ = ["Selection", "SparseError", "TensorSpec", "__version__"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import UnknownName
+from hvd_sparse.errors import UnknownName
 
 PAPERS = {
     "chen2021ldte": """@article{chen2021ldte,
@@ -183,4 +183,6 @@ def bibtex(key: str) -> str:
     try:
         return PAPERS[key]
     except KeyError:
-        raise UnknownName(f"no paper has the key {key!r}; there are: {', '.join(sorted(PAPERS))}") from None
+        raise UnknownName(
+            f"no paper has the key {key!r}; there are: {', '.join(sorted(PAPERS))}"
+        ) from None

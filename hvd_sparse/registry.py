@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any, Callable, TypeVar
 
-from .errors import InvalidOption, UnknownName
+from hvd_sparse.errors import InvalidOption, UnknownName
 
 Part = TypeVar("Part", bound=type)
 
@@ -33,7 +33,9 @@ class Registry:
 
         def decorate(cls: Part) -> Part:
             if id in self._classes:
-                raise InvalidOption(f"{self.kind} {id!r} is registered twice: {self._classes[id]!r} and {cls!r}")
+                raise InvalidOption(
+                    f"{self.kind} {id!r} is registered twice: {self._classes[id]!r} and {cls!r}"
+                )
             cls.id = id  # type: ignore[attr-defined]
             self._classes[id] = cls
             return cls
@@ -53,7 +55,9 @@ class Registry:
         except (KeyError, TypeError):
             close = difflib.get_close_matches(str(id), self._classes, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise UnknownName(f"no {self.kind} is called {id!r}{hint}; there are: {', '.join(self.ids())}") from None
+            raise UnknownName(
+                f"no {self.kind} is called {id!r}{hint}; there are: {', '.join(self.ids())}"
+            ) from None
 
     def create(self, id: str, **options: Any) -> Any:
         """A part with these options; InvalidOption names the options it has."""
@@ -69,7 +73,9 @@ class Registry:
             wrong = [f"unknown option {name!r}" for name in unknown] + [
                 f"option {name!r} is missing" for name in missing
             ]
-            raise InvalidOption(f"{self.kind} {id!r}: {', '.join(wrong)}; its options: {', '.join(fields) or 'none'}")
+            raise InvalidOption(
+                f"{self.kind} {id!r}: {', '.join(wrong)}; its options: {', '.join(fields) or 'none'}"
+            )
         return cls(**options)
 
     def resolve(self, part: Any) -> Any:
@@ -88,8 +94,13 @@ class Registry:
 
 def configuration(part: Any) -> dict[str, Any]:
     """A part as a JSON-able mapping that ``Registry.resolve`` turns back into an equal part."""
-    options = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
-    return {"id": part.id, **{name: list(v) if isinstance(v, tuple) else v for name, v in options.items()}}
+    options = {
+        field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init
+    }
+    return {
+        "id": part.id,
+        **{name: list(v) if isinstance(v, tuple) else v for name, v in options.items()},
+    }
 
 
 SELECTORS = Registry("selector")

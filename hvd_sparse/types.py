@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import UnsupportedInput
+from hvd_sparse.errors import UnsupportedInput
 
 INDEX_LIMIT = 2**32
 """Indices are uint32, so a tensor has fewer entries than this."""

@@ -72,7 +72,9 @@ class Run:
             "accepted with checksums made right": self.accepted["repaired"],
             "seconds": round(time.monotonic() - self.started),
             "made with": f"atheris, python {platform.python_version()}, numpy {np.__version__}",
-            "by target": {n: f"{self.read[n]} inputs, {self.accepted[n]} accepted" for n, _, _ in self.targets},
+            "by target": {
+                n: f"{self.read[n]} inputs, {self.accepted[n]} accepted" for n, _, _ in self.targets
+            },
         }
         text = json.dumps(document, indent=1)
         self.record.write_text(text + "\n", encoding="utf-8")
@@ -80,7 +82,9 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("fuzz-output"))
@@ -100,7 +104,11 @@ def main() -> None:
         "-len_control=0",
         "-print_final_stats=1",
     ]
-    limits = [f"-rss_limit_mb={MEGABYTES}", f"-timeout={SECONDS}", f"-artifact_prefix={options.output}/"]
+    limits = [
+        f"-rss_limit_mb={MEGABYTES}",
+        f"-timeout={SECONDS}",
+        f"-artifact_prefix={options.output}/",
+    ]
     atheris.Setup(arguments + limits, run.one)
     atheris.Fuzz()
 

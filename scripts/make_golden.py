@@ -22,17 +22,32 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from golden.contents import write  # noqa: E402
 
-from hvd_sparse.core.codecs._frame import WIRE_VERSION  # noqa: E402
+from hvd_sparse.core.wire.frame import WIRE_VERSION  # noqa: E402
 
 FOLDER = ROOT / "tests" / "golden" / "payloads"
 MANIFEST = FOLDER / "MANIFEST.json"
 
 SMALLEST, LARGEST = (2.0**-149).hex(), (2.0**128 - 2.0**104).hex()
-FEW = {"value_type": "float32", "numel": 10, "indices": [0, 4, 9], "values": ["0x1.8p+0", "-0x1.0p-3", SMALLEST]}
+FEW = {
+    "value_type": "float32",
+    "numel": 10,
+    "indices": [0, 4, 9],
+    "values": ["0x1.8p+0", "-0x1.0p-3", SMALLEST],
+}
 NONE = {"value_type": "float32", "numel": 1000, "indices": [], "values": []}
-ALL = {"value_type": "float32", "numel": 3, "indices": [0, 1, 2], "values": ["0x1.0p+0", "-0x1.0p+1", LARGEST]}
+ALL = {
+    "value_type": "float32",
+    "numel": 3,
+    "indices": [0, 1, 2],
+    "values": ["0x1.0p+0", "-0x1.0p+1", LARGEST],
+}
 ONE = {"value_type": "float32", "numel": 1, "indices": [0], "values": ["-0x1.921fb60000000p+1"]}
-LONGEST = {"value_type": "float32", "numel": 2**32 - 1, "indices": [2**31, 2**32 - 2], "values": ["0x1p-1", "0x1p+1"]}
+LONGEST = {
+    "value_type": "float32",
+    "numel": 2**32 - 1,
+    "indices": [2**31, 2**32 - 2],
+    "values": ["0x1p-1", "0x1p+1"],
+}
 WIDE = {
     "value_type": "float64",
     "numel": 5,
@@ -42,20 +57,65 @@ WIDE = {
 
 HALVES = {"value_type": "float32", "numel": 70_000, "indices": [0, 4, 65_535, 65_536, 69_999]}
 HALVES["values"] = ["0x1.8p+0", "-0x1.0p-3", "0x1.2p+4", "-0x1.fp-9", "0x0.0p+0"]
-STEPS = {"value_type": "float64", "numel": 20, "indices": [3, 4, 19], "values": ["-0x1.fcp+7", "0x1.0p+1", "0x0.0p+0"]}
-SIGNS = {"value_type": "float32", "numel": 21, "indices": [0, 7, 8, 20], "values": ["0x1.8p-3", "-0x1.8p-3"] * 2}
-SPARSE = {"value_type": "float32", "numel": 40_000, "indices": [63, 64, 16_384, 39_999], "values": ["-0x1.8p-3"] * 4}
-ALL_SIGNS = {"value_type": "float64", "numel": 9, "indices": list(range(9)), "values": ["0x1.4p+2"] * 8 + ["-0x1.4p+2"]}
-RUNS = {"value_type": "float32", "numel": 500_000, "indices": [65_534, 131_070, 196_607, 262_143, 499_999]}
+STEPS = {
+    "value_type": "float64",
+    "numel": 20,
+    "indices": [3, 4, 19],
+    "values": ["-0x1.fcp+7", "0x1.0p+1", "0x0.0p+0"],
+}
+SIGNS = {
+    "value_type": "float32",
+    "numel": 21,
+    "indices": [0, 7, 8, 20],
+    "values": ["0x1.8p-3", "-0x1.8p-3"] * 2,
+}
+SPARSE = {
+    "value_type": "float32",
+    "numel": 40_000,
+    "indices": [63, 64, 16_384, 39_999],
+    "values": ["-0x1.8p-3"] * 4,
+}
+ALL_SIGNS = {
+    "value_type": "float64",
+    "numel": 9,
+    "indices": list(range(9)),
+    "values": ["0x1.4p+2"] * 8 + ["-0x1.4p+2"],
+}
+RUNS = {
+    "value_type": "float32",
+    "numel": 500_000,
+    "indices": [65_534, 131_070, 196_607, 262_143, 499_999],
+}
 RUNS["values"] = ["0x1.8p+0", "-0x0.0p+0", "0x1.0p-3", "0x0.0p+0", "-0x1.0p-3"]
-CHOSEN = {"value_type": "float32", "numel": 300, "indices": [5, 6, 7, 150, 299], "values": ["0x1.8p+0"] * 5}
-PASSING = {**CHOSEN, "indices": [5, 6, 7, 90, 150, 299], "values": ["0x1.8p+0"] * 3 + ["0x0.0p+0"] + ["0x1.8p+0"] * 2}
+CHOSEN = {
+    "value_type": "float32",
+    "numel": 300,
+    "indices": [5, 6, 7, 150, 299],
+    "values": ["0x1.8p+0"] * 5,
+}
+PASSING = {
+    **CHOSEN,
+    "indices": [5, 6, 7, 90, 150, 299],
+    "values": ["0x1.8p+0"] * 3 + ["0x0.0p+0"] + ["0x1.8p+0"] * 2,
+}
 
-FRAMES = {"few": FEW, "none": NONE, "all": ALL, "one_of_one": ONE, "longest_tensor": LONGEST, "float64": WIDE}
+FRAMES = {
+    "few": FEW,
+    "none": NONE,
+    "all": ALL,
+    "one_of_one": ONE,
+    "longest_tensor": LONGEST,
+    "float64": WIDE,
+}
 SENT = {"rank": 0, "step": 3, "configuration": 0xDEADBEEF}
 ENTRIES = {**SENT, "frames": {"2": FEW, "7": WIDE}, "error": None}
 DENSE = {**SENT, "rank": 1, "frames": {}, "error": None}
-FAILED = {**SENT, "rank": 2, "frames": {}, "error": "NonFiniteGradient: tensor 'größe': 1 of 9 entries"}
+FAILED = {
+    **SENT,
+    "rank": 2,
+    "frames": {},
+    "error": "NonFiniteGradient: tensor 'größe': 1 of 9 entries",
+}
 MESSAGES = {"one_rank": [ENTRIES], "three_ranks": [ENTRIES, DENSE, FAILED]}
 
 EXACT = {"few": FEW, "none": NONE, "all": ALL, "float64": WIDE}
@@ -76,25 +136,39 @@ OF_CODECS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ternary": ("ternary", SIGNED),
     "sign_index": ("sign_index", SIGNED),
     "sign_mean": ("sign_mean", SIGNED),
-    "one_bit": ("one_bit", {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}}),
-    "two_bit": ("two_bit", {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}}),
+    "one_bit": (
+        "one_bit",
+        {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}},
+    ),
+    "two_bit": (
+        "two_bit",
+        {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}},
+    ),
     "bloom": ("bloom", EXACT),
 }
 
 PAYLOADS: dict[str, dict[str, Any]] = {
-    **{f"index_value.{name}": {"kind": "frame", "codec": "index_value", "content": c} for name, c in FRAMES.items()},
+    **{
+        f"index_value.{name}": {"kind": "frame", "codec": "index_value", "content": c}
+        for name, c in FRAMES.items()
+    },
     **{
         f"{name}.{case}": {"kind": "frame", "codec": codec, "content": content}
         for name, (codec, contents) in OF_CODECS.items()
         for case, content in contents.items()
     },
     "bloom.filtered": {"kind": "frame", "codec": "bloom", "given": CHOSEN, "content": PASSING},
-    **{f"messages.{name}": {"kind": "messages", "codec": "index_value", "content": c} for name, c in MESSAGES.items()},
+    **{
+        f"messages.{name}": {"kind": "messages", "codec": "index_value", "content": c}
+        for name, c in MESSAGES.items()
+    },
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--list", action="store_true", help="list the payloads that there are")
     manifest = json.loads(MANIFEST.read_text()) if MANIFEST.exists() else {}
     if parser.parse_args().list:

@@ -28,7 +28,11 @@ from benchmarks._streams import Stream, environment, watch  # noqa: E402
 
 KINDS = {
     "cnn": {"conv2.weight": "convolution", "fc1.weight": "fully connected"},
-    "lstm": {"embedding.weight": "embedding", "lstm.weight_ih_l0": "recurrent", "lstm.weight_hh_l0": "recurrent"},
+    "lstm": {
+        "embedding.weight": "embedding",
+        "lstm.weight_ih_l0": "recurrent",
+        "lstm.weight_hh_l0": "recurrent",
+    },
     "transformer": {
         "embedding.weight": "embedding",
         "encoder.layers.0.self_attn.in_proj_weight": "attention",
@@ -37,7 +41,9 @@ KINDS = {
 }
 
 
-def record(model: str, density: float, steps: list[int], progress: Progress) -> list[tuple[dict, np.ndarray]]:
+def record(
+    model: str, density: float, steps: list[int], progress: Progress
+) -> list[tuple[dict, np.ndarray]]:
     """Manifest entries and vectors of one training."""
     stream = Stream(small_tasks()[model], density, max(steps))
     recorded = []
@@ -64,26 +70,38 @@ def write(folder: Path, recorded: list[tuple[dict, np.ndarray]]) -> int:
     for model in KINDS:
         arrays = {}
         for entry, vector in recorded:
-            if entry["model"] == model and entry["sha256"] not in known:  # step 1 knows no density: no residual yet
+            if (
+                entry["model"] == model and entry["sha256"] not in known
+            ):  # step 1 knows no density: no residual yet
                 known.add(entry["sha256"])
                 key = f"{entry['tensor']}-{entry['step']}-{entry['density']:g}"
                 arrays[key] = vector
                 written.append({**entry, "file": f"{model}.npz", "key": key})
         np.savez_compressed(folder / f"{model}.npz", **arrays)
-    manifest = {"made_by": "scripts/record_gradients.py", "made_with": environment(), "vectors": written}
+    manifest = {
+        "made_by": "scripts/record_gradients.py",
+        "made_with": environment(),
+        "vectors": written,
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "tests" / "fixtures" / "gradients")
     parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01])
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 20, 100, 300], help="recorded steps, from 1")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[1, 20, 100, 300], help="recorded steps, from 1"
+    )
     options = parser.parse_args()
     console = Console(stderr=True)
     recorded = []
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bars:
+    with Progress(
+        *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    ) as bars:
         for model in KINDS:
             for density in options.densities:
                 recorded += record(model, density, options.steps, bars)

@@ -17,7 +17,9 @@ class Case:
 
     def create(self, registry: Registry, **options: Any) -> Any:
         """The part; a density is given to those that take one."""
-        if "density" in options and "density" not in {f.name for f in fields(registry.get(self.id))}:
+        if "density" in options and "density" not in {
+            f.name for f in fields(registry.get(self.id))
+        }:
             del options["density"]
         return registry.create(self.id, **self.options, **options)
 
@@ -62,7 +64,10 @@ MEMORIES = (
     Case("error_feedback", {"residual": "bfloat16"}),
     Case("error_feedback", {"residual": "float16"}),
     Case("momentum_correction"),
-    Case("momentum_correction", {"nesterov": True, "masking": False, "weight_decay": 0.01, "clip_norm": 1.0}),
+    Case(
+        "momentum_correction",
+        {"nesterov": True, "masking": False, "weight_decay": 0.01, "clip_norm": 1.0},
+    ),
     Case("momentum_correction", {"momentum": 0.0}),
     Case("low_pass", {"beta": 0.25}),
     Case("low_pass", {"beta": 1.0}),

@@ -25,7 +25,9 @@ settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak", action="store_true", help="also run the long tests, which take hours")
+    parser.addoption(
+        "--soak", action="store_true", help="also run the long tests, which take hours"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # processes read the groups in this hook of theirs

@@ -66,7 +66,9 @@ def draw(name: str, numel: int, dtype: str = "float32", seed: int = 0) -> np.nda
 
 
 @cache
-def after_error_feedback(name: str, density: float, numel: int = 10_000, steps: int = 1_000) -> np.ndarray:
+def after_error_feedback(
+    name: str, density: float, numel: int = 10_000, steps: int = 1_000
+) -> np.ndarray:
     """What the next step selects from, after many steps of exact top-k with error feedback.
 
     Every entry has a scale of its own and a small drift, as weights have.  Gradients are taken at random places of

@@ -44,18 +44,33 @@ class Outcome:
         return self.results
 
 
-def launch(worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
+def launch(
+    worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120
+) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun) or "gloo" (horovodrun)."""
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
 def launch_command(ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
     """Run ``hvd-sparse`` on that many processes; it reports nothing, and prints."""
-    return _run(_launcher(ranks, controller), ranks, sys.executable, "-m", "hvd_sparse", *arguments, limit_s=limit_s)
+    return _run(
+        _launcher(ranks, controller),
+        ranks,
+        sys.executable,
+        "-m",
+        "hvd_sparse",
+        *arguments,
+        limit_s=limit_s,
+    )
 
 
 def launch_elastic(
-    worker: str, hosts: Sequence[str], min_ranks: int, *arguments: str, limit_s: float, silence_s: int
+    worker: str,
+    hosts: Sequence[str],
+    min_ranks: int,
+    *arguments: str,
+    limit_s: float,
+    silence_s: int,
 ) -> Outcome:
     """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back after its process died.
 
@@ -66,8 +81,20 @@ def launch_elastic(
         discover = Path(folder) / "discover"
         discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
         discover.chmod(0o755)
-        launcher = [*_launcher(len(hosts), "gloo"), "--min-np", str(min_ranks), "--max-np", str(len(hosts))]
-        launcher += ["--host-discovery-script", str(discover), "--blacklist-cooldown-range", "1", "2"]
+        launcher = [
+            *_launcher(len(hosts), "gloo"),
+            "--min-np",
+            str(min_ranks),
+            "--max-np",
+            str(len(hosts)),
+        ]
+        launcher += [
+            "--host-discovery-script",
+            str(discover),
+            "--blacklist-cooldown-range",
+            "1",
+            "2",
+        ]
         launcher += ["--gloo-timeout-seconds", str(silence_s)]
         return _run(launcher, len(hosts), *_script(worker), *arguments, limit_s=limit_s)
 
@@ -95,7 +122,9 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float) -> Outc
             code = None
             os.killpg(process.pid, signal.SIGKILL)
             output = process.communicate()[0] + f"\n(killed after {limit_s} s)"
-        return Outcome(code, [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)], output)
+        return Outcome(
+            code, [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)], output
+        )
 
 
 def report(rank: int, result: Any) -> None:
@@ -131,7 +160,9 @@ def _launcher(ranks: int, controller: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    threads = dict.fromkeys(
+        ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+    )
     return {
         **threads,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",

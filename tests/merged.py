@@ -6,9 +6,9 @@ import cases
 import numpy as np
 import worlds
 
-from hvd_sparse.core.buckets import grouped
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.buckets import grouped
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import SELECTORS
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8))
@@ -21,7 +21,9 @@ ABSENT = {3: ("t1", "t4"), 4: ("t0", "t1", "t2", "t3")}
 
 def configure(case=None, density=0.05, **options):
     """Everything in one group, unless told otherwise."""
-    plain = worlds.configure(density=density, **{"select_over": "group", "groups": 1, **options}).describe()
+    plain = worlds.configure(
+        density=density, **{"select_over": "group", "groups": 1, **options}
+    ).describe()
     if case is None:
         return Configuration.create(**plain)
     selector = case.create(SELECTORS, density=density)
@@ -29,7 +31,9 @@ def configure(case=None, density=0.05, **options):
     return Configuration.create(**{**plain, "selector": selector, "schedule": schedule})
 
 
-def train(configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.integers, specs=SPECS):
+def train(
+    configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.integers, specs=SPECS
+):
     """By rank: what was given, applied (not averaged) and is kept, the report, and all bits of the memories.
 
     plans : that of step i is plans[i]
@@ -40,13 +44,23 @@ def train(configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.
         given, applied = [], []
         for step in range(steps):
             if plans:
-                session.step.regroup(grouped(specs, worlds.configure(groups=plans[step % len(plans)])))
+                session.step.regroup(
+                    grouped(specs, worlds.configure(groups=plans[step % len(plans)]))
+                )
             gradients = draw(specs, collective.rank, step)
-            given.append({key: value for key, value in gradients.items() if key not in absent.get(step, ())})
+            given.append(
+                {key: value for key, value in gradients.items() if key not in absent.get(step, ())}
+            )
             applied.append(session.reduce(given[-1]))
-        memories = {specs[i].key: state.memory.arrays() for i, state in session.step.staging.settle_all().items()}
+        memories = {
+            specs[i].key: state.memory.arrays()
+            for i, state in session.step.staging.settle_all().items()
+        }
         residuals = {key: arrays["residual"].copy() for key, arrays in memories.items() if arrays}
-        kept = {key: {name: a.tobytes() for name, a in arrays.items()} for key, arrays in memories.items()}
+        kept = {
+            key: {name: a.tobytes() for name, a in arrays.items()}
+            for key, arrays in memories.items()
+        }
         return given, applied, residuals, session.step.stats.report(None), kept
 
     return worlds.run(ranks, script)
@@ -61,8 +75,14 @@ def lost(outcomes):
     """By tensor: what was given to all ranks and was neither applied nor kept."""
     balance = {}
     for spec in SPECS:
-        given = sum(step[spec.key].astype(np.float64) for o in outcomes for step in o[0] if spec.key in step)
-        applied = sum(step[spec.key].astype(np.float64) for step in outcomes[0][1] if spec.key in step)
-        kept = sum(outcome[2][spec.key].astype(np.float64) for outcome in outcomes).reshape(spec.shape)
+        given = sum(
+            step[spec.key].astype(np.float64) for o in outcomes for step in o[0] if spec.key in step
+        )
+        applied = sum(
+            step[spec.key].astype(np.float64) for step in outcomes[0][1] if spec.key in step
+        )
+        kept = sum(outcome[2][spec.key].astype(np.float64) for outcome in outcomes).reshape(
+            spec.shape
+        )
         balance[spec.key] = given - applied - kept
     return balance

@@ -58,10 +58,14 @@ def _load() -> tuple[Recorded, ...]:
 def _recorded(entry: dict, values: np.ndarray) -> Recorded:
     digest = hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()
     if values.dtype != np.float32 or digest != entry["sha256"]:
-        raise ValueError(f"{entry['key']} in {FOLDER} is not what the manifest says: record the gradients again")
+        raise ValueError(
+            f"{entry['key']} in {FOLDER} is not what the manifest says: record the gradients again"
+        )
     values.flags.writeable = False
     names = ("model", "tensor", "kind", "step", "density")
-    return Recorded(**{name: entry[name] for name in names}, shape=tuple(entry["shape"]), values=values)
+    return Recorded(
+        **{name: entry[name] for name in names}, shape=tuple(entry["shape"]), values=values
+    )
 
 
 def recorded(**wanted: object) -> Iterator[Recorded]:

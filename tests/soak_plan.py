@@ -33,7 +33,11 @@ class Plan:
         """Densities that change every few hundred steps."""
         boundaries = list(range(150, steps + 1000, 250))
         densities = np.exp(self._draw(0).uniform(np.log(0.01), np.log(0.5), len(boundaries) + 1))
-        return {"id": "piecewise", "boundaries": boundaries, "densities": [float(d) for d in densities]}
+        return {
+            "id": "piecewise",
+            "boundaries": boundaries,
+            "densities": [float(d) for d in densities],
+        }
 
     def scale(self, step: int) -> float:
         """Of the loss: a power of two that changes every few steps."""
@@ -51,7 +55,10 @@ class Plan:
         """Scaled, with a few large entries, and spoiled if that is the plan."""
         draw = self._draw(4, step, rank)
         scale = np.float32(self.scale(step))
-        given = {key: (draw.standard_t(3, shape).astype("f4") * scale).astype("f4") for key, shape in SHAPES.items()}
+        given = {
+            key: (draw.standard_t(3, shape).astype("f4") * scale).astype("f4")
+            for key, shape in SHAPES.items()
+        }
         bad = self.spoiled(step, world_size).get(rank)
         if bad is not None:
             given[bad].flat[draw.integers(given[bad].size)] = draw.choice([np.nan, np.inf, -np.inf])
@@ -75,11 +82,17 @@ def check_step(
     size, scale = len(before), np.float32(plan.scale(step))
     bad = set(plan.spoiled(step, size).values())
     for key in SHAPES:
-        assert len({np.asarray(result[key]).tobytes() for result in results}) == 1, f"replicas differ: {key}, {step}"
+        assert len({np.asarray(result[key]).tobytes() for result in results}) == 1, (
+            f"replicas differ: {key}, {step}"
+        )
         if bad:
             for old, new in zip(before, after):
-                assert new[key].tobytes() == old[key].tobytes(), f"a step taken back left a trace: {key}, {step}"
-            assert np.isnan(results[0][key]).any() == (key in bad), f"seen in another tensor: {key}, {step}"
+                assert new[key].tobytes() == old[key].tobytes(), (
+                    f"a step taken back left a trace: {key}, {step}"
+                )
+            assert np.isnan(results[0][key]).any() == (key in bad), (
+                f"seen in another tensor: {key}, {step}"
+            )
             continue
         out = np.zeros(before[0][key].size, np.float32)
         for rank, (old, new) in enumerate(zip(before, after)):
@@ -88,14 +101,17 @@ def check_step(
             assert not new[key][sent].any(), f"neither sent nor kept: {key}, rank {rank}, {step}"
             factor = np.float32(1.0 / size if average else 1.0)
             out[sent] += accumulated[sent] * factor if average else accumulated[sent]
-        assert (out * scale).tobytes() == np.asarray(results[0][key]).reshape(-1).tobytes(), f"lost: {key}, {step}"
+        assert (out * scale).tobytes() == np.asarray(results[0][key]).reshape(-1).tobytes(), (
+            f"lost: {key}, {step}"
+        )
 
 
 def check_redistribution(old: Sequence[Arrays], new: Sequence[Arrays], *, average: bool) -> None:
     """The optimizer is owed the same; to a rounding to float32 of each entry."""
     for key in SHAPES:
         sums = [
-            sum(np.asarray(r[key], np.float64) for r in ranks) / (len(ranks) if average else 1) for ranks in (old, new)
+            sum(np.asarray(r[key], np.float64) for r in ranks) / (len(ranks) if average else 1)
+            for ranks in (old, new)
         ]
         slack = 2.0**-22 * sum(np.abs(np.asarray(r[key], np.float64)) for r in new) + 1e-30
         assert (np.abs(sums[0] - sums[1]) <= slack).all(), f"lost with the world's size: {key}"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 TIMEOUT_S = 20.0
@@ -19,7 +19,9 @@ Gradients = dict[str, np.ndarray]
 def configure(selector: str = "topk", density: float = 0.25, **options: Any) -> Configuration:
     """A configuration that compresses everything, however small."""
     everything = {"min_numel": 1, "compress_1d": True, "allow_dense": False, "timeout_s": TIMEOUT_S}
-    return Configuration.create(selector={"id": selector, "density": density}, **{**everything, **options})
+    return Configuration.create(
+        selector={"id": selector, "density": density}, **{**everything, **options}
+    )
 
 
 def tensors(*shapes: tuple[int, ...], dtype: str = "float32") -> list[TensorSpec]:
@@ -46,7 +48,9 @@ def run(world_size: int, function: Callable[[LocalCollective], Any]) -> list[Any
 def residuals(session: Session) -> dict[str, np.ndarray]:
     """What a rank keeps back of every tensor that had a step, after its last good step."""
     states = session.step.staging.settle_all()
-    return {session.step.specs[i].key: s.memory.arrays()["residual"].copy() for i, s in states.items()}
+    return {
+        session.step.specs[i].key: s.memory.arrays()["residual"].copy() for i, s in states.items()
+    }
 
 
 def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:

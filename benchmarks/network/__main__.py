@@ -17,8 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.network import counting, page, plans, probe, simulated, tensorflow_page
-from benchmarks.network.cluster import INTERFACE, MARK, SUBNET, Cluster, bits_per_second, inside, run_limited
-from hvd_sparse.planning.architectures import ARCHITECTURES
+from benchmarks.network.cluster import (
+    INTERFACE,
+    MARK,
+    SUBNET,
+    Cluster,
+    bits_per_second,
+    inside,
+    run_limited,
+)
+from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES
 
 RECORDED = ("resnet50", "vgg16", "lstm", "transformer")
 """Models that can be trained too."""
@@ -30,7 +38,16 @@ def launcher(cluster: Cluster, controller: str, ranks: int = 1) -> list[str]:
     """What starts so many ranks on every host."""
     slots, total = ",".join(f"{host}:{ranks}" for host in cluster.hosts), str(ranks * cluster.size)
     if controller == "gloo":
-        return ["horovodrun", "--gloo", "-np", total, "-H", slots, "--network-interfaces", INTERFACE]
+        return [
+            "horovodrun",
+            "--gloo",
+            "-np",
+            total,
+            "-H",
+            slots,
+            "--network-interfaces",
+            INTERFACE,
+        ]
     settings = {
         "plm_rsh_agent": "ssh",
         "btl": "self,tcp",
@@ -51,19 +68,37 @@ def _settings() -> dict[str, str]:
         "NUMBA_NUM_THREADS": "1",
         "HOROVOD_CACHE_CAPACITY": "4096",  # the default of 1,024 is less than the names of all methods together
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
-        **{name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_SPARSE_"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("HOROVOD_", "HVD_SPARSE_"))
+        },
     }
 
 
-def run_setting(cluster: Cluster, options: argparse.Namespace, model: str, compute: str) -> dict[str, Any]:
+def run_setting(
+    cluster: Cluster, options: argparse.Namespace, model: str, compute: str
+) -> dict[str, Any]:
     """Every method on one model, over the wire as it is shaped now."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
         module = "worker" if options.frontend == "torch" else f"{options.frontend}_worker"
-        worker = [sys.executable, "-m", f"benchmarks.network.{module}", "--model", model, "--compute", compute]
+        worker = [
+            sys.executable,
+            "-m",
+            f"benchmarks.network.{module}",
+            "--model",
+            model,
+            "--compute",
+            compute,
+        ]
         for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
             worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-        worker += ["--output", str(output), *(["--plans"] if options.plans else ["--methods", *options.methods])]
+        worker += [
+            "--output",
+            str(output),
+            *(["--plans"] if options.plans else ["--methods", *options.methods]),
+        ]
         return launch(cluster, options.controller, worker, output)
 
 
@@ -94,7 +129,12 @@ def measure(options: argparse.Namespace) -> None:
                 result = run_setting(cluster, options, model, compute)
                 setting = {
                     **{"rate": rate, "model": model, "compute": compute, "hosts": options.hosts},
-                    **{"controller": options.controller, "command": page.command(), "wire": wire, **result},
+                    **{
+                        "controller": options.controller,
+                        "command": page.command(),
+                        "wire": wire,
+                        **result,
+                    },
                     **{"load": os.getloadavg()[1], "seconds": round(time.time() - started)},
                 }
                 page.add(document, setting)
@@ -104,15 +144,24 @@ def measure(options: argparse.Namespace) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/bench-network", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/bench-network",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--hosts", type=int, default=4, help="one rank on each (default 4)")
-    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "10gbit", "none"], help="none: unshaped")
+    parser.add_argument(
+        "--rates", nargs="+", default=["100mbit", "1gbit", "10gbit", "none"], help="none: unshaped"
+    )
     parser.add_argument("--models", nargs="+", default=["resnet50"], choices=ARCHITECTURES)
     parser.add_argument("--compute", nargs="+", default=["none"], choices=COMPUTE)
-    parser.add_argument("--backward-ms", type=float, default=80.0, help="of asleep and busy (default 80)")
     parser.add_argument(
-        "--methods", nargs="+", default=["dense", "fp16", "topk", "dgc", "auto"], help="the last is ours"
+        "--backward-ms", type=float, default=80.0, help="of asleep and busy (default 80)"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=["dense", "fp16", "topk", "dgc", "auto"],
+        help="the last is ours",
     )
     parser.add_argument(
         "--frontend",
@@ -123,32 +172,60 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--density", type=float, default=0.001)
     parser.add_argument("--controller", default="gloo", choices=("gloo", "mpi"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="a round, of a method that takes less than 1.5 s")
+    parser.add_argument(
+        "--steps", type=int, default=5, help="a round, of a method that takes less than 1.5 s"
+    )
     parser.add_argument("--warmup", type=int, default=5, help="steps before the first round")
-    parser.add_argument("--exchanges", action="store_true", help="count every exchange's bytes on 2 to 4 hosts instead")
     parser.add_argument(
-        "--plans", action="store_true", help="messages planned in the run instead, on --least-hosts to --hosts"
+        "--exchanges",
+        action="store_true",
+        help="count every exchange's bytes on 2 to 4 hosts instead",
     )
     parser.add_argument(
-        "--simulated", action="store_true", help="steps as hvd-sparse simulate predicts them, on as many"
-    )
-    parser.add_argument("--least-hosts", type=int, default=2, help="of --plans and --simulated (default 2)")
-    parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated")
-    parser.add_argument(
-        "--quick", action="store_true", help="of --simulated: costs from few rounds, to see that it works"
+        "--plans",
+        action="store_true",
+        help="messages planned in the run instead, on --least-hosts to --hosts",
     )
     parser.add_argument(
-        "--append", action="store_true", help="keep the settings of OUTPUT.json that are not measured anew"
+        "--simulated",
+        action="store_true",
+        help="steps as hvd-sparse simulate predicts them, on as many",
     )
-    parser.add_argument("--render", action="store_true", help="measure nothing, write the page of OUTPUT.json anew")
-    parser.add_argument("--output", type=Path, help="without a suffix (docs/results/..., by what is measured)")
+    parser.add_argument(
+        "--least-hosts", type=int, default=2, help="of --plans and --simulated (default 2)"
+    )
+    parser.add_argument(
+        "--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="of --simulated: costs from few rounds, to see that it works",
+    )
+    parser.add_argument(
+        "--append",
+        action="store_true",
+        help="keep the settings of OUTPUT.json that are not measured anew",
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing, write the page of OUTPUT.json anew"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="without a suffix (docs/results/..., by what is measured)"
+    )
     options = parser.parse_args()
-    names = {"exchanges": "exchanges-on-hosts", "plans": "plans-on-hosts", "simulated": "simulation-on-hosts"}
+    names = {
+        "exchanges": "exchanges-on-hosts",
+        "plans": "plans-on-hosts",
+        "simulated": "simulation-on-hosts",
+    }
     name = next((names[option] for option in names if getattr(options, option)), "network")
     if options.frontend != "torch":
         others = [f"--{each}" for each in (*names, "append", "render") if getattr(options, each)]
         if others or not set(options.compute) <= {"none", "busy"}:
-            parser.error(f"--frontend tensorflow: --compute none or busy, and without {' '.join(others) or 'others'}")
+            parser.error(
+                f"--frontend tensorflow: --compute none or busy, and without {' '.join(others) or 'others'}"
+            )
         if unknown := {"topk", "dgc"} & set(options.methods):
             parser.error(
                 f"--frontend tensorflow: --methods dense fp16 and ours; {' and '.join(sorted(unknown))} is PyTorch's"
@@ -161,7 +238,9 @@ def parse() -> argparse.Namespace:
     if "real" in options.compute and not set(options.models) <= set(RECORDED):
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
     if options.simulated and "real" in options.compute:
-        parser.error("--simulated: --compute none, asleep or busy, whose backward passes are known beforehand")
+        parser.error(
+            "--simulated: --compute none, asleep or busy, whose backward passes are known beforehand"
+        )
     if not 2 <= options.least_hosts <= options.hosts:
         parser.error("--hosts: at least 2, and no less than --least-hosts")
     return options
@@ -170,13 +249,18 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     options = parse()
     if options.render:
-        page.write(json.loads(options.output.with_suffix(".json").read_text(encoding="utf-8")), options.output)
+        page.write(
+            json.loads(options.output.with_suffix(".json").read_text(encoding="utf-8")),
+            options.output,
+        )
         return 0
     if os.environ.get(MARK) != "1":
         command = inside([sys.executable, "-m", "benchmarks.network", *sys.argv[1:]])
         return subprocess.run(command, check=False).returncode
     if options.exchanges:
-        counting.write(counting.run(options, launcher, _settings()), page.environment(options), options.output)
+        counting.write(
+            counting.run(options, launcher, _settings()), page.environment(options), options.output
+        )
     elif options.plans:
         plans.run(options, run_setting)
     elif options.simulated:

@@ -33,7 +33,17 @@ def inside(command: Sequence[str]) -> list[str]:
     """
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     spaces = ["--mount", "--net", "--pid", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
-    return ["setpriv", "--pdeathsig", "KILL", "unshare", *user, *spaces, "env", f"{MARK}=1", *command]
+    return [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        *user,
+        *spaces,
+        "env",
+        f"{MARK}=1",
+        *command,
+    ]
 
 
 def bits_per_second(rate: str) -> float:
@@ -66,7 +76,9 @@ class Cluster:
     def lay(self) -> None:
         """Make the switch, the hosts, their links, and the names by which they find each other."""
         if os.environ.get(MARK) != "1":
-            raise RuntimeError("the cluster needs namespaces of its own: start it with scripts/bench-network")
+            raise RuntimeError(
+                "the cluster needs namespaces of its own: start it with scripts/bench-network"
+            )
         Path("/run/netns").mkdir(exist_ok=True)
         _run("mount", "--make-rprivate", "/")
         _run("mount", "-t", "tmpfs", "netns", "/run/netns")
@@ -75,7 +87,9 @@ class Cluster:
         _run("ip", "link", "set", "switch", "up")
         for number, host in enumerate(self.hosts, 1):
             _run("ip", "netns", "add", host)
-            _run("ip", "link", "add", host, "type", "veth", "peer", "name", INTERFACE, "netns", host)
+            _run(
+                "ip", "link", "add", host, "type", "veth", "peer", "name", INTERFACE, "netns", host
+            )
             _run("ip", "link", "set", host, "master", "switch", "up")
             _run("ip", "-n", host, "address", "add", f"{SUBNET}.{number}/24", "dev", INTERFACE)
             for interface in ("lo", INTERFACE):
@@ -83,7 +97,10 @@ class Cluster:
         self._name_hosts()
 
     def _name_hosts(self) -> None:
-        lines = ["127.0.0.1 localhost", *(f"{SUBNET}.{i} {host}" for i, host in enumerate(self.hosts, 1))]
+        lines = [
+            "127.0.0.1 localhost",
+            *(f"{SUBNET}.{i} {host}" for i, host in enumerate(self.hosts, 1)),
+        ]
         table = Path("/run/netns/.hosts")
         table.write_text("\n".join(lines) + "\n", encoding="ascii")
         _run("mount", "--bind", str(table), "/etc/hosts")
@@ -95,7 +112,9 @@ class Cluster:
                 device = INTERFACE if where else host
                 tc = ["tc", *where, "qdisc"]
                 if rate is None:
-                    subprocess.run([*tc, "del", "dev", device, "root"], capture_output=True, check=False)
+                    subprocess.run(
+                        [*tc, "del", "dev", device, "root"], capture_output=True, check=False
+                    )
                     continue
                 limits = ["rate", rate, "burst", str(burst_bytes(rate)), "latency", "50ms"]
                 _run(*tc, "replace", "dev", device, "root", "tbf", *limits)
@@ -129,7 +148,9 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def run_limited(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> tuple[int | None, str]:
+def run_limited(
+    command: Sequence[str], environment: Mapping[str, str], limit_s: float
+) -> tuple[int | None, str]:
     """Exit code (None: it ran out of time and was killed) and output of a command and all its children."""
     process = subprocess.Popen(
         list(command),

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.network.cluster import Cluster, run_limited
-from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.registry import EXCHANGES
 
 NUMEL = 1_000_000
@@ -82,9 +82,17 @@ def _on(
 ) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
-        worker = [sys.executable, "-m", "benchmarks.network.counting_worker", str(output), *arguments]
+        worker = [
+            sys.executable,
+            "-m",
+            "benchmarks.network.counting_worker",
+            str(output),
+            *arguments,
+        ]
         environment = {**os.environ, **cluster.environment(), **settings, "PYTHONPATH": os.getcwd()}
-        code, printed = run_limited(cluster.on(cluster.hosts[0], [*launch, *worker]), environment, LIMIT_S)
+        code, printed = run_limited(
+            cluster.on(cluster.hosts[0], [*launch, *worker]), environment, LIMIT_S
+        )
         if code != 0 or not output.exists():
             raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
         rows: list[dict[str, Any]] = json.loads(output.read_text(encoding="utf-8"))
@@ -103,7 +111,11 @@ def _counts(rows: list[dict[str, Any]], hosts: int, ranks: int) -> list[Count]:
             received=row["received"] / 1e3,
             most=row["most"] / 1e3,
             empty=empty[row["exchange"]] / 1e3,
-            formula=EXCHANGES.create(row["exchange"]).inbound(row["density"], ENTRY_BYTES, placement) * NUMEL / 1e3,
+            formula=EXCHANGES.create(row["exchange"]).inbound(
+                row["density"], ENTRY_BYTES, placement
+            )
+            * NUMEL
+            / 1e3,
         )
         for row in rows
         if row["density"]
@@ -113,7 +125,10 @@ def _counts(rows: list[dict[str, Any]], hosts: int, ranks: int) -> list[Count]:
 def write(counts: list[Count], made_with: dict[str, Any], output: Path) -> None:
     """OUTPUT.json and OUTPUT.md; the table is printed too."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"made_with": made_with, "counts": [{**asdict(c), "over_formula": c.over_formula} for c in counts]}
+    document = {
+        "made_with": made_with,
+        "counts": [{**asdict(c), "over_formula": c.over_formula} for c in counts],
+    }
     output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     heads = [
         "exchange",
@@ -128,7 +143,13 @@ def write(counts: list[Count], made_with: dict[str, Any], output: Path) -> None:
     table = Table(*heads)
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for c in counts:
-        cells = [c.exchange, f"{c.hosts} x {c.ranks_on_each}", f"{c.density:g}", f"{c.received:.1f}", f"{c.most:.1f}"]
+        cells = [
+            c.exchange,
+            f"{c.hosts} x {c.ranks_on_each}",
+            f"{c.density:g}",
+            f"{c.received:.1f}",
+            f"{c.most:.1f}",
+        ]
         cells += [f"{c.empty:.1f}", f"{c.formula:.1f}", f"{c.over_formula:.2f}"]
         table.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")

@@ -37,11 +37,19 @@ def count(exchange: str, density: float, steps: int, ranks_on_a_host: int) -> di
     """Median bytes that this host receives in a step, over the hosts: mean and maximum."""
     name = f"{exchange}.{density:g}"
     parameter = torch.nn.Parameter(torch.zeros(NUMEL, 1))
-    described: Any = {"id": exchange, "ranks_per_node": ranks_on_a_host} if exchange == "hierarchical" else exchange
+    described: Any = (
+        {"id": exchange, "ranks_per_node": ranks_on_a_host}
+        if exchange == "hierarchical"
+        else exchange
+    )
     asked = density or 1.0 / NUMEL  # one entry
-    compression = Compression.topk([(name, parameter)], density=asked, name=name, exchange=described, allow_dense=False)
+    compression = Compression.topk(
+        [(name, parameter)], density=asked, name=name, exchange=described, allow_dense=False
+    )
     descent = torch.optim.SGD([parameter], lr=0.0)
-    optimizer = hvd.DistributedOptimizer(descent, named_parameters=[(name, parameter)], compression=compression)
+    optimizer = hvd.DistributedOptimizer(
+        descent, named_parameters=[(name, parameter)], compression=compression
+    )
     received = []
     for step in range(WARMUP + steps):
         given = gradient(step)
@@ -55,7 +63,9 @@ def count(exchange: str, density: float, steps: int, ranks_on_a_host: int) -> di
         time.sleep(SETTLE_S)
         received.append(interface_bytes()[0] - before)
     middle = float(np.median(received[WARMUP:]))
-    of_hosts = hvd.allgather(torch.tensor([middle], dtype=torch.float64), name=f"{name}.all").numpy()
+    of_hosts = hvd.allgather(
+        torch.tensor([middle], dtype=torch.float64), name=f"{name}.all"
+    ).numpy()
     compression.close()
     return {
         "exchange": exchange,
@@ -69,7 +79,11 @@ def main() -> None:
     output, steps, ranks, *exchanges = sys.argv[1:]
     torch.set_num_threads(1)
     hvd.init()
-    rows = [count(e, density, int(steps), int(ranks)) for e in exchanges for density in (0.0, *DENSITIES)]
+    rows = [
+        count(e, density, int(steps), int(ranks))
+        for e in exchanges
+        for density in (0.0, *DENSITIES)
+    ]
     if hvd.rank() == 0:
         Path(output).write_text(json.dumps(rows), encoding="utf-8")
     hvd.barrier()

@@ -49,9 +49,14 @@ def table(settings: list[dict[str, Any]]) -> str:
     rows = []
     for goal in GOALS:
         found = {c: summaries.get((goal.rate, goal.compute, c), {}) for c in CONTROLLERS}
-        found = {controller: summary for controller, summary in found.items() if goal.method in summary}
+        found = {
+            controller: summary for controller, summary in found.items() if goal.method in summary
+        }
         where = f"{'unshaped' if goal.rate == 'none' else goal.rate}, {goal.compute}, over {goal.method}"
-        cells = [_cell(found[c][goal.method]["times_ours"]) if c in found else "not measured" for c in CONTROLLERS]
+        cells = [
+            _cell(found[c][goal.method]["times_ours"]) if c in found else "not measured"
+            for c in CONTROLLERS
+        ]
         rows.append([where, f"{goal.times:g}", *cells, _verdict(goal, found)])
     heads = ["ResNet-50 sizes, 4 hosts: wire, compute, over", "at least", "by Gloo", "by MPI", ""]
     return markdown_table(heads, rows)
@@ -63,7 +68,10 @@ def _cell(times: dict[str, float]) -> str:
 
 def _verdict(goal: Goal, found: dict[str, Any]) -> str:
     """Whether it is met, by which controller; else by how much it is missed where it is missed by less, and what limits it."""
-    medians = {controller: summary[goal.method]["times_ours"]["median"] for controller, summary in found.items()}
+    medians = {
+        controller: summary[goal.method]["times_ours"]["median"]
+        for controller, summary in found.items()
+    }
     if not medians:
         return ""
     met = [controller for controller, median in medians.items() if median >= goal.times]
@@ -71,7 +79,10 @@ def _verdict(goal: Goal, found: dict[str, Any]) -> str:
         return "met"
     nearest = max(medians, key=medians.__getitem__)
     summary = found[nearest]
-    ours, allowed_ms = summary[list(summary)[-1]], summary[goal.method]["step_ms"]["median"] / goal.times
+    ours, allowed_ms = (
+        summary[list(summary)[-1]],
+        summary[goal.method]["step_ms"]["median"] / goal.times,
+    )
     if met:
         return f"met by {NAMES[met[0]]} alone"
     return (

@@ -51,7 +51,9 @@ class ThroughOptimizer(Method):
     def __init__(self, named: Named, compression: Any, spans: Spans, *, finds: str) -> None:
         self.compression = _Timed(compression, spans, finds)
         optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=0.0)
-        self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=self.compression)
+        self.optimizer = hvd.DistributedOptimizer(
+            optimizer, named_parameters=named, compression=self.compression
+        )
         self.optimizer._grad_accs.clear()  # several optimizers share the parameters: only the one at work may hear of them
         self._hooks = [self.optimizer._make_hook(parameter) for _, parameter in named]
 
@@ -64,7 +66,9 @@ class ThroughOptimizer(Method):
     @property
     def is_settled(self) -> bool:
         inner = self.compression.inner
-        is_planned = getattr(inner, "plan", self) is not None or inner.config()["groups"] != "planned"
+        is_planned = (
+            getattr(inner, "plan", self) is not None or inner.config()["groups"] != "planned"
+        )
         return is_planned and getattr(inner, "verdict", self) is not None
 
     def report(self) -> dict[str, Any]:
@@ -135,7 +139,9 @@ class Gathered(Method):
                     values, indices = results
                     gradient = torch.zeros(self._parameters[position].numel())
                     gradient.index_put_((indices,), values, accumulate=True).mul_(1.0 / hvd.size())
-                    self._parameters[position].grad.set_(gradient.view(self._parameters[position].shape))
+                    self._parameters[position].grad.set_(
+                        gradient.view(self._parameters[position].shape)
+                    )
         self._handles.clear()
 
 

@@ -1,4 +1,4 @@
-"""The models that compute really; ``hvd_sparse.planning.architectures`` has their layer sizes, and of more models."""
+"""The models that compute really; ``hvd_sparse.autotune.costmodel.architectures`` has their layer sizes, and of more models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ class ResNet50(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+        layers: list[nn.Module] = [
+            nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+        ]
         layers.append(nn.MaxPool2d(3, 2, padding=1))
         channels = 64
         for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -72,7 +76,11 @@ class Vgg16(nn.Module):
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(
-            nn.Linear(512 * 49, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000)
+            nn.Linear(512 * 49, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, 1000),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

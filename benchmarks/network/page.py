@@ -76,17 +76,25 @@ def begun(options: argparse.Namespace) -> dict[str, Any]:
 def kept(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     """Of the page that there is, with --append."""
     path = options.output.with_suffix(".json")
-    return list(json.loads(path.read_text(encoding="utf-8"))[name]) if options.append and path.exists() else []
+    return (
+        list(json.loads(path.read_text(encoding="utf-8"))[name])
+        if options.append and path.exists()
+        else []
+    )
 
 
-def joined(old: list[dict[str, Any]], found: list[dict[str, Any]], which: Sequence[str]) -> list[dict[str, Any]]:
+def joined(
+    old: list[dict[str, Any]], found: list[dict[str, Any]], which: Sequence[str]
+) -> list[dict[str, Any]]:
     """Both, what was measured anew in the place of what was; ``which`` keys tell them apart."""
     return list({tuple(each[name] for name in which): each for each in (*old, *found)}.values())
 
 
 def commands(measured: Iterable[dict[str, Any]]) -> str:
     """Those that have made a page, a line each."""
-    return "\n".join(f"    {command}" for command in dict.fromkeys(each["command"] for each in measured))
+    return "\n".join(
+        f"    {command}" for command in dict.fromkeys(each["command"] for each in measured)
+    )
 
 
 def add(document: dict[str, Any], setting: dict[str, Any]) -> None:
@@ -134,7 +142,10 @@ def table(setting: dict[str, Any]) -> str:
     rows = []
     for method, numbers in summarize(setting).items():
         step, times, phases = numbers["step_ms"], numbers["times_ours"], numbers["phases_ms"]
-        used = {name: f" ({numbers['processor_ms'][name]:,.1f})" for name in ("select", "encode", "decode")}
+        used = {
+            name: f" ({numbers['processor_ms'][name]:,.1f})"
+            for name in ("select", "encode", "decode")
+        }
         rows.append(
             [
                 method,
@@ -149,21 +160,27 @@ def table(setting: dict[str, Any]) -> str:
 
 def title(setting: dict[str, Any]) -> str:
     """What a setting is, in words."""
-    where = f"{setting['hosts']} hosts, {'unshaped' if setting['rate'] == 'none' else setting['rate']}"
+    where = (
+        f"{setting['hosts']} hosts, {'unshaped' if setting['rate'] == 'none' else setting['rate']}"
+    )
     how = "" if setting["controller"] == "gloo" else f", {setting['controller']}"
     return f"{where}, {setting['model']}, {COMPUTE[setting['compute']]}{how}"
 
 
 def render(document: dict[str, Any], picture: str) -> str:
     settings = document["settings"]
-    made = ", ".join(f"{name} {value}" for name, value in document["made_with"].items() if name not in OF_A_RUN)
+    made = ", ".join(
+        f"{name} {value}" for name, value in document["made_with"].items() if name not in OF_A_RUN
+    )
     parts = [INTRODUCTION, f"Made by\n\n{commands(settings)}\n\nwith {made}.\n"]
     parts += ["## Goals\n", goals.table(settings) + "\n"]
     parts += ["What the cores alone cost:\n", goals.why(settings, os.cpu_count() or 1) + "\n"]
     parts += ["## Measured\n", f"![where the time goes]({picture})\n"]
     for setting in settings:
         parts.append(f"### {title(setting)}\n")
-        parts.append(f"Probe: {describe_wire(setting['wire'])}. Load of the machine: {setting['load']:.1f}.\n")
+        parts.append(
+            f"Probe: {describe_wire(setting['wire'])}. Load of the machine: {setting['load']:.1f}.\n"
+        )
         parts.append(table(setting) + "\n")
         parts += [f"{name}: {words}.\n" for name, words in verdicts(setting)]
     return "\n".join(parts)
@@ -177,7 +194,9 @@ def verdicts(setting: dict[str, Any]) -> list[tuple[str, str]]:
 
 def draw(document: dict[str, Any], path: Any) -> None:
     settings = document["settings"]
-    figure, axes = plt.subplots(len(settings), 1, figsize=(9, 0.6 + 2.2 * len(settings)), squeeze=False)
+    figure, axes = plt.subplots(
+        len(settings), 1, figsize=(9, 0.6 + 2.2 * len(settings)), squeeze=False
+    )
     for axis, setting in zip(axes[:, 0], settings):
         summary = summarize(setting)
         names = list(summary)[::-1]

@@ -34,8 +34,18 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
             for model in options.models:
                 for compute in options.compute:
                     result = run_setting(cluster, options, model, compute)
-                    where = {"rate": rate, "hosts": hosts, "model": model, "compute": compute, "wire": wire}
-                    where |= {"density": options.density, "command": page.command(), "load": os.getloadavg()[1]}
+                    where = {
+                        "rate": rate,
+                        "hosts": hosts,
+                        "model": model,
+                        "compute": compute,
+                        "wire": wire,
+                    }
+                    where |= {
+                        "density": options.density,
+                        "command": page.command(),
+                        "load": os.getloadavg()[1],
+                    }
                     found = [{**where, **row} for row in _rows(result)]
                     rows = page.joined(rows, found, WHICH)
                     write(rows, options)
@@ -79,7 +89,14 @@ def table(rows: list[dict[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    heads = ["setting", "messages", "predicted, ms", "measured, ms", "measured / predicted", "times planned"]
+    heads = [
+        "setting",
+        "messages",
+        "predicted, ms",
+        "measured, ms",
+        "measured / predicted",
+        "times planned",
+    ]
     return markdown_table(heads, cells)
 
 
@@ -103,11 +120,18 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     output: Path = options.output
     output.parent.mkdir(parents=True, exist_ok=True)
     given = {*page.OF_A_RUN, "density"}
-    made_with = {name: value for name, value in page.environment(options).items() if name not in given}
+    made_with = {
+        name: value for name, value in page.environment(options).items() if name not in given
+    }
     text = json_by_line({"made_with": made_with}, {"rows": rows})
     output.with_suffix(".json").write_text(text, encoding="utf-8")
     made = ", ".join(f"{name} {value}" for name, value in made_with.items())
-    parts = [INTRODUCTION, f"Made by\n\n{page.commands(rows)}\n\nwith {made}.\n", _in_words(rows) + "\n", table(rows)]
+    parts = [
+        INTRODUCTION,
+        f"Made by\n\n{page.commands(rows)}\n\nwith {made}.\n",
+        _in_words(rows) + "\n",
+        table(rows),
+    ]
     output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -119,7 +143,9 @@ def _in_words(rows: list[dict[str, Any]]) -> str:
         [row for row in others if is_so(row["times_planned"])]
         for is_so in (lambda times: times["low"] > 1, lambda times: times["high"] < 1)
     )
-    named = ", ".join(f"{_where(row)}, {row['way']} ({row['times_planned']['median']:.2f})" for row in quicker)
+    named = ", ".join(
+        f"{_where(row)}, {row['way']} ({row['times_planned']['median']:.2f})" for row in quicker
+    )
     return (
         f"Of {len(rows)} predictions {int((off <= 0.2).sum())} are within 20 % of what was measured; half of them are within "
         f"{100 * float(np.median(off)):.0f} %. Of {len(others)} comparisons with the plan, the other way was slower in "

@@ -78,7 +78,9 @@ def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
             *((long, seconds) for seconds in ring),
         ]:
             if size > burst_bytes(rate) + 1.05 * nominal / 8 * seconds:
-                raise RuntimeError(f"the wire is not shaped to {rate}: {size} bytes took {seconds} s")
+                raise RuntimeError(
+                    f"the wire is not shaped to {rate}: {size} bytes took {seconds} s"
+                )
     return {
         "nominal_mbit_s": None if rate is None else nominal / 1e6,
         "burst_bytes": 0 if rate is None else burst_bytes(rate),
@@ -95,7 +97,9 @@ def _ring(cluster: Cluster, sizes: list[int], pairs: int) -> list[list[float]]:
         script = [sys.executable, "-m", "benchmarks.network.probe"]
         server = subprocess.Popen(cluster.on(target, [*script, "serve", str(PORT)]))
         arguments = [target, str(PORT), *(str(size) for size in sizes)]
-        client = subprocess.Popen(cluster.on(source, [*script, "send", *arguments]), stdout=subprocess.PIPE, text=True)
+        client = subprocess.Popen(
+            cluster.on(source, [*script, "send", *arguments]), stdout=subprocess.PIPE, text=True
+        )
         running.append((server, client))
     results = []
     for server, client in running:

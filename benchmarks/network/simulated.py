@@ -18,9 +18,9 @@ from benchmarks.network.neighbours import Neighbours
 from benchmarks.network.simulated_page import FEWEST, OWN, SCALED
 from benchmarks.network.summary import by_round, spread
 from benchmarks.network.timings import ready
+from hvd_sparse.autotune.costmodel.architectures import parameters
+from hvd_sparse.autotune.costmodel.profile import MIN_NUMEL, Layer, Profile
 from hvd_sparse.cli import main as hvd_sparse
-from hvd_sparse.planning.architectures import parameters
-from hvd_sparse.planning.profile import MIN_NUMEL, Layer, Profile
 from hvd_sparse.registry import EXCHANGES
 
 SELECTOR = "ldte_bs"
@@ -50,7 +50,9 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
     Cluster(options.hosts).lay()
     rows, settings = page.kept(options, "rows"), page.kept(options, "settings")
     for rate in options.rates:
-        few = next((s["costs"] for s in settings if (s["rate"], s["hosts"]) == (rate, FEWEST)), None)
+        few = next(
+            (s["costs"] for s in settings if (s["rate"], s["hosts"]) == (rate, FEWEST)), None
+        )
         for hosts in range(options.least_hosts, options.hosts + 1):
             cluster, shaped = Cluster(hosts), None if rate == "none" else rate
             cluster.shape(shaped)
@@ -91,17 +93,25 @@ def measure_costs(cluster: Cluster, options: argparse.Namespace, launch: Launch)
 def replayed(model: str, compute: str, backward_s: float) -> Profile:
     """The backward pass that the ranks replay, in its order."""
     listed = parameters(model)
-    done = ready(model, [(each.name, each) for each in listed]) if compute != "none" else [0.0] * len(listed)
+    done = (
+        ready(model, [(each.name, each) for each in listed])
+        if compute != "none"
+        else [0.0] * len(listed)
+    )
     order = sorted(range(len(listed)), key=lambda i: (done[i], -i))
     layers, before = [], 0.0
     for i in order:
         is_sparse = len(listed[i].shape) > 1 and listed[i].numel >= MIN_NUMEL
-        layers.append(Layer(listed[i].name, listed[i].numel, (done[i] - before) * backward_s, is_sparse))
+        layers.append(
+            Layer(listed[i].name, listed[i].numel, (done[i] - before) * backward_s, is_sparse)
+        )
         before = done[i]
     return Profile(tuple(layers), is_apart=compute == "asleep")
 
 
-def predict(profile: Profile, costs: dict[str, Any], ranks: int, density: float) -> dict[str, dict[str, Any]]:
+def predict(
+    profile: Profile, costs: dict[str, Any], ranks: int, density: float
+) -> dict[str, dict[str, Any]]:
     """What ``hvd-sparse simulate`` says of dense, fp16 and every exchange on so many ranks."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-simulated-") as folder:
         layers, measured = Path(folder, "layers.json"), Path(folder, "costs.json")
@@ -138,6 +148,9 @@ def rows_of(
             row["measured_s"] = spread(seconds)
             for name, found in points.items():
                 predicted_s = found[id]["step_s"]
-                row |= {f"{name}predicted_s": predicted_s, f"{name}over_predicted": spread(seconds / predicted_s)}
+                row |= {
+                    f"{name}predicted_s": predicted_s,
+                    f"{name}over_predicted": spread(seconds / predicted_s),
+                }
             rows.append(row)
     return rows

@@ -54,7 +54,9 @@ def table(rows: list[dict[str, Any]], costs: str = OWN) -> str:
         ]
         for row in rows
     ]
-    return markdown_table(["setting", "way", "predicted, ms", "measured, ms", "measured / predicted"], cells)
+    return markdown_table(
+        ["setting", "way", "predicted, ms", "measured, ms", "measured / predicted"], cells
+    )
 
 
 def _told(values: dict[str, float], unit: float, digits: int) -> str:
@@ -64,10 +66,15 @@ def _told(values: dict[str, float], unit: float, digits: int) -> str:
 
 def in_words(rows: list[dict[str, Any]], costs: str = OWN) -> str:
     """How many predictions are near, in all and by the way to send."""
-    by_way = {way: [row for row in rows if row["way"] == way] for way in dict.fromkeys(row["way"] for row in rows)}
+    by_way = {
+        way: [row for row in rows if row["way"] == way]
+        for way in dict.fromkeys(row["way"] for row in rows)
+    }
     counts = {way: _count(found, costs) for way, found in by_way.items()}
     told = ", ".join(f"{way} {near} of {len(by_way[way])}" for way, near in counts.items())
-    half = 100 * float(np.median([abs(row[f"{costs}over_predicted"]["median"] - 1) for row in rows]))
+    half = 100 * float(
+        np.median([abs(row[f"{costs}over_predicted"]["median"] - 1) for row in rows])
+    )
     return (
         f"Of {len(rows)} predictions {sum(counts.values())} are within {NEAR:.0%} of what was measured ({told}); half of them "
         f"are within {half:.0f} %.".replace("20%", "20 %")
@@ -78,19 +85,30 @@ def _count(rows: list[dict[str, Any]], costs: str) -> int:
     return sum(abs(row[f"{costs}over_predicted"]["median"] - 1) <= NEAR for row in rows)
 
 
-def write(rows: list[dict[str, Any]], settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def write(
+    rows: list[dict[str, Any]], settings: list[dict[str, Any]], options: argparse.Namespace
+) -> None:
     """OUTPUT.json, with the costs and every step's numbers, OUTPUT.md and OUTPUT.png."""
     output: Path = options.output
     output.parent.mkdir(parents=True, exist_ok=True)
     given = {*page.OF_A_RUN, "density"}
-    made_with = {name: value for name, value in page.environment(options).items() if name not in given}
+    made_with = {
+        name: value for name, value in page.environment(options).items() if name not in given
+    }
     text = json_by_line({"made_with": made_with}, {"rows": rows, "settings": settings})
     output.with_suffix(".json").write_text(text, encoding="utf-8")
-    output.with_suffix(".md").write_text(render(rows, settings, made_with, output), encoding="utf-8")
+    output.with_suffix(".md").write_text(
+        render(rows, settings, made_with, output), encoding="utf-8"
+    )
     draw(rows, output.with_suffix(".png"))
 
 
-def render(rows: list[dict[str, Any]], settings: list[dict[str, Any]], made_with: dict[str, Any], output: Path) -> str:
+def render(
+    rows: list[dict[str, Any]],
+    settings: list[dict[str, Any]],
+    made_with: dict[str, Any],
+    output: Path,
+) -> str:
     """Markdown."""
     made = ", ".join(f"{name} {value}" for name, value in made_with.items())
     wires = [
@@ -116,16 +134,30 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(5.6, 5.2), layout="constrained")
     ends = np.array([[row["predicted_s"], row["measured_s"]["median"]] for row in rows])
     line = 1e3 * np.array([0.8 * ends.min(), 1.25 * ends.max()])
-    axis.fill_between(line, (1 - NEAR) * line, (1 + NEAR) * line, color="#dddddd", label="within 20 %")
+    axis.fill_between(
+        line, (1 - NEAR) * line, (1 + NEAR) * line, color="#dddddd", label="within 20 %"
+    )
     axis.plot(line, line, color="#888888", linewidth=0.8)
     for way in dict.fromkeys(row["way"] for row in rows):
         here = [row for row in rows if row["way"] == way]
-        middle, low, high = (1e3 * np.array([row["measured_s"][k] for row in here]) for k in ("median", "low", "high"))
+        middle, low, high = (
+            1e3 * np.array([row["measured_s"][k] for row in here])
+            for k in ("median", "low", "high")
+        )
         x = [1e3 * row["predicted_s"] for row in here]
         axis.errorbar(
-            x, middle, [middle - low, high - middle], fmt="o", ms=4, lw=0.8, color=COLOURS.get(way), label=way
+            x,
+            middle,
+            [middle - low, high - middle],
+            fmt="o",
+            ms=4,
+            lw=0.8,
+            color=COLOURS.get(way),
+            label=way,
         )
-    axis.set(xscale="log", yscale="log", xlabel="predicted, ms a step", ylabel="measured, ms a step")
+    axis.set(
+        xscale="log", yscale="log", xlabel="predicted, ms a step", ylabel="measured, ms a step"
+    )
     axis.legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -14,12 +14,19 @@ def by_round(rows: list[dict[str, Any]], method: str, what: str = "total") -> np
     """The median of each round [rounds]."""
     rounds = sorted({row["round"] for row in rows})
     return np.array(
-        [np.median([row[what] for row in rows if row["method"] == method and row["round"] == r]) for r in rounds]
+        [
+            np.median([row[what] for row in rows if row["method"] == method and row["round"] == r])
+            for r in rounds
+        ]
     )
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
-    return {"median": float(np.median(values)), "low": float(values.min()), "high": float(values.max())}
+    return {
+        "median": float(np.median(values)),
+        "low": float(values.min()),
+        "high": float(values.max()),
+    }
 
 
 def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, float]:
@@ -33,7 +40,9 @@ def interval(slower: np.ndarray, faster: np.ndarray) -> dict[str, float]:
     def of_medians(upper: np.ndarray, lower: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.asarray(np.median(upper, axis=axis) / np.median(lower, axis=axis))
 
-    found = bootstrap((slower, faster), of_medians, paired=True, vectorized=True, method="percentile", rng=7)
+    found = bootstrap(
+        (slower, faster), of_medians, paired=True, vectorized=True, method="percentile", rng=7
+    )
     low, high = (float(end) for end in found.confidence_interval)
     return {"median": float(of_medians(slower, faster)), "low": low, "high": high}
 
@@ -49,13 +58,17 @@ def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
 def processor(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
     """Mean milliseconds of the processor that a rank's training thread uses, by phase."""
     steps = [row for row in rows if row["method"] == method]
-    return {name: 1e3 * float(np.mean([row[f"{name}_processor"] for row in steps])) for name in PHASES}
+    return {
+        name: 1e3 * float(np.mean([row[f"{name}_processor"] for row in steps])) for name in PHASES
+    }
 
 
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
     """JSON-able: of every method of a setting, its times, phases, bytes and ratio to the last one, which is ours."""
     rows = setting["rows"]
-    methods = list(dict.fromkeys(row["method"] for row in sorted(rows, key=lambda row: row["round"])))
+    methods = list(
+        dict.fromkeys(row["method"] for row in sorted(rows, key=lambda row: row["round"]))
+    )
     ours = methods[-1]
     return {
         method: {
@@ -64,8 +77,14 @@ def summarize(setting: dict[str, Any]) -> dict[str, Any]:
             "phases_ms": phases(rows, method),
             "processor_ms": processor(rows, method),
             "worked_ms": 1e3
-            * float(np.mean([r["all_threads"] - r["send_processor"] for r in rows if r["method"] == method])),
-            "received_bytes": float(np.mean([row["received"] for row in rows if row["method"] == method])),
+            * float(
+                np.mean(
+                    [r["all_threads"] - r["send_processor"] for r in rows if r["method"] == method]
+                )
+            ),
+            "received_bytes": float(
+                np.mean([row["received"] for row in rows if row["method"] == method])
+            ),
             "steps": sum(row["method"] == method for row in rows),
         }
         for method in methods

@@ -56,8 +56,13 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
 def table(setting: dict[str, Any]) -> str:
     """One line a method."""
     rows = setting["rows"]
-    seconds = {method: by_round(rows, method) for method in dict.fromkeys(row["method"] for row in rows)}
-    better = min((seconds[name] for name in DENSE if name in seconds), key=lambda each: float(np.median(each)))
+    seconds = {
+        method: by_round(rows, method) for method in dict.fromkeys(row["method"] for row in rows)
+    }
+    better = min(
+        (seconds[name] for name in DENSE if name in seconds),
+        key=lambda each: float(np.median(each)),
+    )
     cells = []
     for method, taken in seconds.items():
         step, times = spread(1e3 * taken), interval(taken, better)
@@ -82,7 +87,10 @@ def write(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
 
 def render(settings: list[dict[str, Any]], made_with: dict[str, Any]) -> str:
     """Markdown."""
-    parts = [INTRODUCTION, f"Made with {', '.join(f'{name} {value}' for name, value in made_with.items())}.\n"]
+    parts = [
+        INTRODUCTION,
+        f"Made with {', '.join(f'{name} {value}' for name, value in made_with.items())}.\n",
+    ]
     for setting in settings:
         rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
         where = f"{setting['hosts']} hosts, {rate}, {setting['model']}, {COMPUTE[setting['compute']]}, {setting['controller']}"

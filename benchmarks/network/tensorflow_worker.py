@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.specs import split
-from hvd_sparse.planning.architectures import ARCHITECTURES, parameters
+from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
 from hvd_sparse.tensorflow import Compression
 
 WIDTH = 512
@@ -57,7 +57,9 @@ class Method:
     products : of matrices, before there is any gradient
     """
 
-    def __init__(self, spec: str, variables: list[tf.Variable], density: float, products: int) -> None:
+    def __init__(
+        self, spec: str, variables: list[tf.Variable], density: float, products: int
+    ) -> None:
         self.compression = _compression(spec, variables, density)
 
         @tf.function
@@ -95,10 +97,16 @@ class Rank:
 
     def __init__(self, options: argparse.Namespace) -> None:
         listed = parameters(options.model)
-        variables = [tf.Variable(tf.zeros(each.shape), name=each.name.replace(".", "_")) for each in listed]
+        variables = [
+            tf.Variable(tf.zeros(each.shape), name=each.name.replace(".", "_")) for each in listed
+        ]
         products = products_of(options.backward_ms / 1e3) if options.compute == "busy" else 0
-        products = int(hvd.broadcast(tf.constant(products), 0, name="bench.products"))  # the same on all ranks
-        self.methods = {spec: Method(spec, variables, options.density, products) for spec in options.methods}
+        products = int(
+            hvd.broadcast(tf.constant(products), 0, name="bench.products")
+        )  # the same on all ranks
+        self.methods = {
+            spec: Method(spec, variables, options.density, products) for spec in options.methods
+        }
         numel = sum(each.numel for each in listed)
         self._work, self._source = np.empty(numel, np.float32), pool(hvd.rank())
         self._steps = 0
@@ -115,7 +123,9 @@ class Rank:
         told = np.array([total, float(first.astype(np.float64).sum())])
         by_rank = hvd.allgather(tf.constant(told[None]), name="bench.merge").numpy()
         if len(set(by_rank[:, 1].tolist())) != 1:
-            raise AssertionError(f"{spec}: the averaged gradients differ between ranks: {by_rank[:, 1].tolist()}")
+            raise AssertionError(
+                f"{spec}: the averaged gradients differ between ranks: {by_rank[:, 1].tolist()}"
+            )
         return float(by_rank[:, 0].max())
 
 
@@ -128,7 +138,9 @@ def measure(rank: Rank, options: argparse.Namespace) -> list[dict[str, Any]]:
             if rank.methods[spec].verdict is not None and number + 1 >= options.warmup:
                 break
     for round_number in range(options.rounds):
-        for spec in random.Random(round_number).sample(specs, len(specs)):  # in the same order on all ranks
+        for spec in random.Random(round_number).sample(
+            specs, len(specs)
+        ):  # in the same order on all ranks
             seconds = [rank.step(spec) for _ in range(options.steps)]
             rows += [{"method": spec, "round": round_number, "total": total} for total in seconds]
     return sorted(rows, key=lambda row: (row["round"], specs.index(row["method"])))
@@ -149,8 +161,12 @@ def main() -> None:
     rank = Rank(options)
     rows = measure(rank, options)
     if hvd.rank() == 0:
-        verdicts = {spec: str(method.verdict) for spec, method in rank.methods.items() if method.verdict}
-        options.output.write_text(json.dumps({"rows": rows, "verdicts": verdicts}), encoding="utf-8")
+        verdicts = {
+            spec: str(method.verdict) for spec, method in rank.methods.items() if method.verdict
+        }
+        options.output.write_text(
+            json.dumps({"rows": rows, "verdicts": verdicts}), encoding="utf-8"
+        )
     hvd.allreduce(tf.zeros(1), name="bench.end")
 
 

@@ -20,7 +20,7 @@ from benchmarks.network.models import MODELS, loss
 from benchmarks.network.spans import PHASES, Spans
 from benchmarks.network.timings import ready
 from benchmarks.network.ways import create_ways
-from hvd_sparse.planning.architectures import ARCHITECTURES, parameters
+from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
 from hvd_sparse.registry import CODECS
 
 SLOW_S = 1.5
@@ -43,7 +43,10 @@ class Rank:
         else:
             # no value of a parameter is ever read: one entry stands for all
             named = [
-                (listed.name, nn.Parameter(torch.zeros(()).expand(listed.shape), requires_grad=True))
+                (
+                    listed.name,
+                    nn.Parameter(torch.zeros(()).expand(listed.shape), requires_grad=True),
+                )
                 for listed in parameters(options.model)
             ]
         self.named = named
@@ -59,12 +62,19 @@ class Rank:
         for position, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._submitter(position))
         method_module.watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
-        self.ready = ready(options.model, named) if options.compute in ("asleep", "busy") else [0.0] * len(named)
+        self.ready = (
+            ready(options.model, named)
+            if options.compute in ("asleep", "busy")
+            else [0.0] * len(named)
+        )
 
     def _create(self, options: argparse.Namespace) -> Mapping[str, method_module.Method]:
         if options.plans:
             return create_ways(self.named, options.density, self.spans)
-        return {s: method_module.create(s, self.named, options.density, self.spans) for s in options.methods}
+        return {
+            s: method_module.create(s, self.named, options.density, self.spans)
+            for s in options.methods
+        }
 
     def _submitter(self, position: int) -> Callable[[nn.Parameter], None]:
         def submit(_: nn.Parameter) -> None:
@@ -135,7 +145,10 @@ class Rank:
 
     def checksum(self) -> int:
         """Of the averaged gradients' bits, the same on all ranks if the gradients are."""
-        bits = [parameter.grad.view(-1).view(torch.int32).sum(dtype=torch.int64) for parameter in self.parameters]
+        bits = [
+            parameter.grad.view(-1).view(torch.int32).sum(dtype=torch.int64)
+            for parameter in self.parameters
+        ]
         return int(torch.stack(bits).sum())
 
 
@@ -170,7 +183,11 @@ def _merge(row: dict[str, Any]) -> dict[str, Any]:
     gathered = hvd.allgather(vector, name="bench.merge").numpy()
     merged = dict(zip(row, gathered.mean(axis=0).tolist()))
     slowest = dict(zip(row, gathered.max(axis=0).tolist()))
-    return {**merged, "mean_total": merged["total"], **{name: slowest[name] for name in ("total", "exchange")}}
+    return {
+        **merged,
+        "mean_total": merged["total"],
+        **{name: slowest[name] for name in ("total", "exchange")},
+    }
 
 
 def _check_replicas(rank: Rank, spec: str) -> None:
@@ -189,17 +206,26 @@ def measure(rank: Rank) -> list[dict[str, Any]]:
             last[spec] = _merge(rank.step(spec))["total"]
             if number == 0:
                 _check_replicas(rank, spec)
-            if rank.methods[spec].is_settled and (last[spec] > SLOW_S or number + 1 >= options.warmup):
+            if rank.methods[spec].is_settled and (
+                last[spec] > SLOW_S or number + 1 >= options.warmup
+            ):
                 break
     for round_number in range(options.rounds):
-        for spec in random.Random(round_number).sample(specs, len(specs)):  # in the same order on all ranks
+        for spec in random.Random(round_number).sample(
+            specs, len(specs)
+        ):  # in the same order on all ranks
             for _ in range(1 if last[spec] > SLOW_S else options.steps):
                 merged = _merge(rank.step(spec))
                 last[spec] = merged["total"]
                 rows.append({"method": spec, "round": round_number, **merged})
         if hvd.rank() == 0:
-            print(f"round {round_number}: " + ", ".join(f"{s} {1e3 * last[s]:.1f} ms" for s in specs), flush=True)
-    rows.sort(key=lambda row: (row["round"], specs.index(row["method"])))  # tables are in the order that was asked for
+            print(
+                f"round {round_number}: " + ", ".join(f"{s} {1e3 * last[s]:.1f} ms" for s in specs),
+                flush=True,
+            )
+    rows.sort(
+        key=lambda row: (row["round"], specs.index(row["method"]))
+    )  # tables are in the order that was asked for
     return rows
 
 
@@ -208,7 +234,9 @@ def main() -> None:
     parser.add_argument("--model", choices=ARCHITECTURES)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--methods", nargs="+")
-    what.add_argument("--plans", action="store_true", help="the ways of grouping, instead of methods")
+    what.add_argument(
+        "--plans", action="store_true", help="the ways of grouping, instead of methods"
+    )
     parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
     parser.add_argument("--backward-ms", type=float)
     parser.add_argument("--density", type=float)

@@ -6,16 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ..errors import SparseError
-from ..version import __version__
-from . import advise, bench, cite, doctor, launch, parts, simulate, timeline
+from hvd_sparse.cli import advise, bench, cite, doctor, launch, parts, simulate, timeline
+from hvd_sparse.errors import SparseError
+from hvd_sparse.version import __version__
 
 COMMANDS = (parts, cite, doctor, advise, simulate, launch, timeline, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sub-command; its exit code."""
-    parser = argparse.ArgumentParser(prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod.")
+    parser = argparse.ArgumentParser(
+        prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:

@@ -7,21 +7,25 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from ..core.configuration import Configuration
-from ..core.placement import Placement, in_nodes_of
-from ..engines import resolve_engine
-from ..errors import NotInstalled
-from ..planning.simulation import exchanges
-from ..runtime.handing import HANDED
-from ..runtime.probing import DENSITIES, NUMELS, SUBMITTED_BYTES, probe
-from ..runtime.samples import Measured
+from hvd_sparse.autotune.costmodel.simulation import exchanges
+from hvd_sparse.autotune.handover import HANDED
+from hvd_sparse.autotune.probe import DENSITIES, NUMELS, SUBMITTED_BYTES, probe
+from hvd_sparse.autotune.samples import Measured
+from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.errors import NotInstalled
 
 SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Where a launcher says how many ranks it has started."""
 TIMEOUT_S = 120.0
 """Of every wait: a rank that has died is not waited for longer."""
 
-QUICK: dict[str, Any] = {"submitted_bytes": SUBMITTED_BYTES[:3], "numels": NUMELS[:2], "budget_s": 0.0}
+QUICK: dict[str, Any] = {
+    "submitted_bytes": SUBMITTED_BYTES[:3],
+    "numels": NUMELS[:2],
+    "budget_s": 0.0,
+}
 
 
 def launched_ranks() -> int:
@@ -44,7 +48,14 @@ def measure(method: str, *, quick: bool = False) -> tuple[Measured, Placement]:
     try:
         users = Users(HANDED) if Users is not None else None
         few = QUICK if quick else {}
-        measured = probe(collective, configurations, resolve_engine(None), timeout_s=TIMEOUT_S, users=users, **few)
+        measured = probe(
+            collective,
+            configurations,
+            resolve_engine(None),
+            timeout_s=TIMEOUT_S,
+            users=users,
+            **few,
+        )
         nodes, rank, ranks = collective.nodes, collective.rank, collective.world_size
     finally:
         hvd.shutdown()
@@ -69,12 +80,14 @@ def _horovod() -> tuple[Any, Any, Any]:
     for name in ("torch", "tensorflow"):
         try:
             if name == "torch":
-                from ..collectives.horovod_torch import HorovodTorchCollective as Found
-                from ..collectives.horovod_torch import hvd
-                from ..torch.handing import TorchUsers as Users
+                from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective as Found
+                from hvd_sparse.collectives.horovod_torch import hvd
+                from hvd_sparse.torch.handover import TorchUsers as Users
             else:
-                from ..collectives.horovod_tensorflow import HorovodTensorflowCollective as Found  # type: ignore
-                from ..collectives.horovod_tensorflow import hvd
+                from hvd_sparse.collectives.horovod_tensorflow import (
+                    HorovodTensorflowCollective as Found,  # type: ignore
+                )
+                from hvd_sparse.collectives.horovod_tensorflow import hvd
 
                 Users = None  # type: ignore
         except ImportError as error:

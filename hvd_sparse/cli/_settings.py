@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import InvalidOption, NotInstalled
-from ..planning.architectures import ARCHITECTURES, replayed
-from ..planning.costs import Line, Work
-from ..planning.network import MeasuredNetwork
-from ..planning.profile import Profile
-from ..planning.published import CPU
+from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, replayed
+from hvd_sparse.autotune.costmodel.costs import Line, Work
+from hvd_sparse.autotune.costmodel.network import MeasuredNetwork
+from hvd_sparse.autotune.costmodel.profile import Profile
+from hvd_sparse.autotune.costmodel.published import CPU
+from hvd_sparse.errors import InvalidOption, NotInstalled
 
 PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -50,16 +50,28 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
     """What both commands can be told."""
     words = f"{', '.join(ARCHITECTURES)}, or a JSON file of layers"
     parser.add_argument("--model", required=model_required, metavar="MODEL", help=words)
-    parser.add_argument("--backward", type=duration, metavar="TIME", help="of the whole backward pass, as 80ms")
     parser.add_argument(
-        "--forward", type=duration, metavar="TIME", help="of everything else in a step (half the backward pass)"
-    )
-    parser.add_argument("--method", default="ldte_bs", help="a selector that is told a density (%(default)s)")
-    parser.add_argument(
-        "--costs", type=Path, metavar="FILE", help='JSON of measured costs: {"work": {...}, "lines": {...}}'
+        "--backward", type=duration, metavar="TIME", help="of the whole backward pass, as 80ms"
     )
     parser.add_argument(
-        "--apart", action="store_true", help="selecting does not hold up the backward pass, which a GPU computes"
+        "--forward",
+        type=duration,
+        metavar="TIME",
+        help="of everything else in a step (half the backward pass)",
+    )
+    parser.add_argument(
+        "--method", default="ldte_bs", help="a selector that is told a density (%(default)s)"
+    )
+    parser.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help='JSON of measured costs: {"work": {...}, "lines": {...}}',
+    )
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="selecting does not hold up the backward pass, which a GPU computes",
     )
 
 

@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..core.placement import in_nodes_of
-from ..errors import InvalidOption
-from ..planning.advice import CODEC_IDS, DENSITIES, Advice, advise
-from ..planning.costs import MeasuredWire
-from ..planning.hiding import Hiding, hide
-from ..planning.network import Network, Setting
-from ..planning.profile import Profile
-from ..runtime.samples import Measured
-from . import _settings
-from ._measuring import launched_ranks, measure
+from hvd_sparse.autotune.costmodel.advice import CODEC_IDS, DENSITIES, Advice, advise
+from hvd_sparse.autotune.costmodel.costs import MeasuredWire
+from hvd_sparse.autotune.costmodel.hiding import Hiding, hide
+from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.profile import Profile
+from hvd_sparse.autotune.samples import Measured
+from hvd_sparse.cli import _settings
+from hvd_sparse.cli._measuring import launched_ranks, measure
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.errors import InvalidOption
 
 ROWS = 8
 """Ways to compress that the table shows; JSON has all."""
@@ -37,10 +37,20 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--bandwidth", type=_settings.bandwidth, help="of a node's link (1Gbit)")
     parser.add_argument("--latency", type=_settings.duration, help="between nodes (50us)")
     parser.add_argument("--ranks-per-node", type=int, metavar="L", help="consecutive ranks (1)")
-    parser.add_argument("--measure", action="store_true", help="the ranks that this is launched on, as by default")
-    parser.add_argument("--density", type=float, nargs="+", default=DENSITIES, help="that training stands (0.001 0.01)")
+    parser.add_argument(
+        "--measure", action="store_true", help="the ranks that this is launched on, as by default"
+    )
+    parser.add_argument(
+        "--density",
+        type=float,
+        nargs="+",
+        default=DENSITIES,
+        help="that training stands (0.001 0.01)",
+    )
     parser.add_argument("--codec", nargs="+", default=CODEC_IDS, help="ids (index_value block16)")
-    parser.add_argument("--exchange", nargs="+", help="ids; by default all that assume nothing about gradients")
+    parser.add_argument(
+        "--exchange", nargs="+", help="ids; by default all that assume nothing about gradients"
+    )
     parser.add_argument(
         "--hiding",
         type=float,
@@ -48,8 +58,12 @@ def add_parser(commands: Any) -> None:
         metavar=("LOW", "HIGH"),
         help="also the density of every layer, between these, whose message hides behind the rest of the backward pass",
     )
-    parser.add_argument("--quick", action="store_true", help="measure few and small ones, to see that it works")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write what was measured, for --costs")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure few and small ones, to see that it works"
+    )
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="also write what was measured, for --costs"
+    )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.set_defaults(run=run)
 
@@ -58,12 +72,18 @@ def run(options: argparse.Namespace) -> int:
     if options.measure or launched_ranks() > 1:
         return _run_measured(options)
     if options.save is not None:
-        raise InvalidOption("--save keeps what is measured, and nothing is: launch it, as horovodrun -np N does")
+        raise InvalidOption(
+            "--save keeps what is measured, and nothing is: launch it, as horovodrun -np N does"
+        )
     if options.quick:
-        raise InvalidOption("--quick is of measuring, and nothing is measured: launch it, as horovodrun -np N does")
+        raise InvalidOption(
+            "--quick is of measuring, and nothing is measured: launch it, as horovodrun -np N does"
+        )
     for name in ("model", "world_size"):
         if getattr(options, name) is None:
-            raise InvalidOption(f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N")
+            raise InvalidOption(
+                f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N"
+            )
     _tell(options, _settings.profile_of(options), _described(options), None)
     return 0
 
@@ -82,14 +102,18 @@ def _run_measured(options: argparse.Namespace) -> int:
         return 0
     if options.save is not None:
         options.save.write_text(json.dumps(measured.to_dict(), indent=1) + "\n", encoding="utf-8")
-    _tell(options, profile, Setting(placement, MeasuredWire(measured.lines), measured.work), measured)
+    _tell(
+        options, profile, Setting(placement, MeasuredWire(measured.lines), measured.work), measured
+    )
     return 0
 
 
 def _described(options: argparse.Namespace) -> Setting:
     work, measured = _settings.costs_of(options)
     per_node = 1 if options.ranks_per_node is None else options.ranks_per_node
-    network = Network(options.bandwidth or BANDWIDTH_BIT_S, _or(options.latency, LATENCY_S), per_node)
+    network = Network(
+        options.bandwidth or BANDWIDTH_BIT_S, _or(options.latency, LATENCY_S), per_node
+    )
     if measured is None:
         return Setting.on(network, options.world_size, work)
     return Setting(in_nodes_of(per_node, 0, options.world_size), measured, work)
@@ -99,7 +123,12 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _tell(options: argparse.Namespace, profile: Profile | None, setting: Setting, measured: Measured | None) -> None:
+def _tell(
+    options: argparse.Namespace,
+    profile: Profile | None,
+    setting: Setting,
+    measured: Measured | None,
+) -> None:
     """Print what was measured, and what it means for the model, if there is one."""
     said: dict[str, Any] = {}
     advice = hiding = None
@@ -114,7 +143,9 @@ def _tell(options: argparse.Namespace, profile: Profile | None, setting: Setting
         )
         said |= advice.to_dict()
         if options.hiding is not None:
-            hiding = hide(profile, setting, *options.hiding, method=options.method, codec=options.codec[0])
+            hiding = hide(
+                profile, setting, *options.hiding, method=options.method, codec=options.codec[0]
+            )
             said["hiding"] = hiding.to_dict()
     if measured is not None:
         said["measured"] = measured.to_dict()
@@ -132,15 +163,27 @@ def _tell(options: argparse.Namespace, profile: Profile | None, setting: Setting
 
 
 def _print(advice: Advice) -> None:
-    table = _table("", "density", "codec", "exchange", "messages", "ms a step", "waiting", "computing")
+    table = _table(
+        "", "density", "codec", "exchange", "messages", "ms a step", "waiting", "computing"
+    )
     for name, prediction in (("dense", advice.dense), ("fp16", advice.fp16)):
         table.add_row(name, "", "", "", *_cells(prediction))
     for each in advice.candidates[:ROWS]:
-        mark = "advised" if each == advice.chosen else "goes dense" if each.prediction.goes_dense else ""
-        table.add_row(mark, f"{each.density:g}", each.codec, each.exchange, *_cells(each.prediction))
+        mark = (
+            "advised"
+            if each == advice.chosen
+            else "goes dense"
+            if each.prediction.goes_dense
+            else ""
+        )
+        table.add_row(
+            mark, f"{each.density:g}", each.codec, each.exchange, *_cells(each.prediction)
+        )
     console = _console()
     console.print(table)
-    strategies = ", ".join(f"{name} {1e3 * step_s:.1f}" for name, step_s in advice.strategies.items())
+    strategies = ", ".join(
+        f"{name} {1e3 * step_s:.1f}" for name, step_s in advice.strategies.items()
+    )
     console.print(f"ms a step by plan: {strategies}")
     sizes = " + ".join(str(len(group)) for group in advice.groups)
     console.print(f"layers that travel together, first ready first: {sizes}")
@@ -152,12 +195,21 @@ def _print_measured(measured: Measured) -> None:
     for each in (samples.to_dict() for samples in measured.samples):
         low, median, high = (f"{1e3 * each[key]:.3g}" for key in ("low_s", "median_s", "high_s"))
         density = f"{each['density']:g}" if "density" in each else ""
-        table.add_row(each["what"], f"{each['size']:,.0f}", density, str(each["rounds"]), median, f"{low} to {high}")
+        table.add_row(
+            each["what"],
+            f"{each['size']:,.0f}",
+            density,
+            str(each["rounds"]),
+            median,
+            f"{low} to {high}",
+        )
     console = _console()
     console.print(table)
     for kind, line in measured.lines.items():
         rate = f"{8e-9 / line.byte_s:.3g} Gbit/s" if line.byte_s else "no time a byte"
-        console.print(f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} received")
+        console.print(
+            f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} received"
+        )
     work = measured.work
     console.print(f"cores of a rank while all {measured.world_size} work: {measured.cores:.2g}")
     console.print(
@@ -186,7 +238,9 @@ def _table(*headings: str) -> Any:
     table = _settings.load("rich.table").Table()
     words = ("codec", "exchange", "layer", "measured", "")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in words or heading == "ms a step" else "right")
+        table.add_column(
+            heading, justify="left" if heading in words or heading == "ms a step" else "right"
+        )
     return table
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..core.methods import METHODS
-from ..errors import UnknownName
-from ..papers import PAPERS, bibtex
-from ..registry import ALL
+from hvd_sparse.errors import UnknownName
+from hvd_sparse.methods import METHODS
+from hvd_sparse.papers import PAPERS, bibtex
+from hvd_sparse.registry import ALL
 
 
 def add_parser(commands: Any) -> None:

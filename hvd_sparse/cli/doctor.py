@@ -8,7 +8,7 @@ import importlib.metadata
 import platform
 from typing import Any
 
-from ..version import __version__
+from hvd_sparse.version import __version__
 
 PACKAGES = ("numpy", "horovod", "torch", "tensorflow", "tf-keras", "keras", "mpi4py")
 

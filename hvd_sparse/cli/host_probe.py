@@ -57,7 +57,10 @@ def main(files: list[str]) -> None:
     listener = socket.create_server(("", 0))
     threading.Thread(target=answer, args=(listener,), daemon=True).start()
     facts = {
-        "versions": {"python": platform.python_version(), **{package: version_of(package) for package in PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version_of(package) for package in PACKAGES},
+        },
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": interfaces(),
         "port": listener.getsockname()[1],
@@ -65,7 +68,9 @@ def main(files: list[str]) -> None:
     }
     print(json.dumps(facts), flush=True)
     peers = json.loads(sys.stdin.readline() or "[]")
-    print(json.dumps({peer["name"]: reason for peer in peers if (reason := reach(peer))}), flush=True)
+    print(
+        json.dumps({peer["name"]: reason for peer in peers if (reason := reach(peer))}), flush=True
+    )
     sys.stdin.read()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import SparseError
+from hvd_sparse.errors import SparseError
 
 
 class LaunchError(SparseError):
@@ -40,9 +40,13 @@ def read_hostfile(path: Path) -> list[Host]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise LaunchError(f"hostfile {str(path)!r} cannot be read: {error.strerror}; name another") from None
+        raise LaunchError(
+            f"hostfile {str(path)!r} cannot be read: {error.strerror}; name another"
+        ) from None
     stripped = (line.partition("#")[0].strip() for line in lines)
-    return parse_hosts(",".join(line.replace(" slots=", ":").replace(" ", "") for line in stripped if line))
+    return parse_hosts(
+        ",".join(line.replace(" slots=", ":").replace(" ", "") for line in stripped if line)
+    )
 
 
 def _check_names(hosts: list[Host], text: str) -> list[Host]:
@@ -51,7 +55,9 @@ def _check_names(hosts: list[Host], text: str) -> list[Host]:
         raise LaunchError(f"no host in {text!r}: write them as host1:2,host2:2")
     for name in names:
         if names.count(name) > 1:
-            raise LaunchError(f"host {name!r} is named twice: write its ranks once, as {name}:{names.count(name)}")
+            raise LaunchError(
+                f"host {name!r} is named twice: write its ranks once, as {name}:{names.count(name)}"
+            )
     return hosts
 
 
@@ -84,9 +90,16 @@ def shared_address(name: str, facts: dict[str, Any]) -> str:
     if not address.startswith("127.") or len(facts) == 1:
         return address
     theirs = [_bits(a) for a in map(address_of, facts) if not a.startswith("127.")]
-    mine = [a for entries in facts[name]["interfaces"].values() for a in entries if not a.startswith("127.")]
+    mine = [
+        a
+        for entries in facts[name]["interfaces"].values()
+        for a in entries
+        if not a.startswith("127.")
+    ]
     return max(
-        mine, key=lambda a: max((32 - (_bits(a) ^ their).bit_length() for their in theirs), default=0), default=address
+        mine,
+        key=lambda a: max((32 - (_bits(a) ^ their).bit_length() for their in theirs), default=0),
+        default=address,
     )
 
 
@@ -106,10 +119,15 @@ def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
                     f"host {name!r} has {package} {version or 'not at all'}, host {first_name!r} has "
                     f"{wanted or 'it not at all'}: install the same versions on every host"
                 )
-        problems += [f"host {name!r} has no {path!r} in {os.getcwd()}: copy it there" for path in found["missing"]]
+        problems += [
+            f"host {name!r} has no {path!r} in {os.getcwd()}: copy it there"
+            for path in found["missing"]
+        ]
     for package in ("hvd_sparse", "horovod"):
         if facts and not next(iter(facts.values()))["versions"][package]:
-            problems.append(f"{package} is not installed for this Python: name another with --python")
+            problems.append(
+                f"{package} is not installed for this Python: name another with --python"
+            )
     return problems
 
 
@@ -121,11 +139,15 @@ def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
     names = {}
     for host, found in facts.items():
         address = shared_address(host, facts)
-        names[host] = next((name for name, entries in found["interfaces"].items() if address in entries), None)
+        names[host] = next(
+            (name for name, entries in found["interfaces"].items() if address in entries), None
+        )
     chosen = set(names.values())
     if len(facts) == 1 or chosen == {None}:
         return None
     if len(chosen) > 1:
         each = ", ".join(f"{host}: {name or 'none'}" for host, name in names.items())
-        raise LaunchError(f"the interface between the hosts has several names ({each}): rename it, or say --interface")
+        raise LaunchError(
+            f"the interface between the hosts has several names ({each}): rename it, or say --interface"
+        )
     return chosen.pop()

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .hosts import Host, LaunchError, common_interface, parse_hosts, read_hostfile
-from .survey import survey
+from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, parse_hosts, read_hostfile
+from hvd_sparse.cli.survey import survey
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=10")
 PASSED = ("HVD_SPARSE_", "HOROVOD_")
@@ -45,21 +45,47 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("-H", "--hosts", help="host1:2,host2:2: names, and how many ranks each takes (default 1)")
-    where.add_argument("--hostfile", type=Path, help="one host a line: NAME, NAME:RANKS or NAME slots=RANKS")
-    parser.add_argument("-np", "--ranks", type=int, help="how many ranks (default: as many as the hosts take)")
-    parser.add_argument(
-        "--controller", choices=("gloo", "mpi"), default="gloo", help="default gloo, which needs no MPI"
+    where.add_argument(
+        "-H", "--hosts", help="host1:2,host2:2: names, and how many ranks each takes (default 1)"
     )
-    parser.add_argument("--interface", help="network interface between the hosts (default: the one of their addresses)")
-    parser.add_argument("--log-dir", type=Path, default=Path("logs"), help="rank.N.log goes here (default logs)")
-    parser.add_argument("--python", default=sys.executable, help="the ranks' Python, to ask the hosts with")
+    where.add_argument(
+        "--hostfile", type=Path, help="one host a line: NAME, NAME:RANKS or NAME slots=RANKS"
+    )
+    parser.add_argument(
+        "-np", "--ranks", type=int, help="how many ranks (default: as many as the hosts take)"
+    )
+    parser.add_argument(
+        "--controller",
+        choices=("gloo", "mpi"),
+        default="gloo",
+        help="default gloo, which needs no MPI",
+    )
+    parser.add_argument(
+        "--interface",
+        help="network interface between the hosts (default: the one of their addresses)",
+    )
+    parser.add_argument(
+        "--log-dir", type=Path, default=Path("logs"), help="rank.N.log goes here (default logs)"
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="the ranks' Python, to ask the hosts with"
+    )
     parser.add_argument("--ssh-port", type=int, help="default 22")
-    parser.add_argument("--option", action="append", default=[], metavar="OPTION", help="handed to horovodrun as it is")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="handed to horovodrun as it is",
+    )
     parser.add_argument("--check-only", action="store_true", help="ask the hosts, start nothing")
-    parser.add_argument("--no-check", action="store_true", help="ask no host; then --interface has to be said")
+    parser.add_argument(
+        "--no-check", action="store_true", help="ask no host; then --interface has to be said"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the command, start nothing")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what every rank runs")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what every rank runs"
+    )
     parser.set_defaults(run=run)
 
 
@@ -72,12 +98,17 @@ def run(options: argparse.Namespace) -> int:
     facts = None
     if not options.no_check:
         facts = survey(hosts, options.python, _files(command), _ssh(options))
-        print(f"{len(facts)} host{'s' * (len(facts) > 1)}, the same versions, all reach each other", file=sys.stderr)
+        print(
+            f"{len(facts)} host{'s' * (len(facts) > 1)}, the same versions, all reach each other",
+            file=sys.stderr,
+        )
     if options.check_only:
         return 0
     whole, environment = build(options, hosts, facts, command, os.environ)
     if options.dry_run:
-        print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *whole]))
+        print(
+            shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *whole])
+        )
         return 0
     return _start(whole, {**os.environ, **environment}, options, hosts)
 
@@ -90,7 +121,9 @@ def _hosts(options: argparse.Namespace) -> list[Host]:
     slots = sum(host.slots for host in hosts)
     options.ranks = slots if options.ranks is None else options.ranks
     if not 1 <= options.ranks <= slots:
-        raise LaunchError(f"-np {options.ranks}: the hosts take 1 to {slots} ranks; give more of them in -H")
+        raise LaunchError(
+            f"-np {options.ranks}: the hosts take 1 to {slots} ranks; give more of them in -H"
+        )
     return hosts
 
 
@@ -110,9 +143,19 @@ def build(
     several = len(hosts) > 1
     interface = options.interface or (common_interface(facts) if facts else None)
     if several and interface is None and facts is None:
-        raise LaunchError("--no-check leaves the interface between the hosts unknown: say --interface")
-    settings = {name: value for name, value in sorted(surroundings.items()) if name.startswith(PASSED)}
-    line = [_horovodrun(options.python), f"--{options.controller}", "-np", str(options.ranks), "--disable-cache"]
+        raise LaunchError(
+            "--no-check leaves the interface between the hosts unknown: say --interface"
+        )
+    settings = {
+        name: value for name, value in sorted(surroundings.items()) if name.startswith(PASSED)
+    }
+    line = [
+        _horovodrun(options.python),
+        f"--{options.controller}",
+        "-np",
+        str(options.ranks),
+        "--disable-cache",
+    ]
     line += ["-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)]
     if interface is not None:
         line += ["--network-interfaces", interface]
@@ -135,12 +178,17 @@ def _horovodrun(python: str) -> str:
     beside = Path(python).parent / "horovodrun"
     found = str(beside) if beside.exists() else shutil.which("horovodrun")
     if found is None:
-        raise LaunchError(f"there is no horovodrun beside {python}: install Horovod there (scripts/setup builds it)")
+        raise LaunchError(
+            f"there is no horovodrun beside {python}: install Horovod there (scripts/setup builds it)"
+        )
     return found
 
 
 def _start(
-    whole: Sequence[str], environment: Mapping[str, str], options: argparse.Namespace, hosts: Sequence[Host]
+    whole: Sequence[str],
+    environment: Mapping[str, str],
+    options: argparse.Namespace,
+    hosts: Sequence[Host],
 ) -> int:
     """Become horovodrun, or watch over its mpirun; the logs' names are laid out beforehand."""
     folder: Path = options.log_dir
@@ -153,10 +201,12 @@ def _start(
         log.symlink_to(inner if options.controller == "gloo" else f"1/{inner}")
     print(f"one log a rank: {folder / 'rank.N.log'}", file=sys.stderr, flush=True)
     if options.controller == "mpi" and len(hosts) > 1:
-        from .supervise import supervise  # needs psutil, which only Horovod brings
+        from hvd_sparse.cli.supervise import supervise  # needs psutil, which only Horovod brings
 
         ssh = _ssh(options)
-        return supervise(whole, environment, {host.name: [*ssh, host.name, "true"] for host in hosts})
+        return supervise(
+            whole, environment, {host.name: [*ssh, host.name, "true"] for host in hosts}
+        )
     os.execve(whole[0], list(whole), dict(environment))
 
 

@@ -6,26 +6,33 @@ import argparse
 import dataclasses
 from typing import Any
 
-from ..core.methods import METHODS
-from ..registry import ALL
+from hvd_sparse.methods import METHODS
+from hvd_sparse.registry import ALL
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("list", help="list every method and part with its options and paper")
+    parser = commands.add_parser(
+        "list", help="list every method and part with its options and paper"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     _print_section("methods", [(id, paper, "") for id, paper in METHODS.items()])
     for registry in ALL:
-        rows = [(id, getattr(registry.get(id), "paper", None), _options(registry.get(id))) for id in registry]
+        rows = [
+            (id, getattr(registry.get(id), "paper", None), _options(registry.get(id)))
+            for id in registry
+        ]
         _print_section(registry.kind, rows)
     return 0
 
 
 def _options(part: Any) -> str:
     fields = [field for field in dataclasses.fields(part) if field.init]
-    return ", ".join(f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}" for f in fields)
+    return ", ".join(
+        f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}" for f in fields
+    )
 
 
 def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:

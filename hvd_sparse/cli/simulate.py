@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..planning.network import MeasuredNetwork, Network
-from ..planning.simulation import WORLD_SIZES, Point, simulate
-from . import _settings
+from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network
+from hvd_sparse.autotune.costmodel.simulation import WORLD_SIZES, Point, simulate
+from hvd_sparse.cli import _settings
 
 BANDWIDTHS_BIT_S = (1e9, 10e9)
 """Where nobody has measured or named any."""
@@ -27,7 +27,9 @@ COLOURS = {
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("simulate", help="predict steps on 2 to 4,096 ranks: table, JSON and a picture")
+    parser = commands.add_parser(
+        "simulate", help="predict steps on 2 to 4,096 ranks: table, JSON and a picture"
+    )
     _settings.add_options(parser)
     parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
     parser.add_argument("--codec", default="index_value", help="(%(default)s)")
@@ -37,16 +39,32 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         help="of a node's link (1Gbit 10Gbit, or as --costs has measured)",
     )
-    parser.add_argument("--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)")
     parser.add_argument(
-        "--ranks-per-node", type=int, default=8, metavar="L", help="of the two-level networks (%(default)s)"
+        "--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)"
     )
-    parser.add_argument("--world-size", type=int, nargs="+", default=WORLD_SIZES, metavar="N", help="(2 to 4,096)")
-    parser.add_argument("--hops", choices=("ring", "tree"), default="ring", help="of a collective (%(default)s)")
     parser.add_argument(
-        "--output", type=Path, default=Path("bench-output"), metavar="DIR", help="for JSON and picture (%(default)s)"
+        "--ranks-per-node",
+        type=int,
+        default=8,
+        metavar="L",
+        help="of the two-level networks (%(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="write JSON alone; needs no other packages")
+    parser.add_argument(
+        "--world-size", type=int, nargs="+", default=WORLD_SIZES, metavar="N", help="(2 to 4,096)"
+    )
+    parser.add_argument(
+        "--hops", choices=("ring", "tree"), default="ring", help="of a collective (%(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("bench-output"),
+        metavar="DIR",
+        help="for JSON and picture (%(default)s)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="write JSON alone; needs no other packages"
+    )
     parser.set_defaults(run=run)
 
 
@@ -69,10 +87,15 @@ def run(options: argparse.Namespace) -> int:
         "networks": {name: asdict(network) for name, network in networks.items()},
         "points": [point.to_dict() for point in points],
     }
-    (options.output / "simulation.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (options.output / "simulation.json").write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8"
+    )
     if options.json:
         return 0
-    console, table = _settings.load("rich.console").Console(width=150), _settings.load("rich.table").Table
+    console, table = (
+        _settings.load("rich.console").Console(width=150),
+        _settings.load("rich.table").Table,
+    )
     for name, (heads, rows) in tables(points).items():
         shown = table(*heads, title=f"{name}: ms a step (scaling efficiency)")
         for row in rows:
@@ -85,7 +108,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def networks_of(options: argparse.Namespace, measured: MeasuredNetwork | None) -> dict[str, Network | MeasuredNetwork]:
+def networks_of(
+    options: argparse.Namespace, measured: MeasuredNetwork | None
+) -> dict[str, Network | MeasuredNetwork]:
     """The one that was measured, if it was; every bandwidth that is asked for, flat and with several ranks a node."""
     found: dict[str, Network | MeasuredNetwork] = {}
     if measured is not None:
@@ -94,7 +119,9 @@ def networks_of(options: argparse.Namespace, measured: MeasuredNetwork | None) -
     for bits in options.bandwidth or ([] if found else BANDWIDTHS_BIT_S):
         for per_node in dict.fromkeys((1, options.ranks_per_node)):
             kind = "flat" if per_node == 1 else f"{per_node} ranks a node"
-            found[f"{bits / 1e9:g} Gbit/s, {kind}"] = Network(bits, options.latency, per_node, hops=options.hops)
+            found[f"{bits / 1e9:g} Gbit/s, {kind}"] = Network(
+                bits, options.latency, per_node, hops=options.hops
+            )
     return found
 
 
@@ -125,7 +152,12 @@ def draw(points: list[Point], title: str, path: Path) -> None:
     plt = _settings.load("matplotlib.pyplot")
     networks = list(dict.fromkeys(point.network for point in points))
     figure, panels = plt.subplots(
-        1, len(networks), figsize=(4.2 * len(networks), 4.2), sharey=True, squeeze=False, layout="constrained"
+        1,
+        len(networks),
+        figsize=(4.2 * len(networks), 4.2),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for panel, network in zip(panels[0], networks):
         here = [point for point in points if point.network == network]
@@ -133,10 +165,19 @@ def draw(points: list[Point], title: str, path: Path) -> None:
             line = [(point.ranks, point.efficiency) for point in here if point.method == method]
             if line:
                 style = "--" if method in ("dense", "fp16") else "-"
-                panel.plot(*zip(*line), style, marker="o", markersize=3, color=COLOURS.get(method), label=method)
+                panel.plot(
+                    *zip(*line),
+                    style,
+                    marker="o",
+                    markersize=3,
+                    color=COLOURS.get(method),
+                    label=method,
+                )
         panel.set(xscale="log", ylim=(0, 1.02), xlabel="ranks", title=network)
         ticks = sorted({point.ranks for point in here})
-        panel.set_xticks(ticks[:: max(1, len(ticks) // 6)], [str(n) for n in ticks[:: max(1, len(ticks) // 6)]])
+        panel.set_xticks(
+            ticks[:: max(1, len(ticks) // 6)], [str(n) for n in ticks[:: max(1, len(ticks) // 6)]]
+        )
         panel.minorticks_off()
     panels[0][0].set_ylabel("scaling efficiency")
     panels[0][-1].legend(frameon=False, fontsize="small")
@@ -158,5 +199,10 @@ def page(points: list[Point], title: str) -> str:
     ]
     for network, (heads, rows) in tables(points).items():
         rule = ["---:"] * len(heads)
-        lines += ["", f"## {network}", "", *("| " + " | ".join(row) + " |" for row in [heads, rule, *rows])]
+        lines += [
+            "",
+            f"## {network}",
+            "",
+            *("| " + " | ".join(row) + " |" for row in [heads, rule, *rows]),
+        ]
     return "\n".join(lines) + "\n"

@@ -47,7 +47,9 @@ def supervise(
     if code != 0:
         silent = _silent(asking)
         if silent:
-            _say(f"{silent} does not answer: it is down, frozen, or cut off from the network, and the job ended by it")
+            _say(
+                f"{silent} does not answer: it is down, frozen, or cut off from the network, and the job ended by it"
+            )
     return code if code >= 0 else 128 - code
 
 
@@ -92,7 +94,12 @@ def _terminate(pid: int) -> None:
 
 def _answers(question: Sequence[str]) -> bool:
     try:
-        return subprocess.run(list(question), capture_output=True, timeout=ANSWER_S, check=False).returncode == 0
+        return (
+            subprocess.run(
+                list(question), capture_output=True, timeout=ANSWER_S, check=False
+            ).returncode
+            == 0
+        )
     except subprocess.TimeoutExpired:
         return False
 

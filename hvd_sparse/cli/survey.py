@@ -13,7 +13,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .hosts import Host, LaunchError, address_of, differences, is_local, shared_address
+from hvd_sparse.cli.hosts import (
+    Host,
+    LaunchError,
+    address_of,
+    differences,
+    is_local,
+    shared_address,
+)
 
 PROBE = Path(__file__).with_name("host_probe.py")
 LIMIT_S = 30.0
@@ -46,7 +53,9 @@ class Conversation:
                 if line.startswith(b"{"):
                     return json.loads(line)
                 continue
-            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not select.select(
+                [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
+            )[0]:
                 raise LaunchError(
                     f"host {self.host.name!r} did not answer in {LIMIT_S:.0f} s: is it up, and reached by ssh?"
                 )
@@ -59,7 +68,11 @@ class Conversation:
         assert self._process.stderr is not None
         code = self._process.wait()
         said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        remedy = "let this host in by ssh without a password" if code == 255 else "the same Python belongs there"
+        remedy = (
+            "let this host in by ssh without a password"
+            if code == 255
+            else "the same Python belongs there"
+        )
         return f"{said[-1] if said else 'nothing was said'} (exit code {code}); {remedy}"
 
     def close(self) -> None:
@@ -76,12 +89,20 @@ class Conversation:
 
 def probe_command(host: Host, python: str, files: Iterable[str], ssh: Sequence[str]) -> list[str]:
     """What asks a host: the probe's text, in this folder, by the Python that the ranks will have."""
-    here = ["env", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", python, "-c", PROBE.read_text(encoding="utf-8")]
+    here = [
+        "env",
+        f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}",
+        python,
+        "-c",
+        PROBE.read_text(encoding="utf-8"),
+    ]
     script = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join([*here, *files])}"
     return ["sh", "-c", script] if is_local(address_of(host.name)) else [*ssh, host.name, script]
 
 
-def survey(hosts: Sequence[Host], python: str, files: Sequence[str], ssh: Sequence[str]) -> dict[str, dict[str, Any]]:
+def survey(
+    hosts: Sequence[Host], python: str, files: Sequence[str], ssh: Sequence[str]
+) -> dict[str, dict[str, Any]]:
     """What every host has, after all of them were asked at once; LaunchError with everything that is wrong."""
     deadline = time.monotonic() + LIMIT_S
     asked: list[Conversation] = []
@@ -108,7 +129,8 @@ def survey(hosts: Sequence[Host], python: str, files: Sequence[str], ssh: Sequen
 def _unreached(heard: Sequence[Conversation], facts: dict[str, Any], deadline: float) -> list[str]:
     """Every pair of hosts in which one cannot connect to the other."""
     peers = [
-        {"name": name, "address": shared_address(name, facts), "port": found["port"]} for name, found in facts.items()
+        {"name": name, "address": shared_address(name, facts), "port": found["port"]}
+        for name, found in facts.items()
     ]
     for conversation in heard:
         conversation.ask([peer for peer in peers if peer["name"] != conversation.host.name])

@@ -7,22 +7,34 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidOption
-from ..runtime.trace_files import merge_traces, read_trace
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.tracing.merge import merge_traces, read_trace
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("timeline", help="put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="of all events")
+    parser = commands.add_parser(
+        "timeline", help="put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="of any ranks, ours and Horovod's, in any order"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="of all events"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     events = merge_traces({name: read_trace(name) for name in options.files})
     try:
-        options.output.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")
+        options.output.write_text(
+            "[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8"
+        )
     except OSError as error:
-        raise InvalidOption(f"output {str(options.output)!r} cannot be written: {error.strerror}") from None
-    print(f"{len(events)} events of {len(set(options.files))} files; open {options.output} in ui.perfetto.dev")
+        raise InvalidOption(
+            f"output {str(options.output)!r} cannot be written: {error.strerror}"
+        ) from None
+    print(
+        f"{len(events)} events of {len(set(options.files))} files; open {options.output} in ui.perfetto.dev"
+    )
     return 0

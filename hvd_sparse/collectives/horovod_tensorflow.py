@@ -9,8 +9,8 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from ..errors import ExchangeTimeout, InvalidOption
-from ._process_set import ProcessSetRanks
+from hvd_sparse.collectives._process_set import ProcessSetRanks
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 
 try:
     import horovod.tensorflow as hvd
@@ -68,17 +68,23 @@ def check_name(name: str | None) -> None:
 
 
 class HorovodTensorflowCollective(ProcessSetRanks):
-    """Implements ``core.collective.Collective`` over a process set, eagerly."""
+    """Implements ``collectives.contract.Collective`` over a process set, eagerly."""
 
     horovod = hvd
 
     def allgather(self, array: np.ndarray, name: str) -> _ThreadPending:
-        return _ThreadPending(lambda: hvd.allgather(tf.constant(array), name=name, process_set=self.process_set), name)
+        return _ThreadPending(
+            lambda: hvd.allgather(tf.constant(array), name=name, process_set=self.process_set), name
+        )
 
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
         def call() -> Any:
             return hvd.allreduce(
-                tf.constant(array), op=hvd.Sum, name=name, process_set=self.process_set, ignore_name_scope=True
+                tf.constant(array),
+                op=hvd.Sum,
+                name=name,
+                process_set=self.process_set,
+                ignore_name_scope=True,
             )
 
         return _ThreadPending(call, name)
@@ -88,7 +94,11 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 
         def call() -> Any:
             return hvd.broadcast(
-                tf.constant(array), global_root, name=name, process_set=self.process_set, ignore_name_scope=True
+                tf.constant(array),
+                global_root,
+                name=name,
+                process_set=self.process_set,
+                ignore_name_scope=True,
             )
 
         return _ThreadPending(call, name)
@@ -97,7 +107,11 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         def call() -> Any:
             sent = tf.constant(splits, tf.int32)
             return hvd.alltoall(
-                tf.constant(array), sent, name=name, process_set=self.process_set, ignore_name_scope=True
+                tf.constant(array),
+                sent,
+                name=name,
+                process_set=self.process_set,
+                ignore_name_scope=True,
             )[0]
 
         return _ThreadPending(call, name)
@@ -124,7 +138,9 @@ def graph_allreduce(array: tf.Tensor, splits: tf.Tensor, name: str, process_set:
     return hvd.allreduce(array, op=hvd.Sum, name=name, process_set=process_set)
 
 
-def graph_reduce(array: tf.Tensor, op: Any, scales: tuple[float, float], name: str, process_set: Any) -> tf.Tensor:
+def graph_reduce(
+    array: tf.Tensor, op: Any, scales: tuple[float, float], name: str, process_set: Any
+) -> tf.Tensor:
     """What Horovod makes of an array by one of its reductions, in the graph.
 
     scales : that Horovod multiplies with before and after

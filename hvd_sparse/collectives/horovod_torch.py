@@ -8,8 +8,8 @@ from typing import Any, Callable
 import numpy as np
 import torch
 
-from ..errors import ExchangeTimeout
-from ._process_set import ProcessSetRanks
+from hvd_sparse.collectives._process_set import ProcessSetRanks
+from hvd_sparse.errors import ExchangeTimeout
 
 try:
     import horovod.torch as hvd
@@ -54,7 +54,7 @@ def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Implements ``core.collective.Collective`` over a process set."""
+    """Implements ``collectives.contract.Collective`` over a process set."""
 
     horovod = mpi_ops
 
@@ -63,17 +63,24 @@ class HorovodTorchCollective(ProcessSetRanks):
         return _HorovodPending(handle, name, lambda result: result)
 
     def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
-        handle = hvd.allreduce_async(_as_tensor(array), name=name, op=hvd.Sum, process_set=self.process_set)
+        handle = hvd.allreduce_async(
+            _as_tensor(array), name=name, op=hvd.Sum, process_set=self.process_set
+        )
         return _HorovodPending(handle, name, lambda result: result)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
         global_root = self.global_rank(root)
-        handle = hvd.broadcast_async(_as_tensor(array), global_root, name=name, process_set=self.process_set)
+        handle = hvd.broadcast_async(
+            _as_tensor(array), global_root, name=name, process_set=self.process_set
+        )
         return _HorovodPending(handle, name, lambda result: result)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.alltoall_async(
-            _as_tensor(array), splits=torch.tensor(splits, dtype=torch.int32), name=name, process_set=self.process_set
+            _as_tensor(array),
+            splits=torch.tensor(splits, dtype=torch.int32),
+            name=name,
+            process_set=self.process_set,
         )
         return _HorovodPending(handle, name, lambda result: result[0])
 

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import ExchangeTimeout, RankMismatch
+from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 
 
 class _Meeting:
@@ -59,7 +59,9 @@ class LocalWorld:
 
     def run_all(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """As ``run``, with a rank's exception in the place of its result."""
-        results: list[Any] = [ExchangeTimeout(f"no result after {self.timeout_s} s")] * self.world_size
+        results: list[Any] = [
+            ExchangeTimeout(f"no result after {self.timeout_s} s")
+        ] * self.world_size
 
         def call(rank: int) -> None:
             try:
@@ -67,7 +69,10 @@ class LocalWorld:
             except BaseException as error:
                 results[rank] = error
 
-        threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(self.world_size)]
+        threads = [
+            threading.Thread(target=call, args=(rank,), daemon=True)
+            for rank in range(self.world_size)
+        ]
         deadline = time.monotonic() + self.timeout_s
         for thread in threads:
             thread.start()
@@ -89,15 +94,23 @@ class LocalWorld:
 
 class _LocalPending:
     def __init__(
-        self, world: LocalWorld, meeting: _Meeting, name: str, finish: Callable[[list[Any]], np.ndarray]
+        self,
+        world: LocalWorld,
+        meeting: _Meeting,
+        name: str,
+        finish: Callable[[list[Any]], np.ndarray],
     ) -> None:
         self._world, self._meeting, self._name, self._finish = world, meeting, name, finish
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        limit = self._world.timeout_s if timeout_s is None else min(timeout_s, self._world.timeout_s)
+        limit = (
+            self._world.timeout_s if timeout_s is None else min(timeout_s, self._world.timeout_s)
+        )
         if not self._meeting.is_complete.wait(limit):
             missing = sorted(set(range(self._world.world_size)) - set(self._meeting.brought))
-            raise ExchangeTimeout(f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it")
+            raise ExchangeTimeout(
+                f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it"
+            )
         return self._finish([self._meeting.brought[rank] for rank in range(self._world.world_size)])
 
     def is_done(self) -> bool:
@@ -105,7 +118,7 @@ class _LocalPending:
 
 
 class LocalCollective:
-    """One rank's end of a ``LocalWorld``.  Implements ``core.collective.Collective``."""
+    """One rank's end of a ``LocalWorld``.  Implements ``collectives.contract.Collective``."""
 
     def __init__(self, world: LocalWorld, rank: int) -> None:
         self._world = world
@@ -146,26 +159,36 @@ class LocalCollective:
             total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
             return total - following.nbytes, total - array.nbytes
 
-        return self._submit(f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing)
+        return self._submit(
+            f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing
+        )
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
             total = arrays[0].copy()
             for other in arrays[1:]:
                 if other.shape != total.shape:
-                    raise RankMismatch(f"{name!r}: ranks bring {total.shape} and {other.shape} to one sum")
+                    raise RankMismatch(
+                        f"{name!r}: ranks bring {total.shape} and {other.shape} to one sum"
+                    )
                 total += other
             return total
 
         ring = 2 * (self.world_size - 1) / self.world_size * array.nbytes
-        return self._submit(f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: (ring, ring))
+        return self._submit(
+            f"allreduce.{name}", array.copy(), array.nbytes, in_rank_order, lambda _: (ring, ring)
+        )
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _LocalPending:
         sent = array.nbytes if self.rank == root else 0
         is_last = (self.rank + 1) % self.world_size == root
         passed = 0 if is_last else array.nbytes, 0 if self.rank == root else array.nbytes
         return self._submit(
-            f"broadcast.{name}", array.copy(), sent, lambda arrays: arrays[root].copy(), lambda _: passed
+            f"broadcast.{name}",
+            array.copy(),
+            sent,
+            lambda arrays: arrays[root].copy(),
+            lambda _: passed,
         )
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
@@ -173,7 +196,9 @@ class LocalCollective:
         rank = self.rank
 
         def passing(everything: list[Any]) -> tuple[float, float]:
-            into = sum(others[rank].nbytes for other, others in enumerate(everything) if other != rank)
+            into = sum(
+                others[rank].nbytes for other, others in enumerate(everything) if other != rank
+            )
             return array.nbytes - parts[rank].nbytes, into
 
         return self._submit(

@@ -23,7 +23,7 @@ class _LazyPending:
 
 
 class MpiCollective:
-    """Implements ``core.collective.Collective`` over a communicator.
+    """Implements ``collectives.contract.Collective`` over a communicator.
 
     Blocking, so without a time limit of its own: run under one.
     """

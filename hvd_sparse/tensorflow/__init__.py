@@ -1,6 +1,6 @@
 """Gradient sparsification for ``horovod.tensorflow`` and its Keras."""
 
-from .checkpoints import CompressorState, SaveCompressor
-from .compression import Compression, TensorflowCompressor
+from hvd_sparse.tensorflow.checkpoints import CompressorState, SaveCompressor
+from hvd_sparse.tensorflow.compressor import Compression, TensorflowCompressor
 
 __all__ = ["Compression", "CompressorState", "SaveCompressor", "TensorflowCompressor"]

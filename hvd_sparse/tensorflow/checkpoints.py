@@ -6,8 +6,8 @@ import os
 
 import tensorflow as tf
 
-from ..runtime.checkpoint import from_bytes, to_bytes
-from .compression import TensorflowCompressor
+from hvd_sparse.resilience.checkpoint_file import from_bytes, to_bytes
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]

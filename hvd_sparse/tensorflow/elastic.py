@@ -15,7 +15,7 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.tensorflow import elastic
 
-from .compression import TensorflowCompressor
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 
 
 class _WithCompressor:

@@ -68,11 +68,23 @@ def find_call_site(tensor: object) -> CallSite:
             scales = (local[_SCALES[0]], local[_SCALES[1]])
         if group is None and isinstance(local.get("index_group"), list):
             group = local["index_group"]
-        if together is None and isinstance(local.get("tensor_list"), list) and len(local["tensor_list"]) > 1:
+        if (
+            together is None
+            and isinstance(local.get("tensor_list"), list)
+            and len(local["tensor_list"]) > 1
+        ):
             together = local["tensor_list"]
         if _function_name(frame) == "allreduce_grads":
             both = _side_by_side(local)
-            return CallSite(_variable_of(tensor, both, group), process_set, op, together, both[0], both[1], scales)
+            return CallSite(
+                _variable_of(tensor, both, group),
+                process_set,
+                op,
+                together,
+                both[0],
+                both[1],
+                scales,
+            )
     return CallSite(None, process_set, op, together, scales=scales)
 
 
@@ -162,7 +174,10 @@ class VariableIndex:
     def tokens(self) -> dict[bytes, int]:
         """The positions by the value that `runtime_token` has for their variables when the graph runs."""
         with tf.init_scope():
-            return {bytes(runtime_token(variable).numpy()): position for position, variable in enumerate(self._held)}
+            return {
+                bytes(runtime_token(variable).numpy()): position
+                for position, variable in enumerate(self._held)
+            }
 
     def by_unique_shape(self, tensor: object) -> int | None:
         """The position of the only registered variable of this static shape and dtype; None if there is none, or more."""

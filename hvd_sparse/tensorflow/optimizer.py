@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -45,7 +45,9 @@ def refuse_momentum() -> None:
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == "horovod._keras" and hasattr(frame.f_locals.get("self"), "get_config"):
+        if frame.f_globals.get("__name__") == "horovod._keras" and hasattr(
+            frame.f_locals.get("self"), "get_config"
+        ):
             _check(frame.f_locals["self"])
             return
         frame = frame.f_back
@@ -55,7 +57,11 @@ def _check(optimizer: Any) -> None:
     with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
         config = optimizer.get_config()
     if config.get("momentum") or "beta_1" in config:
-        what = f"momentum {config['momentum']}" if config.get("momentum") else f"beta_1 {config['beta_1']}"
+        what = (
+            f"momentum {config['momentum']}"
+            if config.get("momentum")
+            else f"beta_1 {config['beta_1']}"
+        )
         raise InvalidOption(
             f"the optimizer has {what}, and momentum correction applies momentum already: doubled momentum diverges; "
             "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD without momentum"

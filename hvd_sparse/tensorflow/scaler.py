@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from ..errors import InvalidOption
+from hvd_sparse.errors import InvalidOption
 
 
 def scale_of(grad_scaler: Any) -> Callable[[], tf.Tensor]:

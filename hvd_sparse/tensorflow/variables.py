@@ -8,8 +8,8 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from ..errors import InvalidOption, UnsupportedInput
-from ..types import TensorSpec
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.types import TensorSpec
 
 WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging anything, in silence. "
@@ -38,7 +38,11 @@ class VariableSource:
                 "there are no variables to compress: give a model, or a callable that returns its trainable variables, "
                 "where the model is built only by its first batch"
             )
-        twice = [ref.deref().name for ref, count in Counter(v.ref() for v in variables).items() if count > 1]
+        twice = [
+            ref.deref().name
+            for ref, count in Counter(v.ref() for v in variables).items()
+            if count > 1
+        ]
         if twice:
             raise InvalidOption(f"variable {twice[0]!r} is given twice: give each variable once")
         return variables
@@ -50,12 +54,16 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
     specs = []
     for variable in variables:
         seen[variable.name] += 1
-        key = variable.name if seen[variable.name] == 1 else f"{variable.name}#{seen[variable.name]}"
+        key = (
+            variable.name if seen[variable.name] == 1 else f"{variable.name}#{seen[variable.name]}"
+        )
         if not variable.shape.is_fully_defined():
             raise UnsupportedInput(
                 f"variable {key!r} has shape {variable.shape}: give it a shape without unknown dimensions"
             )
-        specs.append(TensorSpec(key, tuple(variable.shape.as_list()), tf.as_dtype(variable.dtype).name))
+        specs.append(
+            TensorSpec(key, tuple(variable.shape.as_list()), tf.as_dtype(variable.dtype).name)
+        )
     return specs
 
 
@@ -65,7 +73,9 @@ def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
     if callable(params):
         return params  # type: ignore[no-any-return]
     if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
-        raise InvalidOption(f"{params!r} has no variables: give a model, model.trainable_variables, or a callable")
+        raise InvalidOption(
+            f"{params!r} has no variables: give a model, model.trainable_variables, or a callable"
+        )
     variables = list(params)
     return lambda: variables
 

@@ -1,7 +1,7 @@
 """Gradient sparsification for ``horovod.torch``."""
 
-from . import elastic as _elastic
-from .compression import Compression, TorchCompressor
+from hvd_sparse.torch import elastic as _elastic
+from hvd_sparse.torch.compressor import Compression, TorchCompressor
 
 _elastic.register()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
-from .compression import TorchCompressor
+from hvd_sparse.torch.compressor import TorchCompressor
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]

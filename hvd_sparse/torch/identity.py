@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import torch
 
-from ..errors import UnknownGradient
+from hvd_sparse.errors import UnknownGradient
 
 FRAMES = 8
 """How far up Horovod's optimizer can be."""
@@ -59,9 +59,15 @@ class ParameterIndex:
         candidates = [
             position
             for position, (_, parameter) in enumerate(self._named)
-            if parameter.grad is not None and parameter.grad.is_sparse and parameter.shape == gradient.shape
+            if parameter.grad is not None
+            and parameter.grad.is_sparse
+            and parameter.shape == gradient.shape
         ]
-        named = [position for position in candidates if self._named[position][1] is _parameter_in_frames()]
+        named = [
+            position
+            for position in candidates
+            if self._named[position][1] is _parameter_in_frames()
+        ]
         if named:
             return named[0]
         if self._last_hooked in candidates:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -19,7 +19,10 @@ def take_momentum(optimizer: torch.optim.Optimizer) -> tuple[float, bool, float]
             f"{type(optimizer).__name__} has no momentum that could be corrected: use torch.optim.SGD with dgc, "
             "or a method with error_feedback, which goes with any optimizer"
         )
-    settings = {(g["momentum"], g["nesterov"], g["weight_decay"], g["dampening"]) for g in optimizer.param_groups}
+    settings = {
+        (g["momentum"], g["nesterov"], g["weight_decay"], g["dampening"])
+        for g in optimizer.param_groups
+    }
     if len(settings) > 1 or next(iter(settings))[3]:
         raise InvalidOption(
             f"the optimizer's parameter groups have (momentum, nesterov, weight_decay, dampening) {sorted(settings)}: "
@@ -39,7 +42,11 @@ def refuse_momentum(optimizer: Any) -> None:
     """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     for group in optimizer.param_groups:
         if group.get("momentum") or "betas" in group:
-            what = f"momentum {group['momentum']}" if group.get("momentum") else f"betas {group['betas']}"
+            what = (
+                f"momentum {group['momentum']}"
+                if group.get("momentum")
+                else f"betas {group['betas']}"
+            )
             raise InvalidOption(
                 f"the optimizer has {what}, and momentum correction applies momentum already: doubled momentum diverges; "
                 "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD without momentum"

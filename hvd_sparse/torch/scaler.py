@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ..errors import InvalidOption
+from hvd_sparse.errors import InvalidOption
 
 
 def scale_of(grad_scaler: Any) -> Callable[[], float]:

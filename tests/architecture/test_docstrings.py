@@ -10,21 +10,30 @@ from pathlib import Path
 import pytest
 
 from hvd_sparse import registry
-from hvd_sparse.core import kernels, reference
-from hvd_sparse.core.codecs._base import Codec
-from hvd_sparse.core.exchanges._base import Exchange
-from hvd_sparse.core.memories._base import Memory, MemoryState
-from hvd_sparse.core.schedules._base import Schedule
-from hvd_sparse.core.selectors._base import Selector
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.core.kernels import contract as kernels
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.memories.contract import Memory, MemoryState
 from hvd_sparse.papers import PAPERS
+from hvd_sparse.schedules.contract import Schedule
+from hvd_sparse.selectors.contract import Selector
 
 CONTRACTS = (Codec, Exchange, Memory, MemoryState, Schedule, Selector, kernels.Kernels)
-PARTS = [pytest.param(parts, parts.get(id), id=f"{parts.kind}-{id}") for parts in registry.ALL for id in parts]
+PARTS = [
+    pytest.param(parts, parts.get(id), id=f"{parts.kind}-{id}")
+    for parts in registry.ALL
+    for id in parts
+]
 OF_A_PAPER = [
-    param for param in PARTS if param.values[0].kind in ("selector", "codec", "exchange", "memory", "schedule")
+    param
+    for param in PARTS
+    if param.values[0].kind in ("selector", "codec", "exchange", "memory", "schedule")
 ]
 PLANNING = Path(registry.__file__).with_name("planning")
-MODULES = sorted({param.values[1].__module__ for param in PARTS} | {"hvd_sparse.registry", "hvd_sparse.types"})
+MODULES = sorted(
+    {param.values[1].__module__ for param in PARTS} | {"hvd_sparse.registry", "hvd_sparse.types"}
+)
 
 
 def public(owner) -> dict[str, object]:
@@ -34,7 +43,8 @@ def public(owner) -> dict[str, object]:
         for name, thing in vars(owner).items()
         if not name.startswith("_")
         and (inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, property))
-        and getattr(thing, "__module__", None) in (None, getattr(owner, "__module__", None), owner.__name__)
+        and getattr(thing, "__module__", None)
+        in (None, getattr(owner, "__module__", None), owner.__name__)
     }
 
 
@@ -43,7 +53,9 @@ def says(owner, name: str) -> bool:
     thing = vars(owner)[name]
     own = thing.__doc__ if isinstance(thing, property) else inspect.getdoc(getattr(owner, name))
     return bool(own) or any(
-        inspect.getdoc(getattr(contract, name, None)) for contract in CONTRACTS if name in vars(contract)
+        inspect.getdoc(getattr(contract, name, None))
+        for contract in CONTRACTS
+        if name in vars(contract)
     )
 
 
@@ -66,7 +78,9 @@ def test_a_module_of_parts_says_what_it_and_its_public_names_are(module):
 @pytest.mark.parametrize(("parts", "part"), OF_A_PAPER)
 def test_every_option_is_explained(parts, part):
     documented = "\n".join(cls.__doc__ or "" for cls in part.__mro__)
-    missing = [f.name for f in dataclasses.fields(part) if f.init and f"{f.name} :" not in documented]
+    missing = [
+        f.name for f in dataclasses.fields(part) if f.init and f"{f.name} :" not in documented
+    ]
     assert missing == []
 
 

@@ -22,13 +22,13 @@ LAYERS = (
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 NUMPY_ONLY = ("errors", "types", "papers", "version", "registry", "core", "planning")
-MAY_ALSO_IMPORT = {"hvd_sparse.core.checksum": ("isal",)}
+MAY_ALSO_IMPORT = {"hvd_sparse.core.wire.checksum": ("isal",)}
 """The exceptions: a package that is used if it is there, and changes nothing but the speed."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
-    """hvd_sparse/core/step.py is hvd_sparse.core.step, hvd_sparse/core/__init__.py is hvd_sparse.core.__init__."""
+    """hvd_sparse/core/step/step.py is hvd_sparse.core.step.step, hvd_sparse/core/__init__.py is hvd_sparse.core.__init__."""
     return ".".join(["hvd_sparse", *path.relative_to(PACKAGE).with_suffix("").parts])
 
 
@@ -50,11 +50,15 @@ def imports_of(source: str, module: str) -> set[str]:
                 else node.module
             )
             found |= {f"{base}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
+        elif isinstance(node, ast.Call) and getattr(
+            node.func, "attr", getattr(node.func, "id", "")
+        ) in (
             "import_module",
             "__import__",
         ):
-            found |= {argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)}
+            found |= {
+                argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)
+            }
     return found
 
 
@@ -68,7 +72,11 @@ def violations(source: str, module: str) -> list[str]:
             together = other == unit or LEVEL[other] == LEVEL[unit] == 0
             if not together and LEVEL[other] >= LEVEL[unit]:
                 wrong.append(f"{module} imports {imported}")
-        elif unit in NUMPY_ONLY and top not in ("numpy", *MAY_ALSO_IMPORT.get(module, ()), *sys.stdlib_module_names):
+        elif unit in NUMPY_ONLY and top not in (
+            "numpy",
+            *MAY_ALSO_IMPORT.get(module, ()),
+            *sys.stdlib_module_names,
+        ):
             wrong.append(f"{module} imports {imported}")
     return wrong
 
@@ -85,25 +93,25 @@ def test_imports_run_one_way(path):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("hvd_sparse.core.step", "import torch"),
-        ("hvd_sparse.core.step", "def f():\n    import horovod.torch as hvd"),
-        ("hvd_sparse.core.step", "import importlib\nimportlib.import_module('tensorflow')"),
-        ("hvd_sparse.core.step", "from ..engines import resolve_engine"),
-        ("hvd_sparse.core.step", "from .. import collectives"),
-        ("hvd_sparse.core.selectors.topk", "from ...collectives.local import LocalWorld"),
+        ("hvd_sparse.core.step.step", "import torch"),
+        ("hvd_sparse.core.step.step", "def f():\n    import horovod.torch as hvd"),
+        ("hvd_sparse.core.step.step", "import importlib\nimportlib.import_module('tensorflow')"),
+        ("hvd_sparse.core.step.step", "from ..engines import resolve_engine"),
+        ("hvd_sparse.core.step.step", "from .. import collectives"),
+        ("hvd_sparse.selectors.topk", "from ...collectives.local import LocalWorld"),
         ("hvd_sparse.core.__init__", "from hvd_sparse.torch import Compression"),
         ("hvd_sparse.registry", "from .core import reference"),
-        ("hvd_sparse.core.buckets", "from ..planning.planner import best"),
-        ("hvd_sparse.planning.profile", "from ..collectives.local import LocalWorld"),
-        ("hvd_sparse.planning.costs", "import scipy"),
+        ("hvd_sparse.core.step.buckets", "from ..planning.planner import best"),
+        ("hvd_sparse.autotune.costmodel.profile", "from ..collectives.local import LocalWorld"),
+        ("hvd_sparse.autotune.costmodel.costs", "import scipy"),
         ("hvd_sparse.types", "from .registry import SELECTORS"),
-        ("hvd_sparse.engines.fast", "from ..collectives import local"),
+        ("hvd_sparse.core.kernels.engines.fast", "from ..collectives import local"),
         ("hvd_sparse.torch.views", "from ..tensorflow import identity"),
         ("hvd_sparse.tensorflow.identity", "import hvd_sparse.torch"),
         ("hvd_sparse.torch.views", "from ..cli import main"),
-        ("hvd_sparse.core.step", "from .. import TensorSpec"),
-        ("hvd_sparse.core.step", "from isal.isal_zlib import crc32"),
-        ("hvd_sparse.core.checksum", "import numba"),
+        ("hvd_sparse.core.step.step", "from .. import TensorSpec"),
+        ("hvd_sparse.core.step.step", "from isal.isal_zlib import crc32"),
+        ("hvd_sparse.core.wire.checksum", "import numba"),
         ("hvd_sparse.__init__", "from . import torch"),
     ],
 )
@@ -115,14 +123,17 @@ def test_an_import_against_the_rule_is_found(module, source):
     ("module", "source"),
     [
         (
-            "hvd_sparse.core.step",
+            "hvd_sparse.core.step.step",
             "import numpy as np\nimport zlib\nfrom .runs import StepRun\nfrom ..errors import PeerFailure",
         ),
-        ("hvd_sparse.core.selectors.topk", "from .. import reference\nfrom ...registry import SELECTORS"),
+        (
+            "hvd_sparse.selectors.topk",
+            "from .. import reference\nfrom ...registry import SELECTORS",
+        ),
         ("hvd_sparse.papers", "from .errors import UnknownName"),
-        ("hvd_sparse.planning.predict", "from ..core.economy import dense_inbound"),
+        ("hvd_sparse.autotune.costmodel.predict", "from ..core.economy import dense_inbound"),
         ("hvd_sparse.torch.compression", "from ..planning.planner import best"),
-        ("hvd_sparse.engines.fast", "import numba\nfrom ..core import reference"),
+        ("hvd_sparse.core.kernels.engines.fast", "import numba\nfrom ..core import reference"),
         ("hvd_sparse.torch.views", "import torch\nfrom ..collectives import horovod_torch"),
         ("hvd_sparse.__init__", "from . import engines\nfrom .core import codecs"),
         ("hvd_sparse.cli.cite", "from ..papers import bibtex"),

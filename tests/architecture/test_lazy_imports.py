@@ -27,8 +27,12 @@ LIGHT = {"isal"}
 
 def modules_after(statement: str) -> set[str]:
     """Top-level modules that a new interpreter has loaded after a statement."""
-    script = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    script = (
+        f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
     assert run.stderr == ""
     return set(run.stdout.split())
 
@@ -38,7 +42,7 @@ def modules_after(statement: str) -> set[str]:
     [
         "import hvd_sparse",
         "from hvd_sparse.registry import SELECTORS; SELECTORS.create('ldte_bs', density=0.01)",
-        "import hvd_sparse.core.session, hvd_sparse.collectives.local",
+        "import hvd_sparse.core.step.session, hvd_sparse.collectives.local",
         "import hvd_sparse.cli",
     ],
 )

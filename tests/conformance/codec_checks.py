@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.core.codecs._frame import HEADER_BYTES
-from hvd_sparse.core.codecs._signs import SignCodec
+from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
@@ -16,7 +16,9 @@ ENTRY_BY_ENTRY = ("bitmap", "dense", "one_bit", "two_bit", "bloom", "auto")
 """Codecs that touch every entry of the tensor: tests give them none that are too large for it."""
 
 
-def selection_of(indices: Iterable[int], numel: int, dtype: str = "float32", seed: int = 0) -> Selection:
+def selection_of(
+    indices: Iterable[int], numel: int, dtype: str = "float32", seed: int = 0
+) -> Selection:
     chosen = np.fromiter(indices, np.uint32)
     values = np.random.default_rng(seed).normal(size=chosen.size).astype(dtype)
     return Selection(chosen, values, numel)
@@ -38,10 +40,14 @@ def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
         assert decoded.indices.tolist() == sent.indices.tolist()
         assert decoded.values.tobytes() == sent.values.tobytes()
     check_no_entry_is_made_up(codec, selection, decoded)
-    assert codec.encode(decoded).tobytes() == payload.tobytes(), "what is decoded does not encode to the same bytes"
+    assert codec.encode(decoded).tobytes() == payload.tobytes(), (
+        "what is decoded does not encode to the same bytes"
+    )
     if codec.has_fixed_size:
         body_bytes = codec.body_bytes(decoded.count, decoded.numel, decoded.values.dtype.itemsize)
-        assert HEADER_BYTES + body_bytes == payload.size, "another number of bytes than the codec says"
+        assert HEADER_BYTES + body_bytes == payload.size, (
+            "another number of bytes than the codec says"
+        )
     return payload
 
 
@@ -51,7 +57,9 @@ def check_form(decoded: Selection, selection: Selection) -> None:
     assert decoded.indices.dtype == np.uint32
     assert decoded.values.dtype == selection.values.dtype
     indices = decoded.indices.tolist()
-    assert all(a < b for a, b in zip(indices, indices[1:])) and all(i < decoded.numel for i in indices)
+    assert all(a < b for a, b in zip(indices, indices[1:])) and all(
+        i < decoded.numel for i in indices
+    )
     assert np.isfinite(decoded.values).all()
 
 
@@ -67,7 +75,9 @@ def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selecti
     for index, value in got.items():
         meant = values.get(index, 0.0)
         assert value == 0 or (value > 0) == (meant > 0), f"{meant} was sent as {value}"
-        assert abs(value) <= largest * (1 + 2**-8) + 2**-24, f"{value} is larger than anything that was selected"
+        assert abs(value) <= largest * (1 + 2**-8) + 2**-24, (
+            f"{value} is larger than anything that was selected"
+        )
 
 
 def check_refuses(codec: Any, buffer: np.ndarray, what: str) -> None:
@@ -96,6 +106,12 @@ def check_refuses_damage(codec: Any, selection: Selection) -> None:
 def check_codec(codec: Any) -> None:
     """All of the above at once: what the mutants are put to."""
     for dtype in ("float32", "float64"):
-        for indices, numel in (((), 9), ((0,), 1), ((0, 8), 9), (range(9), 9), (range(3, 900, 7), 1_000)):
+        for indices, numel in (
+            ((), 9),
+            ((0,), 1),
+            ((0, 8), 9),
+            (range(9), 9),
+            (range(3, 900, 7), 1_000),
+        ):
             check_round_trip(codec, selection_of(indices, numel, dtype))
     check_refuses_damage(codec, selection_of((1, 5), 9))

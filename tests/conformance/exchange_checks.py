@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import worlds
 
-from hvd_sparse.core import collective as requests
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.selectors._base import Context, DensitySelector, Found
-from hvd_sparse.core.session import Session
+from hvd_sparse.collectives import contract as requests
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import PeerFailure
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 
 SPECS = worlds.tensors((40,), (7, 9), (300,))
 DENSITY = 0.1
@@ -68,7 +68,12 @@ def run_steps(
         session = Session(configuration, SPECS, collective, average=False)
         given = [gradients(collective.rank, step) for step in range(steps)]
         applied = [session.reduce(g) for g in given]
-        return {"given": given, "applied": applied, "kept": whole_residuals(session), "session": session}
+        return {
+            "given": given,
+            "applied": applied,
+            "kept": whole_residuals(session),
+            "session": session,
+        }
 
     return worlds.run(world_size, script)
 
@@ -77,7 +82,9 @@ def lost(outcomes: list[dict[str, Any]]) -> float:
     """L1 norm of what was given and was neither applied nor kept."""
     total = 0.0
     for spec in SPECS:
-        given = sum(g[spec.key].astype(np.float64).reshape(-1) for o in outcomes for g in o["given"])
+        given = sum(
+            g[spec.key].astype(np.float64).reshape(-1) for o in outcomes for g in o["given"]
+        )
         applied = sum(a[spec.key].astype(np.float64).reshape(-1) for a in outcomes[0]["applied"])
         kept = sum(outcome["kept"][spec.key].astype(np.float64) for outcome in outcomes)
         total += float(np.abs(given - applied - kept).sum())
@@ -100,7 +107,9 @@ def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
         count = (0, 1, k, 2 * k)[(rank + step) % 4]
         flat = np.zeros(spec.numel, np.float32)
         rng = np.random.default_rng([rank, step, spec.numel])
-        flat[rng.permutation(spec.numel // 2)[:count]] = rng.integers(1, 10, min(count, spec.numel // 2))
+        flat[rng.permutation(spec.numel // 2)[:count]] = rng.integers(
+            1, 10, min(count, spec.numel // 2)
+        )
         gradients[spec.key] = flat.reshape(spec.shape)
     return gradients
 
@@ -115,21 +124,31 @@ def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
         for other in others:
             for step in range(STEPS):
                 for spec in SPECS:
-                    same = worlds.same_bits(first["applied"][step][spec.key], other["applied"][step][spec.key])
-                    assert same, f"ranks apply different bits: world of {world_size}, step {step}, {spec.key}"
+                    same = worlds.same_bits(
+                        first["applied"][step][spec.key], other["applied"][step][spec.key]
+                    )
+                    assert same, (
+                        f"ranks apply different bits: world of {world_size}, step {step}, {spec.key}"
+                    )
 
 
 def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
     """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly ranks sent."""
     for name, outcomes in {
         "topk": run_steps(configured(exchange, **options), world_size, integers),
-        "uneven": run_steps(configured(exchange, Everything(DENSITY), **options), world_size, uneven),
-        "one buffer": run_steps(configured(exchange, rollback=False, **options), world_size, integers),
+        "uneven": run_steps(
+            configured(exchange, Everything(DENSITY), **options), world_size, uneven
+        ),
+        "one buffer": run_steps(
+            configured(exchange, rollback=False, **options), world_size, integers
+        ),
     }.items():
         if exchange.conserves:
             assert lost(outcomes) == 0.0, f"mass is lost: world of {world_size}, {name}"
     everywhere = run_steps(configured(exchange, **options), world_size, integers)
-    assert any(np.any(a) for a in everywhere[0]["applied"][0].values()), "nothing was applied at all"
+    assert any(np.any(a) for a in everywhere[0]["applied"][0].values()), (
+        "nothing was applied at all"
+    )
 
 
 def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
@@ -137,7 +156,9 @@ def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[str, bool, int]:
-        session = Session(configured(exchange, on_nonfinite="raise", **options), SPECS, collective, average=False)
+        session = Session(
+            configured(exchange, on_nonfinite="raise", **options), SPECS, collective, average=False
+        )
         session.reduce(integers(collective.rank, 0))
         before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
         broken = integers(collective.rank, 1)
@@ -149,7 +170,9 @@ def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
         except PeerFailure as error:
             words = str(error)
         after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-        finite = all(np.isfinite(v).all() for v in session.reduce(integers(collective.rank, 1)).values())
+        finite = all(
+            np.isfinite(v).all() for v in session.reduce(integers(collective.rank, 1)).values()
+        )
         return words, before == after, int(finite)
 
     for rank, (words, is_same, is_finite) in enumerate(worlds.run(world_size, script)):
@@ -163,7 +186,9 @@ def check_nonfinite(exchange: Any, world_size: int, rollback: bool, **options: A
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[Any, ...]:
-        session = Session(configured(exchange, rollback=rollback, **options), SPECS, collective, average=False)
+        session = Session(
+            configured(exchange, rollback=rollback, **options), SPECS, collective, average=False
+        )
         session.reduce(integers(collective.rank, 0))
         before = whole_residuals(session)
         broken = integers(collective.rank, 1)

@@ -8,9 +8,13 @@ import zlib
 import numpy as np
 
 
-def forged(body: bytes, *, codec=1, value_type=1, value_format=0, numel=10, count=1, version=1) -> np.ndarray:
+def forged(
+    body: bytes, *, codec=1, value_type=1, value_format=0, numel=10, count=1, version=1
+) -> np.ndarray:
     """A frame around any body."""
-    head = struct.pack("<2sBBBB2xIIQ", b"HS", version, codec, value_type, value_format, numel, count, len(body))
+    head = struct.pack(
+        "<2sBBBB2xIIQ", b"HS", version, codec, value_type, value_format, numel, count, len(body)
+    )
     return np.frombuffer(head + struct.pack("<I4x", zlib.crc32(head + body)) + body, np.uint8)
 
 
@@ -92,7 +96,9 @@ FORGERIES = {
     },
     "dense": {
         "fewer than announced": made(6, "fII", 1.5, LARGEST, LARGEST, numel=3, count=2),
-        "a missing one though all are announced": made(6, "ffI", 1.5, 2.5, LARGEST, numel=3, count=3),
+        "a missing one though all are announced": made(
+            6, "ffI", 1.5, 2.5, LARGEST, numel=3, count=3
+        ),
         "another NaN": made(6, "fI", 1.5, 0x7FC00000, numel=2, count=1),
         "a tensor too long for its bytes": made(6, "f", 1.5, numel=LARGEST),
     },

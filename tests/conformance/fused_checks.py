@@ -1,6 +1,6 @@
 """The contracts of the pass that adds, looks and takes at once, and of the lists that it leaves.
 
-Worked out entry by entry from the words of ``core.kernels``, as in ``kernel_checks``.
+Worked out entry by entry from the words of ``core.kernels.contract``, as in ``kernel_checks``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from conformance.kernel_checks import (
 from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.aligned import aligned_zeros
-from hvd_sparse.core.kernels import Aim
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.aligned import aligned_zeros
+from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
 
@@ -70,7 +70,9 @@ def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
                 taking = kernels.accumulate_and_take(x, out, out, Aim(threshold, capacity))
             assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
             if not taking.nonfinite:
-                assert math.isclose(taking.abs_sum, math.fsum(abs(v) for v in total.tolist()), rel_tol=1e-6)
+                assert math.isclose(
+                    taking.abs_sum, math.fsum(abs(v) for v in total.tolist()), rel_tol=1e-6
+                )
             if len(reach) > capacity:
                 assert taking.taken is None
                 assert out.tobytes() == kept.tobytes(), "what was too much to take is not back"
@@ -107,7 +109,9 @@ def check_trim(kernels: Any, x: np.ndarray) -> None:
         kept, left = sorted(by_size[:count]), sorted(by_size[count:])
         out = np.zeros(taken.numel, x.dtype)
         with untouched(taken.indices, taken.values):
-            (selection, threshold), (alone, _) = (kernels.trim(taken, count, o) for o in (out, None))
+            (selection, threshold), (alone, _) = (
+                kernels.trim(taken, count, o) for o in (out, None)
+            )
         rest = np.zeros(taken.numel, x.dtype)
         rest[taken.indices[left]] = taken.values[left]
         assert out.tobytes() == rest.tobytes(), "not exactly the rest went back"
@@ -139,7 +143,10 @@ def check_large(kernels: Any, dtype: str) -> None:
         expected = reference.accumulate_and_take(x, oracle, oracle, aim)
         for shift in (0, 1):
             in_place = np.concatenate([np.zeros(shift, dtype), residual])[shift:]
-            for kept, out in ((residual, aligned_zeros(size + shift, dtype)[shift:]), (in_place, in_place)):
+            for kept, out in (
+                (residual, aligned_zeros(size + shift, dtype)[shift:]),
+                (in_place, in_place),
+            ):
                 taking = kernels.accumulate_and_take(x, kept, out, aim)
                 assert out.tobytes() == oracle.tobytes()
                 assert taking.nonfinite == expected.nonfinite > 0
@@ -149,7 +156,13 @@ def check_large(kernels: Any, dtype: str) -> None:
                     assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
 
 
-FUSED = (check_accumulate, check_accumulate_and_take, check_count_and_take, check_trim, check_restore)
+FUSED = (
+    check_accumulate,
+    check_accumulate_and_take,
+    check_count_and_take,
+    check_trim,
+    check_restore,
+)
 
 
 def check_kernels(kernels: Any) -> None:

@@ -17,8 +17,8 @@ import cases
 import numpy as np
 from conformance.codec_checks import ENTRY_BY_ENTRY, selection_of
 
-from hvd_sparse.core.codecs._values import format_number
-from hvd_sparse.core.message import split_messages, write_error, write_message
+from hvd_sparse.codecs._values import format_number
+from hvd_sparse.core.wire.message import split_messages, write_error, write_message
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS, ENGINES
 
@@ -38,7 +38,9 @@ def all_kernels() -> list[Any]:
 def check_frame(codec: Any, data: bytes) -> bool:
     """A codec refuses the bytes, or they are what it writes of the selection that it reads; on every engine alike."""
     accepted = [_reads(codec, data, kernels) for kernels in all_kernels()]
-    assert len(set(accepted)) == 1, f"{codec!r} reads {data.hex()} with one engine and refuses it with another"
+    assert len(set(accepted)) == 1, (
+        f"{codec!r} reads {data.hex()} with one engine and refuses it with another"
+    )
     return accepted[0]
 
 
@@ -48,9 +50,13 @@ def _reads(codec: Any, data: bytes, kernels: Any) -> bool:
     except CorruptPayload:
         return False
     indices = selection.indices.astype(np.int64)
-    assert np.all(np.diff(indices) > 0) and np.all(indices < selection.numel), "indices that no tensor has"
+    assert np.all(np.diff(indices) > 0) and np.all(indices < selection.numel), (
+        "indices that no tensor has"
+    )
     assert np.isfinite(selection.values).all()
-    assert codec.encode(selection, kernels).tobytes() == data, f"{codec!r} reads {data.hex()} and would not write it"
+    assert codec.encode(selection, kernels).tobytes() == data, (
+        f"{codec!r} reads {data.hex()} and would not write it"
+    )
     return True
 
 
@@ -58,7 +64,9 @@ def check_messages(world_size: int, data: bytes) -> bool:
     """The reader of an allgather's bytes refuses them, or all of its messages and frames are what ranks write."""
     try:
         messages = split_messages(np.frombuffer(data, np.uint8), world_size)
-        selections = [[INDEX_VALUE.decode(frame) for frame in message.frames] for message in messages]
+        selections = [
+            [INDEX_VALUE.decode(frame) for frame in message.frames] for message in messages
+        ]
     except CorruptPayload:
         return False
     again = b""
@@ -78,7 +86,11 @@ def repaired_frame(data: bytes, codec: Any) -> bytes:
     """The bytes as a frame whose magic, version, codec, format, length and checksum are right, whatever else it says."""
     head, body = data[:24].ljust(24, b"\0"), data[FRAME_HEAD:]
     number = head[3] if codec.number is None else codec.number
-    head = b"HS\1" + bytes([number, head[4], format_number(getattr(codec, "values", "float32"))]) + head[6:16]
+    head = (
+        b"HS\1"
+        + bytes([number, head[4], format_number(getattr(codec, "values", "float32"))])
+        + head[6:16]
+    )
     head += struct.pack("<Q", len(body))
     return head + struct.pack("<I4x", zlib.crc32(body, zlib.crc32(head))) + body
 
@@ -93,7 +105,12 @@ def repaired_message(data: bytes) -> bytes:
         body = struct.pack("<I", zlib.crc32(body[4:])) + body[4:]
     elif members == 1:
         body = repaired_frame(body, INDEX_VALUE)
-    head = b"HSM\1" + head[4:20] + struct.pack("<IQ", members, MESSAGE_HEAD + 4 * members + 4 + len(body)) + positions
+    head = (
+        b"HSM\1"
+        + head[4:20]
+        + struct.pack("<IQ", members, MESSAGE_HEAD + 4 * members + 4 + len(body))
+        + positions
+    )
     return head + struct.pack("<I", zlib.crc32(head)) + body
 
 
@@ -107,22 +124,40 @@ def repaired_messages(data: bytes, world_size: int) -> bytes:
 def seeds(name: str) -> list[bytes]:
     """Payloads of a target to start from, short enough to be changed everywhere."""
     if name.startswith("messages"):
-        entries = write_message(0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}, (2, 4)).tobytes()
-        first = [entries, write_error(0, 3, 5, "größe").tobytes(), write_message(0, 0, 0, {}).tobytes()]
-        return [data + write_message(1, 7, 99, {}).tobytes() for data in first] if name.endswith("2") else first
+        entries = write_message(
+            0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}, (2, 4)
+        ).tobytes()
+        first = [
+            entries,
+            write_error(0, 3, 5, "größe").tobytes(),
+            write_message(0, 0, 0, {}).tobytes(),
+        ]
+        return (
+            [data + write_message(1, 7, 99, {}).tobytes() for data in first]
+            if name.endswith("2")
+            else first
+        )
     codec = dict(zip(map(str, cases.CODECS), cases.CODECS))[name].create(CODECS)
     chosen = [((), 0), ((0,), 1), ((1, 4, 6), 7), (range(20), 20), ((3, 64, 900), 1_000)]
     if codec.id not in ENTRY_BY_ENTRY:
         chosen.append(((5, 65_535, 65_536, 262_143), 262_144))
-    return [codec.encode(selection_of(*where, dtype)).tobytes() for where in chosen for dtype in ("float32", "float64")]
+    return [
+        codec.encode(selection_of(*where, dtype)).tobytes()
+        for where in chosen
+        for dtype in ("float32", "float64")
+    ]
 
 
 def targets() -> list[tuple[str, Check, Callable[[bytes], bytes]]]:
     """(name, check, repair) of every reader of bytes: all codecs as the conformance suite makes them, and messages."""
     made = [(str(case), case.create(CODECS)) for case in cases.CODECS]
-    of_codecs = [(name, partial(check_frame, codec), partial(repaired_frame, codec=codec)) for name, codec in made]
+    of_codecs = [
+        (name, partial(check_frame, codec), partial(repaired_frame, codec=codec))
+        for name, codec in made
+    ]
     of_messages = [
-        (f"messages of {n}", partial(check_messages, n), partial(repaired_messages, world_size=n)) for n in (1, 2)
+        (f"messages of {n}", partial(check_messages, n), partial(repaired_messages, world_size=n))
+        for n in (1, 2)
     ]
     return [*of_codecs, *of_messages]
 
@@ -151,7 +186,9 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def check_damaged(check: Check, repair: Callable[[bytes], bytes], seeds: list[bytes], rounds: int = 40) -> int:
+def check_damaged(
+    check: Check, repair: Callable[[bytes], bytes], seeds: list[bytes], rounds: int = 40
+) -> int:
     """Changes of every seed, each as it is and repaired; how many were accepted."""
     rng = np.random.default_rng(0)
     damaged = [mutated(seed, rng) for seed in seeds for _ in range(rounds)]
@@ -161,7 +198,11 @@ def check_damaged(check: Check, repair: Callable[[bytes], bytes], seeds: list[by
 def check_reader(codec: Any) -> None:
     """A codec's reader, put to payloads of its own: every bit changed, and other damage, with checksums made right."""
     check, repair = partial(check_frame, codec), partial(repaired_frame, codec=codec)
-    chosen = [selection_of((), 7), selection_of((1, 4, 6), 7), selection_of((3, 33, 64), 70, "float64")]
+    chosen = [
+        selection_of((), 7),
+        selection_of((1, 4, 6), 7),
+        selection_of((3, 33, 64), 70, "float64"),
+    ]
     payloads = [codec.encode(selection).tobytes() for selection in chosen]
     for payload in payloads:
         for place in range(8 * len(payload)):

@@ -1,4 +1,4 @@
-"""The contracts of ``core.kernels``, as checks that any engine can be put to.
+"""The contracts of ``core.kernels.contract``, as checks that any engine can be put to.
 
 Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is used for it.
 """
@@ -22,7 +22,11 @@ NUMELS = (0, 1, 2, 257)
 def vectors(dtype: str) -> list[np.ndarray]:
     """Every distribution at every size, and one of each with NaN in it."""
     plain = [draw(name, numel, dtype) for name in ALL for numel in NUMELS]
-    holed = [np.where(np.arange(x.size) % 5 == 3, np.dtype(dtype).type(np.nan), x) for x in plain if x.size > 2]
+    holed = [
+        np.where(np.arange(x.size) % 5 == 3, np.dtype(dtype).type(np.nan), x)
+        for x in plain
+        if x.size > 2
+    ]
     return plain + holed
 
 
@@ -30,12 +34,20 @@ def thresholds(x: np.ndarray) -> list[float]:
     """Magnitudes that occur (so that >= matters), between two of them, zero, and beyond all."""
     occurring = sorted({abs(v) for v in x.tolist() if v == v})
     picked = occurring[:: max(1, len(occurring) // 4)] + occurring[-1:]
-    return [0.0, 0.1, *picked, *(0.999 * v for v in picked), *(1.001 * v + 1.0 for v in picked[-1:])]
+    return [
+        0.0,
+        0.1,
+        *picked,
+        *(0.999 * v for v in picked),
+        *(1.001 * v + 1.0 for v in picked[-1:]),
+    ]
 
 
 def rounded(threshold: float, dtype: np.dtype) -> float:
     """The nearest number of the dtype, by way of its bytes."""
-    return struct.unpack("<f", struct.pack("<f", threshold))[0] if dtype == np.float32 else threshold
+    return (
+        struct.unpack("<f", struct.pack("<f", threshold))[0] if dtype == np.float32 else threshold
+    )
 
 
 @contextlib.contextmanager
@@ -155,7 +167,9 @@ def check_scatter_add(kernels: Any, x: np.ndarray) -> None:
 
 def check_assemble(kernels: Any, x: np.ndarray) -> None:
     """Sums of 0 to 3 lists that overlap, in their order, whatever was there before."""
-    lists = [np.arange(start, x.size, step, dtype=np.uint32) for start, step in ((0, 2), (1, 3), (0, 1))]
+    lists = [
+        np.arange(start, x.size, step, dtype=np.uint32) for start, step in ((0, 2), (1, 3), (0, 1))
+    ]
     parts = [Selection(indices, x[::-1][: indices.size].copy(), x.size) for indices in lists]
     for count in range(4):
         out, expected = np.full_like(x, 7), np.zeros_like(x)

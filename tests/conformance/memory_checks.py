@@ -8,7 +8,7 @@ import numpy as np
 from conformance.kernel_checks import untouched
 from distributions import draw
 
-from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.types import Selection, TensorSpec
 
 
@@ -26,7 +26,9 @@ def bits_of(state: Any) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in state.arrays().items()}
 
 
-def step(state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference) -> tuple[np.ndarray, Selection]:
+def step(
+    state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference
+) -> tuple[np.ndarray, Selection]:
     """One step up to its update: what was accumulated, and what was sent of it."""
     with untouched(gradient):
         accumulated = state.compensate(gradient, kernels).vector.copy()
@@ -35,7 +37,9 @@ def step(state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference) 
     return accumulated, selection
 
 
-def check_split_is_exact(memory: Any, name: str, dtype: str, *, rollback: bool, numel: int = 200) -> None:
+def check_split_is_exact(
+    memory: Any, name: str, dtype: str, *, rollback: bool, numel: int = 200
+) -> None:
     """Law 1: over several steps, sent and kept entries are together the accumulated ones, bit for bit.
 
     accumulated is worked out from the last residual; what is sent is exactly +0.0 in the next.
@@ -45,14 +49,20 @@ def check_split_is_exact(memory: Any, name: str, dtype: str, *, rollback: bool, 
     for seed in range(4):
         gradient = draw(name, numel, dtype, seed)
         accumulated, sent = step(state, gradient, lambda x: every_nth(x, 3))
-        expected = np.array([r + g for r, g in zip(residual, gradient)], dtype) if memory.adds_gradient else accumulated
+        expected = (
+            np.array([r + g for r, g in zip(residual, gradient)], dtype)
+            if memory.adds_gradient
+            else accumulated
+        )
         assert accumulated.tobytes() == expected.tobytes(), "accumulated is not residual + gradient"
         state.commit()
         residual = residual_of(state)
         merged, is_sent = residual.copy(), np.zeros(numel, bool)
         is_sent[sent.indices] = True
         merged[sent.indices] = sent.values
-        assert merged.tobytes() == expected.tobytes(), "sent and kept entries are not what was accumulated"
+        assert merged.tobytes() == expected.tobytes(), (
+            "sent and kept entries are not what was accumulated"
+        )
         assert not residual[is_sent].view(np.uint8).any(), "what was sent is also kept"
 
 
@@ -87,7 +97,10 @@ def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
             step(state, draw("lognormal", 300, seed=2), lambda x: every_nth(x, 4))
         state.roll_back()
         assert bits_of(state) == before, "a failed step left a trace"
-    next_ones = [step(s, draw("uniform", 300, seed=3), lambda x: every_nth(x, 4))[0].tobytes() for s in (state, twin)]
+    next_ones = [
+        step(s, draw("uniform", 300, seed=3), lambda x: every_nth(x, 4))[0].tobytes()
+        for s in (state, twin)
+    ]
     assert next_ones[0] == next_ones[1], "the step after a failed one begins elsewhere"
 
 
@@ -116,7 +129,9 @@ def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: 
     state.commit()
     before = residual_of(state)
     state.roll_back()
-    assert residual_of(state).tobytes() == before.tobytes(), "entries that were sent are back in the residual"
+    assert residual_of(state).tobytes() == before.tobytes(), (
+        "entries that were sent are back in the residual"
+    )
 
 
 def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
@@ -140,7 +155,9 @@ def check_masking(memory: Any) -> None:
     expected = given.copy()
     if memory.masking:
         expected[sent.indices] = 0
-    assert state.arrays()["momentum"].tobytes() == expected.tobytes(), "the velocity is masked where it should not be"
+    assert state.arrays()["momentum"].tobytes() == expected.tobytes(), (
+        "the velocity is masked where it should not be"
+    )
 
 
 def check_memory(memory: Any) -> None:

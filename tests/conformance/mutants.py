@@ -20,14 +20,16 @@ from conformance.mutants_of_selectors import BROKEN_SELECTORS, RESTLESS, endless
 from conformance.pass_checks import check_passes_on_all
 from conformance.selector_checks import check_selector
 
-from hvd_sparse.core import reference, search
-from hvd_sparse.core.codecs import _frame, _gaps, _signs, index_value
-from hvd_sparse.core.codecs.bitmap import Bitmap
-from hvd_sparse.core.codecs.block16 import Block16
-from hvd_sparse.core.codecs.index_value import IndexValue
-from hvd_sparse.core.codecs.sign_index import SignIndex
-from hvd_sparse.core.selectors import ldte_bs
-from hvd_sparse.core.selectors.ldte_bs import LdteBs
+from hvd_sparse.codecs import _gaps, _signs, index_value
+from hvd_sparse.codecs.bitmap import Bitmap
+from hvd_sparse.codecs.block16 import Block16
+from hvd_sparse.codecs.index_value import IndexValue
+from hvd_sparse.codecs.sign_index import SignIndex
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.wire import frame as _frame
+from hvd_sparse.selectors import _search as search
+from hvd_sparse.selectors import ldte_bs
+from hvd_sparse.selectors.ldte_bs import LdteBs
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,13 @@ MUTANTS = (
     *_made("selector", check_selector, BROKEN_SELECTORS),
     *_made("selector", check_passes_on_all, RESTLESS),
     *(
-        Mutant("search", f"{step}: bracket not narrowed", check_selector, LdteBs(0.1, search=step), NO_NARROWING)
+        Mutant(
+            "search",
+            f"{step}: bracket not narrowed",
+            check_selector,
+            LdteBs(0.1, search=step),
+            NO_NARROWING,
+        )
         for step in search.STEPS
     ),
     Mutant(
@@ -85,11 +93,31 @@ MUTANTS = (
     ),
     *_made("memory", check_memory, BROKEN_MEMORIES),
     *_made("codec", check_codec, BROKEN_CODECS),
-    Mutant("codec", "checksum not looked at", check_codec, IndexValue(), (_frame, "crc32", lambda *_: 0)),
-    Mutant("codec", "NaN let in", check_reader, Block16("float16"), (reference, "half_values", any_half)),
+    Mutant(
+        "codec",
+        "checksum not looked at",
+        check_codec,
+        IndexValue(),
+        (_frame, "crc32", lambda *_: 0),
+    ),
+    Mutant(
+        "codec",
+        "NaN let in",
+        check_reader,
+        Block16("float16"),
+        (reference, "half_values", any_half),
+    ),
     Mutant("codec", "padding let in", check_reader, Bitmap(), (_gaps, "need", anything_goes)),
-    Mutant("codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)),
-    Mutant("codec", "any order let in", check_reader, IndexValue(), (index_value, "need_ascending", anything_goes)),
+    Mutant(
+        "codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)
+    ),
+    Mutant(
+        "codec",
+        "any order let in",
+        check_reader,
+        IndexValue(),
+        (index_value, "need_ascending", anything_goes),
+    ),
     *_made("exchange", check_exchange, BROKEN_EXCHANGES),
 )
 
@@ -102,7 +130,11 @@ def caught(mutant: Mutant) -> str | None:
             mutant.check(mutant.part)
         except AssertionError as error:
             frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-            checks = [name for name in frames if name.startswith(("check_", "assert_")) or name == "untouched"]
+            checks = [
+                name
+                for name in frames
+                if name.startswith(("check_", "assert_")) or name == "untouched"
+            ]
             words = str(error).splitlines()
             return f"{checks[-1]}{': ' + words[0] if words else ''}"
     return None

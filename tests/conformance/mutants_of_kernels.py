@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.kernels import Aim, Moments
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.types import Selection
 
 
@@ -54,7 +54,12 @@ def max_without_abs(x):
 
 def narrow_moments(x):
     right = reference.moments(x)
-    return Moments(float(np.abs(x).cumsum(dtype=x.dtype)[-1]) if x.size else 0.0, right.abs_max, right.nonzeros, x.size)
+    return Moments(
+        float(np.abs(x).cumsum(dtype=x.dtype)[-1]) if x.size else 0.0,
+        right.abs_max,
+        right.nonzeros,
+        x.size,
+    )
 
 
 def bins_with_zeros(x, gradient, length):
@@ -89,7 +94,9 @@ def leaves_what_it_takes(gradient, out, aim, result):
 
 
 def takes_beyond_its_capacity(gradient, residual, out, aim):
-    return reference.accumulate_and_take(gradient, residual, out, Aim(aim.threshold, aim.capacity + 1))
+    return reference.accumulate_and_take(
+        gradient, residual, out, Aim(aim.threshold, aim.capacity + 1)
+    )
 
 
 def spoils_the_residual(gradient, residual, out):
@@ -102,11 +109,15 @@ def trims_to_the_last_ties(taken, count, out):
     mirrored = Selection(taken.indices, taken.values[::-1], taken.numel)
     kept, _ = reference.trim(mirrored, count, None)
     positions = taken.count - 1 - np.searchsorted(taken.indices, kept.indices)[::-1]
-    return reference.trim(Selection(taken.indices[positions], taken.values[positions], taken.numel), count, out)
+    return reference.trim(
+        Selection(taken.indices[positions], taken.values[positions], taken.numel), count, out
+    )
 
 
 BROKEN_KERNELS = {
-    "fused: entries lost beyond the capacity": engine(accumulate_and_take=taking(gives_up_silently)),
+    "fused: entries lost beyond the capacity": engine(
+        accumulate_and_take=taking(gives_up_silently)
+    ),
     "fused: NaN reaches the residual": engine(accumulate_and_take=taking(spreads_nan)),
     "fused: what is taken also stays": engine(accumulate_and_take=taking(leaves_what_it_takes)),
     "fused: one more than its capacity": engine(accumulate_and_take=takes_beyond_its_capacity),
@@ -114,30 +125,51 @@ BROKEN_KERNELS = {
     "trim: surplus lost": engine(trim=lambda taken, count, out: reference.trim(taken, count, None)),
     "trim: ties to the higher index": engine(trim=trims_to_the_last_ties),
     "trim: largest value for the smallest": engine(
-        trim=lambda taken, count, out: (reference.trim(taken, count, out)[0], float(np.abs(taken.values).max()))
+        trim=lambda taken, count, out: (
+            reference.trim(taken, count, out)[0],
+            float(np.abs(taken.values).max()),
+        )
     ),
-    "restore: adds": engine(restore=lambda out, s: reference.scatter_add(out, s.indices, 1 + s.values)),
-    "take > for >=": engine(take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) > x.dtype.type(t)))),
+    "restore: adds": engine(
+        restore=lambda out, s: reference.scatter_add(out, s.indices, 1 + s.values)
+    ),
+    "take > for >=": engine(
+        take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) > x.dtype.type(t)))
+    ),
     "count > for >=": engine(count_at_least=lambda x, t: int((np.abs(x) > x.dtype.type(t)).sum())),
-    "threshold not rounded": engine(count_at_least=lambda x, t: int((np.abs(x) >= np.float64(t)).sum())),
+    "threshold not rounded": engine(
+        count_at_least=lambda x, t: int((np.abs(x) >= np.float64(t)).sum())
+    ),
     "last entry dropped": engine(take_at_least=without_last(reference.take_at_least)),
     "one too few": engine(take_largest=without_last(reference.take_largest)),
     "compare without abs": engine(count_at_least=lambda x, t: int((x >= x.dtype.type(t)).sum())),
     "maximum without abs": engine(moments=max_without_abs),
     "float32 sum": engine(moments=narrow_moments),
-    "largest without abs": engine(take_largest=lambda x, k: largest(x, k, lambda v: np.argsort(-v, kind="stable"))),
+    "largest without abs": engine(
+        take_largest=lambda x, k: largest(x, k, lambda v: np.argsort(-v, kind="stable"))
+    ),
     "unsorted": engine(take_largest=by_size_unsorted),
     "ties to the higher index": engine(
-        take_largest=lambda x, k: largest(x, k, lambda v: np.lexsort((-np.arange(v.size), -np.abs(v))))
+        take_largest=lambda x, k: largest(
+            x, k, lambda v: np.lexsort((-np.arange(v.size), -np.abs(v)))
+        )
     ),
-    "first k by position": engine(take_largest=lambda x, k: largest(x, k, lambda v: np.arange(v.size))),
+    "first k by position": engine(
+        take_largest=lambda x, k: largest(x, k, lambda v: np.arange(v.size))
+    ),
     "writes to its input": engine(take_at_least=abs_in_place),
-    "takes zeros": engine(take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) >= x.dtype.type(t)))),
+    "takes zeros": engine(
+        take_at_least=lambda x, t: picked(x, np.flatnonzero(np.abs(x) >= x.dtype.type(t)))
+    ),
     "takes NaN": engine(
-        take_at_least=lambda x, t: picked(x, np.flatnonzero(~(np.abs(x) < x.dtype.type(t)) & (x != 0)))
+        take_at_least=lambda x, t: picked(
+            x, np.flatnonzero(~(np.abs(x) < x.dtype.type(t)) & (x != 0))
+        )
     ),
     "int64 indices": engine(
-        take_at_least=lambda x, t: Selection(np.flatnonzero(np.abs(x) >= max(t, 1e-300)), x[np.abs(x) >= t], x.size)
+        take_at_least=lambda x, t: Selection(
+            np.flatnonzero(np.abs(x) >= max(t, 1e-300)), x[np.abs(x) >= t], x.size
+        )
     ),
     "residual subtracted": engine(compensate=lambda g, r, out: np.subtract(g, r, out=out)),
     "gradient overwritten": engine(compensate=lambda g, r, out: np.add(g, r, out=g)),
@@ -145,7 +177,10 @@ BROKEN_KERNELS = {
     "cleared to -0.0": engine(clear=lambda r, i: r.__setitem__(i, -0.0)),
     "scatter overwrites": engine(scatter_add=lambda out, i, v: out.__setitem__(i, v)),
     "counts no more than it may take": engine(
-        count_and_take=lambda x, t, capacity: (min(capacity + 1, reference.count_at_least(x, t)), None)
+        count_and_take=lambda x, t, capacity: (
+            min(capacity + 1, reference.count_at_least(x, t)),
+            None,
+        )
         if reference.count_at_least(x, t) > capacity
         else reference.count_and_take(x, t, capacity)
     ),
@@ -155,11 +190,19 @@ BROKEN_KERNELS = {
     "assemble adds to what was there": engine(
         assemble=lambda out, parts: [reference.scatter_add(out, p.indices, p.values) for p in parts]
     ),
-    "assemble in another order": engine(assemble=lambda out, parts: reference.assemble(out, parts[::-1])),
-    "tail > for >=": engine(tail=lambda x, t: reference.tail(x, float(np.nextafter(x.dtype.type(t), np.inf)))),
+    "assemble in another order": engine(
+        assemble=lambda out, parts: reference.assemble(out, parts[::-1])
+    ),
+    "tail > for >=": engine(
+        tail=lambda x, t: reference.tail(x, float(np.nextafter(x.dtype.type(t), np.inf)))
+    ),
     "bins take zeros": engine(take_bins=bins_with_zeros),
-    "bytes of the signed entries": engine(digit_counts=lambda x, s, p: reference.digit_counts(np.maximum(x, 0), s, p)),
-    "chunks without their magnitudes": engine(chunk_norms=lambda x, n: abs(reference.chunk_norms(np.maximum(x, 0), n))),
+    "bytes of the signed entries": engine(
+        digit_counts=lambda x, s, p: reference.digit_counts(np.maximum(x, 0), s, p)
+    ),
+    "chunks without their magnitudes": engine(
+        chunk_norms=lambda x, n: abs(reference.chunk_norms(np.maximum(x, 0), n))
+    ),
     "momentum after the gradient": engine(
         push_momentum=lambda g, r, out, m, nesterov: reference.push_momentum(g, r, out, m, True)
     ),

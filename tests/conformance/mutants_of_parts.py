@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from hvd_sparse.core.codecs.bitmap import Bitmap
-from hvd_sparse.core.codecs.block16 import Block16
-from hvd_sparse.core.codecs.bloom import Bloom
-from hvd_sparse.core.codecs.golomb import Golomb
-from hvd_sparse.core.codecs.index_value import IndexValue
-from hvd_sparse.core.codecs.sign_mean import SignMean
-from hvd_sparse.core.exchanges.allgather import AllGatherExchange
-from hvd_sparse.core.exchanges.gtopk import GTopK
-from hvd_sparse.core.exchanges.oktopk import OkTopK
-from hvd_sparse.core.exchanges.shared_index import SharedIndex
-from hvd_sparse.core.memories.error_feedback import ErrorFeedback, ErrorFeedbackState
-from hvd_sparse.core.memories.momentum_correction import MomentumCorrection, MomentumCorrectionState
+from hvd_sparse.codecs.bitmap import Bitmap
+from hvd_sparse.codecs.block16 import Block16
+from hvd_sparse.codecs.bloom import Bloom
+from hvd_sparse.codecs.golomb import Golomb
+from hvd_sparse.codecs.index_value import IndexValue
+from hvd_sparse.codecs.sign_mean import SignMean
+from hvd_sparse.exchanges.allgather import AllGatherExchange
+from hvd_sparse.exchanges.gtopk import GTopK
+from hvd_sparse.exchanges.oktopk import OkTopK
+from hvd_sparse.exchanges.shared_index import SharedIndex
+from hvd_sparse.memories.error_feedback import ErrorFeedback, ErrorFeedbackState
+from hvd_sparse.memories.momentum_correction import MomentumCorrection, MomentumCorrectionState
 from hvd_sparse.types import Selection
 
 
@@ -96,7 +96,9 @@ BROKEN_MEMORIES = {
 
 class DropsLast(IndexValue):
     def encode(self, selection):
-        return super().encode(Selection(selection.indices[:-1], selection.values[:-1], selection.numel))
+        return super().encode(
+            Selection(selection.indices[:-1], selection.values[:-1], selection.numel)
+        )
 
 
 class Halves(IndexValue):
@@ -106,7 +108,9 @@ class Halves(IndexValue):
 
 class Unsigned(Block16):
     def encode(self, selection):
-        return super().encode(Selection(selection.indices, np.abs(selection.values), selection.numel))
+        return super().encode(
+            Selection(selection.indices, np.abs(selection.values), selection.numel)
+        )
 
 
 class Doubles(SignMean):
@@ -127,7 +131,9 @@ class NextDoor(Golomb):
 
 class KeepsOthers(Bloom):
     def complete(self, selection, accumulated):
-        return super().complete(Selection(selection.indices[1:], selection.values[1:], selection.numel), accumulated)
+        return super().complete(
+            Selection(selection.indices[1:], selection.values[1:], selection.numel), accumulated
+        )
 
 
 BROKEN_CODECS = {
@@ -146,7 +152,8 @@ class AnyOrder(AllGatherExchange):
         arrivals = yield from super().run(parcel)
         rank = parcel.rank
         return {
-            p: replace(arrival, parts=arrival.parts[rank:] + arrival.parts[:rank]) for p, arrival in arrivals.items()
+            p: replace(arrival, parts=arrival.parts[rank:] + arrival.parts[:rank])
+            for p, arrival in arrivals.items()
         }
 
 
@@ -155,7 +162,9 @@ class Overdrawing(OkTopK):
 
     def run(self, parcel):
         arrivals = yield from super().run(parcel)
-        return {p: replace(arrival, left=parcel.items[p].selection) for p, arrival in arrivals.items()}
+        return {
+            p: replace(arrival, left=parcel.items[p].selection) for p, arrival in arrivals.items()
+        }
 
 
 class Pretending(GTopK):

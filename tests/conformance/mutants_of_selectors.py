@@ -7,14 +7,15 @@ import math
 import numpy as np
 from conformance.mutants_of_kernels import picked
 
-from hvd_sparse.core import reference, search
-from hvd_sparse.core.selectors._base import Found
-from hvd_sparse.core.selectors.dgc_sampled import DgcSampled
-from hvd_sparse.core.selectors.ldte_bs import LdteBs
-from hvd_sparse.core.selectors.radix_select import RadixSelect
-from hvd_sparse.core.selectors.redsync_search import RedsyncSearch
-from hvd_sparse.core.selectors.redsync_trimmed import RedsyncTrimmed
-from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.selectors import _search as search
+from hvd_sparse.selectors.contract import Found
+from hvd_sparse.selectors.dgc_sampled import DgcSampled
+from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.radix_select import RadixSelect
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.types import Selection
 
 
@@ -49,7 +50,9 @@ class Unrepaired(DgcSampled):
     """DGC's sampled threshold, taken at its word."""
 
     def find(self, accumulated, context):
-        threshold = min(self._sampled_threshold(accumulated, context), context.moments_of(accumulated).abs_max)
+        threshold = min(
+            self._sampled_threshold(accumulated, context), context.moments_of(accumulated).abs_max
+        )
         return Found(context.kernels.take_at_least(accumulated, threshold), threshold)
 
 
@@ -58,7 +61,11 @@ class Untrimmed(RedsyncTrimmed):
 
     def find(self, accumulated, context):
         found = super().find(accumulated, context)
-        return Found(context.kernels.take_at_least(accumulated, found.threshold), found.threshold, found.passes)
+        return Found(
+            context.kernels.take_at_least(accumulated, found.threshold),
+            found.threshold,
+            found.passes,
+        )
 
 
 class Uncut(RadixSelect):
@@ -66,7 +73,11 @@ class Uncut(RadixSelect):
 
     def find(self, accumulated, context):
         found = super().find(accumulated, context)
-        return Found(context.kernels.take_at_least(accumulated, found.threshold or 0.0), found.threshold, found.passes)
+        return Found(
+            context.kernels.take_at_least(accumulated, found.threshold or 0.0),
+            found.threshold,
+            found.passes,
+        )
 
 
 class Unlimited(RedsyncSearch):
@@ -102,7 +113,9 @@ BROKEN_SELECTORS = {
     "last entry dropped": spoilt(lambda s, x: Selection(s.indices[:-1], s.values[:-1], s.numel)),
     "unsorted": spoilt(lambda s, x: Selection(s.indices[::-1], s.values[::-1], s.numel)),
     "magnitudes for values": spoilt(lambda s, x: Selection(s.indices, np.abs(s.values), s.numel)),
-    "values as float16": spoilt(lambda s, x: Selection(s.indices, s.values.astype(np.float16), s.numel)),
+    "values as float16": spoilt(
+        lambda s, x: Selection(s.indices, s.values.astype(np.float16), s.numel)
+    ),
     "always the first k": spoilt(lambda s, x: picked(x, np.flatnonzero(x)[: s.count])),
     "ties to the higher index": spoilt(from_behind),
     "writes to its input": spoilt(lambda s, x: x.sort() or s),
@@ -121,5 +134,7 @@ RESTLESS = {
 """Selectors that go over the vector once more than they say."""
 
 
-def endless_search(x, first, band, moments, kernels, name, max_passes, known, right=search.search_threshold):
+def endless_search(
+    x, first, band, moments, kernels, name, max_passes, known, right=search.search_threshold
+):
     return right(x, first, band, moments, kernels, name, 60, known)

@@ -14,12 +14,19 @@ def numbers() -> np.ndarray:
     """float32: bit patterns at random, the neighbourhood of every bound, and what lies halfway between two codes."""
     rng = np.random.default_rng(3)
     drawn = rng.integers(1 << 32, size=100_000, dtype=np.uint32).view(np.float32)
-    edges = np.array([0.0, 2.0**-149, 2.0**-126, 2.0**-25, 3 * 2.0**-25, 2.0**-14, 65504, 65519, 65520, 3.4e38], "f4")
-    edges = np.concatenate([edges, np.nextafter(edges, np.float32(0)), np.nextafter(edges, np.float32(np.inf))])
+    edges = np.array(
+        [0.0, 2.0**-149, 2.0**-126, 2.0**-25, 3 * 2.0**-25, 2.0**-14, 65504, 65519, 65520, 3.4e38],
+        "f4",
+    )
+    edges = np.concatenate(
+        [edges, np.nextafter(edges, np.float32(0)), np.nextafter(edges, np.float32(np.inf))]
+    )
     halves = CODES.view(np.float16).astype(np.float32)
     halves = halves[np.isfinite(halves)]
     between = 0.5 * (halves[:-1] + halves[1:])
-    everything = np.concatenate([drawn, edges, -edges, halves, between, 1e-6 * rng.normal(size=1000).astype("f4")])
+    everything = np.concatenate(
+        [drawn, edges, -edges, halves, between, 1e-6 * rng.normal(size=1000).astype("f4")]
+    )
     return everything[np.isfinite(everything)]
 
 
@@ -47,7 +54,9 @@ def check_brain_codes(kernels: Any) -> None:
         is_small = np.abs(values) < 2.0**-126
         assert not back[is_small & (np.abs(values) < 2.0**-126 * (1 - 2.0**-8))].any()
         inner = ~is_small & (codes & 0x7FFF != LARGEST_BRAIN)
-        assert (np.abs(back - values)[inner] <= 2.0**-8 * np.abs(values[inner].astype(np.float64))).all()
+        assert (
+            np.abs(back - values)[inner] <= 2.0**-8 * np.abs(values[inner].astype(np.float64))
+        ).all()
         assert (np.abs(back[~inner & ~is_small]) > 3.38e38).all()
 
 
@@ -76,14 +85,19 @@ def check_blocks(kernels: Any) -> None:
         (131_072, 0),
     ):
         indices = (
-            np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32) if numel else np.empty(0, np.uint32)
+            np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
+            if numel
+            else np.empty(0, np.uint32)
         )
         counts = kernels.count_blocks(indices, numel)
         assert counts.tolist() == np.bincount(indices >> 16, minlength=-(-numel // 65_536)).tolist()
         positions = indices.astype(np.uint16)
         for width in (np.uint16, np.uint32):
             if counts.max(initial=0) <= np.iinfo(width).max:
-                assert kernels.join_blocks(counts.astype(width), positions).tobytes() == indices.tobytes()
+                assert (
+                    kernels.join_blocks(counts.astype(width), positions).tobytes()
+                    == indices.tobytes()
+                )
         for place in (0, count // 2, count - 2):
             if 0 <= place < count - 1 and indices[place] >> 16 == indices[place + 1] >> 16:
                 swapped = positions.copy()

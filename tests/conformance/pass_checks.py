@@ -8,7 +8,7 @@ import numpy as np
 from conformance import selector_checks
 from distributions import ALL, draw
 
-from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import reference
 
 FREE = {"moments", "mean_and_std", "sample_magnitudes"}
 """Once each: what a selector may ask for before it searches; a sample is no pass at all."""
@@ -51,4 +51,6 @@ def check_passes(selector: Any, x: np.ndarray, warm: float | None = None) -> Non
     assert all(calls.get(name, 0) <= 1 for name in FREE), f"more than one pass for moments: {calls}"
     counting = sum(calls.get(name, 0) for name in COUNTING)
     discarded = sum(calls.get(name, 0) for name in TAKING) - (kernels.last in TAKING)
-    assert found.passes == counting + discarded, f"passes differ from the calls: {found.passes}, {calls}"
+    assert found.passes == counting + discarded, (
+        f"passes differ from the calls: {found.passes}, {calls}"
+    )

@@ -15,8 +15,8 @@ import numpy as np
 from conformance.kernel_checks import assert_takes, untouched
 from distributions import ALL, SMOOTH, draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.selectors._base import Context, Found
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.selectors.contract import Context, Found
 
 DENSITIES = (0.001, 0.01, 0.1, 0.29, 1.0)
 NUMELS = (0, 1, 5, 50, 1_000)
@@ -35,12 +35,16 @@ def wanted(numel: int, density: float) -> int:
     return min(numel, max(1, math.floor(numel * Fraction(str(density)))))
 
 
-def find(selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None) -> Found:
+def find(
+    selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None
+) -> Found:
     with untouched(x):
         return selector.find(x, Context(kernels=kernels, warm=warm, rng=np.random.default_rng(11)))
 
 
-def check_found(selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None) -> None:
+def check_found(
+    selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None
+) -> None:
     """One selection: its form (9), its count (13), its passes (18), and that nothing larger was left behind."""
     found = find(selector, x, kernels, warm)
     indices = found.selection.indices.tolist()
@@ -99,9 +103,13 @@ def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
         return
     magnitudes = np.abs(x)
     smallest = magnitudes[taken].min()
-    assert magnitudes[~taken].max() <= smallest, "an entry that was left is larger than one that was sent"
+    assert magnitudes[~taken].max() <= smallest, (
+        "an entry that was left is larger than one that was sent"
+    )
     ties = np.flatnonzero(magnitudes == smallest)
-    assert taken[ties].tolist() == sorted(taken[ties].tolist(), reverse=True), "a tie went to the higher index"
+    assert taken[ties].tolist() == sorted(taken[ties].tolist(), reverse=True), (
+        "a tie went to the higher index"
+    )
 
 
 def check_everything(selector: Any, kernels: Any = reference) -> None:

@@ -69,10 +69,14 @@ def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
         with unwritten(x):
             norms = kernels.chunk_norms(x, length)
         values = x.tolist()
-        expected = [math.fsum(map(abs, values[i : i + length])) for i in range(0, len(values), length)]
+        expected = [
+            math.fsum(map(abs, values[i : i + length])) for i in range(0, len(values), length)
+        ]
         assert norms.dtype == x.dtype
         tolerance = 1e-6 if x.itemsize == 4 else 1e-12
-        assert np.allclose(norms, np.array(expected, x.dtype), rtol=tolerance, atol=float(np.finfo(x.dtype).tiny))
+        assert np.allclose(
+            norms, np.array(expected, x.dtype), rtol=tolerance, atol=float(np.finfo(x.dtype).tiny)
+        )
 
 
 def check_sample_magnitudes(kernels: Any, x: np.ndarray) -> None:
@@ -99,7 +103,11 @@ def check_take_bins(kernels: Any, x: np.ndarray) -> None:
             maxima, taken = kernels.take_bins(x, gradient, length)
         expected = [max(map(abs, x[i : i + length])) for i in range(0, x.size, length)]
         assert maxima.tobytes() == np.array(expected, x.dtype).tobytes()
-        indices = [i for i in range(x.size) if x[i] != 0 and abs(x[i] + gradient[i]) >= expected[i // length]]
+        indices = [
+            i
+            for i in range(x.size)
+            if x[i] != 0 and abs(x[i] + gradient[i]) >= expected[i // length]
+        ]
         assert (taken.indices.dtype, taken.indices.tolist()) == (np.uint32, indices)
         assert taken.values.tobytes() == x[indices].tobytes()
 

@@ -33,7 +33,9 @@ def test_every_registry_is_listed_in_cases():
 def test_every_registered_part_has_a_case_and_every_case_a_part(kind):
     parts, listed, _ = KINDS[kind]
     assert parts.kind == kind
-    assert {case.id for case in listed} == set(parts.ids()), f"add a line to tests/cases.py for every {kind}"
+    assert {case.id for case in listed} == set(parts.ids()), (
+        f"add a line to tests/cases.py for every {kind}"
+    )
 
 
 @pytest.mark.parametrize(("parts", "part"), EVERY_CASE)

@@ -18,7 +18,7 @@ from conformance.forgeries import FAULTLESS, FORGERIES, TWO, forged
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.codecs._frame import HEADER_BYTES
+from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import INDEX_LIMIT, Selection
@@ -88,16 +88,22 @@ def test_foreign_bytes_are_refused(codec, foreign):
     check_refuses(codec, np.frombuffer(foreign, np.uint8), f"{foreign!r}")
 
 
-@pytest.mark.parametrize(("codec", "name"), [(codec, name) for codec in FORGERIES for name in FORGERIES[codec]])
+@pytest.mark.parametrize(
+    ("codec", "name"), [(codec, name) for codec in FORGERIES for name in FORGERIES[codec]]
+)
 def test_impossible_payloads_are_refused_though_their_checksum_is_right(codec, name):
-    part = CODECS.resolve({"id": codec, **({"values": "float32"} if codec in ("block16", "golomb") else {})})
+    part = CODECS.resolve(
+        {"id": codec, **({"values": "float32"} if codec in ("block16", "golomb") else {})}
+    )
     check_refuses(part, FORGERIES[codec][name], name)
 
 
 @pytest.mark.parametrize("codec", FAULTLESS)
 def test_a_forgery_without_a_fault_is_read(codec):
     """Or the test above could pass for the wrong reason."""
-    part = CODECS.resolve({"id": codec, **({"values": "float32"} if codec in ("block16", "golomb") else {})})
+    part = CODECS.resolve(
+        {"id": codec, **({"values": "float32"} if codec in ("block16", "golomb") else {})}
+    )
     buffer, indices, values = FAULTLESS[codec]
     decoded = part.decode(buffer)
     assert (decoded.indices.tolist(), decoded.values.tolist()) == (indices, values)
@@ -110,7 +116,9 @@ def test_every_codec_has_forgeries_and_one_without_a_fault():
 
 @codecs
 def test_another_wire_version_is_refused_by_name_with_the_remedy(codec):
-    with pytest.raises(CorruptPayload, match=r"wire version 2, this build reads 1: install one version"):
+    with pytest.raises(
+        CorruptPayload, match=r"wire version 2, this build reads 1: install one version"
+    ):
         codec.decode(forged(TWO, version=2))
 
 
@@ -120,7 +128,9 @@ def test_an_exact_codec_refuses_what_is_not_finite(codec, bad):
     """A lossy one writes its largest number, or refuses: nothing that is decoded is ever NaN or Inf."""
     payload = None
     with np.errstate(all="ignore"):
-        payload = codec.encode(Selection(np.array([2, 5], np.uint32), np.array([1.0, bad], np.float32), 9))
+        payload = codec.encode(
+            Selection(np.array([2, 5], np.uint32), np.array([1.0, bad], np.float32), 9)
+        )
     if codec.is_exact:
         check_refuses(codec, payload, f"{bad}")
         return
@@ -152,7 +162,9 @@ def test_the_bytes_that_a_codec_announces_are_the_payloads(codec, dtype, density
         assert announced == pytest.approx(payload.size, rel=0.05 if codec.id == "bloom" else 0.01)
     at_density = codec.at_density(density)
     size = at_density.encode(selection_of(indices, numel, "float32")).size - HEADER_BYTES
-    assert codec.entry_bytes(numel, density) == pytest.approx(size / count, rel=0.05 if codec.id == "bloom" else 0.01)
+    assert codec.entry_bytes(numel, density) == pytest.approx(
+        size / count, rel=0.05 if codec.id == "bloom" else 0.01
+    )
 
 
 @codecs
@@ -168,12 +180,16 @@ def test_a_payload_is_read_wherever_it_lies(codec):
     payload = codec.encode(selection_of((1, 2, 40_000), 70_000))
     for offset in range(1, 8):
         buffer = np.concatenate([np.zeros(offset, np.uint8), payload])
-        assert codec.decode(buffer[offset:]).values.tolist() == codec.decode(payload).values.tolist()
+        assert (
+            codec.decode(buffer[offset:]).values.tolist() == codec.decode(payload).values.tolist()
+        )
 
 
 @pytest.mark.parametrize("id", ["block16", "golomb", "bitmap", "dense", "bloom", "auto"])
 def test_an_unknown_format_of_values_is_refused_by_name(id):
-    with pytest.raises(InvalidOption, match=r"values of \w+ is 'float8': one of bfloat16, float16, float32, int8"):
+    with pytest.raises(
+        InvalidOption, match=r"values of \w+ is 'float8': one of bfloat16, float16, float32, int8"
+    ):
         CODECS.create(id, values="float8")
 
 

@@ -20,10 +20,16 @@ from conformance.exchange_checks import (
     run_steps,
 )
 
-from hvd_sparse.core.exchanges._entries import merge, restrict
-from hvd_sparse.core.parcel import Parcel
-from hvd_sparse.core.session import Session
-from hvd_sparse.errors import CorruptPayload, ExchangeTimeout, InvalidOption, PeerFailure, SparseError
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import (
+    CorruptPayload,
+    ExchangeTimeout,
+    InvalidOption,
+    PeerFailure,
+    SparseError,
+)
+from hvd_sparse.exchanges._entries import merge, restrict
+from hvd_sparse.exchanges.context import Parcel
 from hvd_sparse.registry import EXCHANGES
 
 exchanges = pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
@@ -65,7 +71,9 @@ def test_what_a_codec_rounds_on_the_way_stays_with_a_rank_that_rounded_it(case, 
     for other in outcomes[1:]:
         for mine, theirs in zip(outcomes[0]["applied"], other["applied"]):
             assert all(worlds.same_bits(mine[key], theirs[key]) for key in mine)
-    given = sum(float(np.abs(g[spec.key]).sum()) for o in outcomes for g in o["given"] for spec in SPECS)
+    given = sum(
+        float(np.abs(g[spec.key]).sum()) for o in outcomes for g in o["given"] for spec in SPECS
+    )
     if exchange.conserves:
         assert lost(outcomes) < 1e-6 * given
     else:
@@ -146,7 +154,11 @@ def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case
                 session.reduce(gradients)
             except PeerFailure:
                 continue
-        return spy.kinds, spy.names, session.step.exchange.phases(configuration.selector, world_size)
+        return (
+            spy.kinds,
+            spy.names,
+            session.step.exchange.phases(configuration.selector, world_size),
+        )
 
     first, *others = worlds.run(world_size, script)
     kinds, names, phases = first
@@ -156,10 +168,10 @@ def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case
 
 
 PLACES = {
-    "shared_index": ("hvd_sparse.core.exchanges.shared_index._indices", ("topk",)),
-    "gtopk": ("hvd_sparse.core.exchanges.gtopk._Branch.take_in", ("topk",)),
-    "oktopk": ("hvd_sparse.core.exchanges.oktopk._Plan.reduce", ("topk",)),
-    "hierarchical": ("hvd_sparse.core.exchanges.hierarchical.read_values", ("topk",)),
+    "shared_index": ("hvd_sparse.exchanges.shared_index._indices", ("topk",)),
+    "gtopk": ("hvd_sparse.exchanges.gtopk._Branch.take_in", ("topk",)),
+    "oktopk": ("hvd_sparse.exchanges.oktopk._Plan.reduce", ("topk",)),
+    "hierarchical": ("hvd_sparse.exchanges.hierarchical.read_values", ("topk",)),
 }
 
 
@@ -202,7 +214,10 @@ def test_a_discarded_conversation_does_not_write_into_the_step_that_follows():
         _, ticket = session.driver.compress(0, given["t0"].reshape(-1))
         session.step.fail(ticket.run, RuntimeError("taken back"))
         seen.append(before)
-        return {key: value.tolist() for key, value in session.reduce(integers(collective.rank, 1)).items()}
+        return {
+            key: value.tolist()
+            for key, value in session.reduce(integers(collective.rank, 1)).items()
+        }
 
     again = run_steps(
         configured(next(c for c in cases.EXCHANGES if c.id == "hierarchical").create(EXCHANGES)),
@@ -218,7 +233,8 @@ def test_a_discarded_conversation_does_not_write_into_the_step_that_follows():
 def test_sparse_vectors_are_added_and_restricted_by_index():
     a = worlds.np.array([1.0, 2.0, 3.0], worlds.np.float32)
     first = restrict(
-        merge(_selection([0, 4, 9], a), _selection([4, 7], a[:2])), worlds.np.array([4, 7], worlds.np.uint32)
+        merge(_selection([0, 4, 9], a), _selection([4, 7], a[:2])),
+        worlds.np.array([4, 7], worlds.np.uint32),
     )
     assert (first.indices.tolist(), first.values.tolist()) == ([4, 7], [3.0, 2.0])
 

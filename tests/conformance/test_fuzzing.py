@@ -12,7 +12,7 @@ import pytest
 from conformance.forgeries import forged
 from conformance.fuzzing import check_damaged, check_frame, check_reader, seeds, targets
 
-from hvd_sparse.core.codecs._values import format_number
+from hvd_sparse.codecs._values import format_number
 from hvd_sparse.registry import CODECS
 
 TARGETS = {name: (check, repair) for name, check, repair in targets()}
@@ -22,7 +22,9 @@ BOUND_BYTES = 8 << 20
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_payloads_are_refused_or_are_what_is_written(name):
-    assert check_damaged(*TARGETS[name], seeds(name)) > 0, "nothing was accepted: the seeds or the repair are wrong"
+    assert check_damaged(*TARGETS[name], seeds(name)) > 0, (
+        "nothing was accepted: the seeds or the repair are wrong"
+    )
 
 
 @pytest.mark.parametrize("case", cases.CODECS, ids=str)
@@ -46,7 +48,9 @@ def test_a_header_that_promises_billions_allocates_next_to_nothing(case, count, 
     codec = case.create(CODECS)
     form, number = format_number(getattr(codec, "values", "float32")), codec.number or 3
     for fill in (0, 1, 255):
-        payload = forged(bytes([fill]) * size, codec=number, value_format=form, numel=2**32 - 1, count=count)
+        payload = forged(
+            bytes([fill]) * size, codec=number, value_format=form, numel=2**32 - 1, count=count
+        )
         tracemalloc.start()
         try:
             check_frame(codec, payload.tobytes())

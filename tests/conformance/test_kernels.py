@@ -1,4 +1,4 @@
-"""Every engine keeps the contracts of ``core.kernels``."""
+"""Every engine keeps the contracts of ``core.kernels.contract``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.kernels import Aim
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
 
@@ -24,14 +24,18 @@ def kernels(request):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("check", PER_VECTOR + FUSED, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", PER_VECTOR + FUSED, ids=lambda check: check.__name__.removeprefix("check_")
+)
 def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         check(kernels, x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("check", ON_FINITE_DATA, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", ON_FINITE_DATA, ids=lambda check: check.__name__.removeprefix("check_")
+)
 def test_36_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         if np.isfinite(x).all():
@@ -95,11 +99,23 @@ def test_36_long_vectors_give_the_references_bits(kernels, numel, dtype):
     """Beyond the contract's small vectors: segments, remainders and threads."""
     gradient, start = draw("laplace", numel, dtype), draw("normal", numel, dtype)
     ours, theirs = start.copy(), start.copy()
-    moments, expected = kernels.accumulate(gradient, ours, ours), reference.accumulate(gradient, theirs, theirs)
+    moments, expected = (
+        kernels.accumulate(gradient, ours, ours),
+        reference.accumulate(gradient, theirs, theirs),
+    )
     assert ours.tobytes() == theirs.tobytes()
-    assert (moments.abs_max, moments.nonzeros, moments.numel) == (expected.abs_max, expected.nonzeros, numel)
+    assert (moments.abs_max, moments.nonzeros, moments.numel) == (
+        expected.abs_max,
+        expected.nonzeros,
+        numel,
+    )
     assert np.isclose(moments.abs_sum, expected.abs_sum, rtol=1e-12)
-    for aim in (Aim(3.0, numel), Aim(3.0, max(1, numel // 50)), Aim(9.0, numel), Aim(1e-300, numel)):
+    for aim in (
+        Aim(3.0, numel),
+        Aim(3.0, max(1, numel // 50)),
+        Aim(9.0, numel),
+        Aim(1e-300, numel),
+    ):
         ours, theirs = start.copy(), start.copy()
         taking = kernels.accumulate_and_take(gradient, ours, ours, aim)
         wanted = reference.accumulate_and_take(gradient, theirs, theirs, aim)
@@ -107,8 +123,12 @@ def test_36_long_vectors_give_the_references_bits(kernels, numel, dtype):
         assert np.isclose(taking.abs_sum, wanted.abs_sum, rtol=1e-6)
         assert_same(taking.taken, wanted.taken)
     for threshold in (0.0, 1.0, 4.0):
-        assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(gradient, threshold)
-        assert_same(kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold))
+        assert kernels.count_at_least(gradient, threshold) == reference.count_at_least(
+            gradient, threshold
+        )
+        assert_same(
+            kernels.take_at_least(gradient, threshold), reference.take_at_least(gradient, threshold)
+        )
         for capacity in (numel, numel // 100):
             ours = kernels.count_and_take(gradient, threshold or 1e-300, capacity)
             theirs = reference.count_and_take(gradient, threshold or 1e-300, capacity)

@@ -8,7 +8,7 @@ import pytest
 from conformance import memory_checks
 from distributions import ALL, draw
 
-from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -27,7 +27,9 @@ def test_1_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dt
     memory_checks.check_split_is_exact(case.create(MEMORIES), name, dtype, rollback=rollback)
 
 
-@pytest.mark.parametrize("case", [case for case in conserving if case.create(MEMORIES).keeps_rounding], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in conserving if case.create(MEMORIES).keeps_rounding], ids=str
+)
 def test_2_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
     memory_checks.check_rounding_stays(case.create(MEMORIES))
 
@@ -47,7 +49,9 @@ def test_without_rollback_a_failed_step_keeps_its_mass(case, dense):
 @memories
 @buffers
 def test_a_step_that_fails_before_it_accumulates_changes_nothing(case, rollback):
-    memory_checks.check_roll_back_before_compensate_changes_nothing(case.create(MEMORIES), rollback=rollback)
+    memory_checks.check_roll_back_before_compensate_changes_nothing(
+        case.create(MEMORIES), rollback=rollback
+    )
 
 
 @memories
@@ -64,13 +68,18 @@ def test_35_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
     memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))
     first.commit()
     second.load({name: array.copy() for name, array in first.arrays().items()})
-    continued = [s.compensate(draw("laplace", 300), reference).vector.tobytes() for s in (first, second)]
+    continued = [
+        s.compensate(draw("laplace", 300), reference).vector.tobytes() for s in (first, second)
+    ]
     assert continued[0] == continued[1]
 
 
-@pytest.mark.parametrize("case", [case for case in cases.MEMORIES if "residual" not in case.options], ids=str)
 @pytest.mark.parametrize(
-    ("dtype", "kept_as"), [("float16", "f4"), ("bfloat16", "f4"), ("float32", "f4"), ("float64", "f8")]
+    "case", [case for case in cases.MEMORIES if "residual" not in case.options], ids=str
+)
+@pytest.mark.parametrize(
+    ("dtype", "kept_as"),
+    [("float16", "f4"), ("bfloat16", "f4"), ("float32", "f4"), ("float64", "f8")],
 )
 def test_the_residual_is_float32_and_float64_for_float64(case, dtype, kept_as):
     arrays = case.create(MEMORIES).create(TensorSpec("t", (3, 4), dtype), rollback=True).arrays()

@@ -11,20 +11,20 @@ from conformance.mutants import MUTANTS, caught
 from conformance.pass_checks import check_passes_on_all
 from conformance.selector_checks import check_selector
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.codecs.index_value import IndexValue
-from hvd_sparse.core.exchanges.allgather import AllGatherExchange
-from hvd_sparse.core.exchanges.gtopk import GTopK
-from hvd_sparse.core.exchanges.oktopk import OkTopK
-from hvd_sparse.core.exchanges.shared_index import SharedIndex
-from hvd_sparse.core.memories.error_feedback import ErrorFeedback
-from hvd_sparse.core.memories.momentum_correction import MomentumCorrection
-from hvd_sparse.core.selectors.dgc_sampled import DgcSampled
-from hvd_sparse.core.selectors.ldte_bs import LdteBs
-from hvd_sparse.core.selectors.radix_select import RadixSelect
-from hvd_sparse.core.selectors.redsync_search import RedsyncSearch
-from hvd_sparse.core.selectors.redsync_trimmed import RedsyncTrimmed
-from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.codecs.index_value import IndexValue
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.exchanges.allgather import AllGatherExchange
+from hvd_sparse.exchanges.gtopk import GTopK
+from hvd_sparse.exchanges.oktopk import OkTopK
+from hvd_sparse.exchanges.shared_index import SharedIndex
+from hvd_sparse.memories.error_feedback import ErrorFeedback
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.selectors.dgc_sampled import DgcSampled
+from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.radix_select import RadixSelect
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.topk import TopK
 
 WORDS = {
     "search: bisection: bracket not narrowed": "gave up",
@@ -56,7 +56,9 @@ def test_no_two_mutants_share_a_name_and_every_reason_is_of_one():
     assert set(WORDS) <= set(names)
 
 
-SELECTORS = [part(0.1) for part in (TopK, LdteBs, DgcSampled, RedsyncTrimmed, RedsyncSearch, RadixSelect)]
+SELECTORS = [
+    part(0.1) for part in (TopK, LdteBs, DgcSampled, RedsyncTrimmed, RedsyncSearch, RadixSelect)
+]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,10 @@ SELECTORS = [part(0.1) for part in (TopK, LdteBs, DgcSampled, RedsyncTrimmed, Re
         (check_memory, MomentumCorrection()),
         (check_memory, MomentumCorrection(masking=False)),
         (check_codec, IndexValue()),
-        *((check_exchange, exchange) for exchange in (AllGatherExchange(), SharedIndex(), GTopK(), OkTopK())),
+        *(
+            (check_exchange, exchange)
+            for exchange in (AllGatherExchange(), SharedIndex(), GTopK(), OkTopK())
+        ),
     ],
 )
 def test_the_parts_that_the_mutants_are_made_of_pass(check, part):

@@ -8,12 +8,12 @@ import pytest
 from conformance import selector_checks
 from recorded import recorded
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.selectors._base import Context
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.selectors.contract import Context
 from hvd_sparse.types import TensorSpec
 
 MODELS = ("cnn", "lstm", "transformer")
@@ -40,7 +40,9 @@ def test_13_searches_end_in_their_tolerance_or_say_that_they_did_not(case, vecto
     if found.is_fallback:
         assert found.selection.count == k
     else:
-        assert min(k, int(np.ceil(low * k - 1e-9))) <= found.selection.count <= max(k, high * k + 1e-9)
+        assert (
+            min(k, int(np.ceil(low * k - 1e-9))) <= found.selection.count <= max(k, high * k + 1e-9)
+        )
 
 
 @pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
@@ -87,7 +89,9 @@ conserving = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves
 @pytest.mark.parametrize("case", conserving, ids=str)
 @pytest.mark.parametrize("model", MODELS)
 def test_3_conserving_memories_keep_what_was_not_sent_of_real_gradients(case, model):
-    configuration = Configuration.create(selector={"id": "topk", "density": 0.01}, memory=case.create(MEMORIES))
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.01}, memory=case.create(MEMORIES)
+    )
     for sent, accumulated, kept in walk(configuration, model):
         assert not kept[sent.indices].any()
         if configuration.memory.adds_gradient:

@@ -14,9 +14,13 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import ENGINES, SELECTORS
 
 with_density = pytest.mark.parametrize(
-    "case", [case for case in cases.SELECTORS if hasattr(case.create(SELECTORS, density=0.1), "density")], ids=str
+    "case",
+    [case for case in cases.SELECTORS if hasattr(case.create(SELECTORS, density=0.1), "density")],
+    ids=str,
 )
-engines = pytest.mark.parametrize("engine", [case for case in cases.ENGINES if not case.options], ids=str)
+engines = pytest.mark.parametrize(
+    "engine", [case for case in cases.ENGINES if not case.options], ids=str
+)
 selectors = pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 densities = pytest.mark.parametrize("density", DENSITIES)
 
@@ -29,7 +33,9 @@ def select(case, density, x):
 @engines
 @selectors
 @densities
-def test_9_13_and_18_selection_keeps_count_order_ties_and_inputs_on_every_distribution(engine, case, density):
+def test_9_13_and_18_selection_keeps_count_order_ties_and_inputs_on_every_distribution(
+    engine, case, density
+):
     selector = case.create(SELECTORS, density=density)
     selector_checks.check_everything(selector, engine.create(ENGINES).kernels)
 

@@ -55,7 +55,9 @@ def main() -> None:
     torch.set_num_threads(1)
     model = Model()
     named = list(model.named_parameters())
-    compressor = Compression.topk(named, density=DENSITY, name="elastic", timeout_s=60.0, **SPARSE_ONLY)
+    compressor = Compression.topk(
+        named, density=DENSITY, name="elastic", timeout_s=60.0, **SPARSE_ONLY
+    )
     descent = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
     ends = time.monotonic() + LIMIT_S
@@ -67,19 +69,26 @@ def main() -> None:
         return hvd.allgather_object((WORKER, kept), name="residuals")
 
     def digest() -> str:
-        return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()[:16]
+        return hashlib.sha256(
+            b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        ).hexdigest()[:16]
 
     @hvd.elastic.run
     def train(state: Any) -> None:
         nonlocal seen
         state.books = note_reset(state.books, residuals())
         state.save()  # a worker may die before the first commit, with what it was just given
-        say(f"begins on {hvd.size()} ranks: step {state.step}, {max(0, seen - state.step)} steps taken back")
+        say(
+            f"begins on {hvd.size()} ranks: step {state.step}, {max(0, seen - state.step)} steps taken back"
+        )
         while not bool(hvd.broadcast(torch.tensor(int(until.exists())), 0, name="over")):
             assert time.monotonic() < ends, f"{until} did not appear within {LIMIT_S} s"
             gradients = gradients_of(hvd.rank(), state.step)
             optimizer.zero_grad()
-            sum((getattr(model, key) * torch.from_numpy(array)).sum() for key, array in gradients.items()).backward()
+            sum(
+                (getattr(model, key) * torch.from_numpy(array)).sum()
+                for key, array in gradients.items()
+            ).backward()
             optimizer.step()
             given = hvd.allreduce(torch.from_numpy(flat(gradients.values())), name="given").numpy()
             applied = flat(getattr(model, key).grad for key in SHAPES)
@@ -91,7 +100,9 @@ def main() -> None:
             if state.step % STEPS_A_COMMIT == 0:
                 state.commit()
 
-    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0)
+    state = hvd.elastic.TorchState(
+        model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0
+    )
     train(state)
     check(conclude(state.books), hvd.allgather_object(digest(), name="digests"), state.step)
     hvd.allgather_object(0, name="end")

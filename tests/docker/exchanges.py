@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-import hvd_sparse.core.exchanges
+import hvd_sparse.exchanges
 from hvd_sparse.registry import EXCHANGES
 
 STEPS, BATCH, RATE = 40, 32, 0.4
 OPTIONS: dict[str, dict[str, Any]] = {}
 """What an exchange needs beside itself; by default exact top-k at density 0.05."""
 
-COMMON: dict[str, Any] = {"selector": {"id": "topk", "density": 0.05}, "allow_dense": False, "min_numel": 256}
+COMMON: dict[str, Any] = {
+    "selector": {"id": "topk", "density": 0.05},
+    "allow_dense": False,
+    "min_numel": 256,
+}
 
 
 def batches(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,12 +44,16 @@ class Torch:
 
         self.torch = torch
         torch.manual_seed(1)
-        self.model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+        )
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         named = list(self.model.named_parameters())
         self.compression = Compression.build(named, **options)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
-        self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=self.compression)
+        self.optimizer = hvd.DistributedOptimizer(
+            optimizer, named_parameters=named, compression=self.compression
+        )
 
     def step(self, images: np.ndarray, labels: np.ndarray) -> float:
         self.optimizer.zero_grad()
@@ -56,7 +64,9 @@ class Torch:
         return float(loss.detach())
 
     def weights(self) -> bytes:
-        return b"".join(parameter.detach().numpy().tobytes() for parameter in self.model.parameters())
+        return b"".join(
+            parameter.detach().numpy().tobytes() for parameter in self.model.parameters()
+        )
 
 
 class TensorFlow:
@@ -100,7 +110,9 @@ def train(hvd: Any, framework: type, id: str) -> str:
     for _ in range(STEPS):
         chosen = rng.integers(0, len(labels), BATCH)
         losses.append(training.step(images[chosen], labels[chosen]))
-    digests = hvd.allgather_object(hashlib.sha256(training.weights()).hexdigest(), name=f"digest.{id}")
+    digests = hvd.allgather_object(
+        hashlib.sha256(training.weights()).hexdigest(), name=f"digest.{id}"
+    )
     first, last = np.mean(losses[:5]), np.mean(losses[-5:])
     assert len(set(digests)) == 1, f"exchange {id}: the ranks' weights differ: {digests}"
     assert last < first / 2, f"exchange {id}: the loss went from {first:.3f} to {last:.3f} only"
@@ -116,7 +128,7 @@ def main() -> None:
     framework = {"torch": Torch, "tensorflow": TensorFlow}[parser.parse_args().framework]
     hvd = importlib.import_module(f"horovod.{parser.parse_args().framework}")
     hvd.init()
-    assert hvd_sparse.core.exchanges and EXCHANGES.ids(), "no exchange is registered"
+    assert hvd_sparse.exchanges and EXCHANGES.ids(), "no exchange is registered"
     for id in EXCHANGES.ids():
         said = train(hvd, framework, id)
         if hvd.rank() == 0:

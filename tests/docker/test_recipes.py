@@ -35,7 +35,10 @@ def test_where_no_engine_can_be_had_nothing_counts_as_passed(tmp_path):
 
 def test_every_exchange_and_every_fault_is_a_case():
     listed = subprocess.run(
-        [str(ROOT / "scripts" / "docker-test"), "--list"], capture_output=True, text=True, check=True
+        [str(ROOT / "scripts" / "docker-test"), "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     cases = listed.stdout.split("\n")
     for controller in ("gloo", "mpi"):
@@ -55,7 +58,9 @@ def test_images_take_their_versions_from_the_one_list(name):
 
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_images_copy_only_what_is_there(name):
-    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / name).read_text(), flags=re.MULTILINE):
+    for sources in re.findall(
+        r"^COPY (?!--from)(.+) \S+$", (ROOT / name).read_text(), flags=re.MULTILINE
+    ):
         for source in sources.split():
             assert "$" in source or (ROOT / source).exists(), f"{name} copies {source}"
 

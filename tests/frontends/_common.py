@@ -42,7 +42,9 @@ class Scripted:
         return self.left.pop(0)
 
 
-def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any], limit_s: float = 120) -> None:
+def run_cases(
+    cases: Mapping[str, Case], rank: int, meet: Callable[[], Any], limit_s: float = 120
+) -> None:
     """Run every case on this rank and report: what it measured, or its error, and how long it took.
 
     A case is given its own name, which its compressor bears, so that cases do not meet in each other's collectives.

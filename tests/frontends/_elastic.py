@@ -34,7 +34,15 @@ def flat(arrays: Any) -> np.ndarray:
 
 def empty_books() -> dict[str, Any]:
     zero = np.zeros(NUMEL)
-    return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "off": [], "resets": 0, "sizes": []}
+    return {
+        "given": zero,
+        "applied": zero,
+        "lost": zero,
+        "owed": {},
+        "off": [],
+        "resets": 0,
+        "sizes": [],
+    }
 
 
 def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
@@ -49,8 +57,12 @@ def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dic
     """
     owes = sum(residual for _, residual in here) / len(here)
     workers = {worker for worker, _ in here}
-    expected = sum((owed for worker, owed in books["owed"].items() if worker in workers), np.zeros(NUMEL))
-    died = sum((owed for worker, owed in books["owed"].items() if worker not in workers), np.zeros(NUMEL))
+    expected = sum(
+        (owed for worker, owed in books["owed"].items() if worker in workers), np.zeros(NUMEL)
+    )
+    died = sum(
+        (owed for worker, owed in books["owed"].items() if worker not in workers), np.zeros(NUMEL)
+    )
     off = float(np.abs(owes - expected).max())
     owed = {worker: residual / len(here) for worker, residual in here}
     sizes = [*books["sizes"], len(here)]
@@ -65,10 +77,18 @@ def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dic
 
 
 def note_step(
-    books: dict[str, Any], given: np.ndarray, applied: np.ndarray, here: list[tuple[str, np.ndarray]]
+    books: dict[str, Any],
+    given: np.ndarray,
+    applied: np.ndarray,
+    here: list[tuple[str, np.ndarray]],
 ) -> dict[str, Any]:
     owed = {worker: residual / len(here) for worker, residual in here}
-    return {**books, "given": books["given"] + given, "applied": books["applied"] + applied, "owed": owed}
+    return {
+        **books,
+        "given": books["given"] + given,
+        "applied": books["applied"] + applied,
+        "owed": owed,
+    }
 
 
 def conclude(books: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +121,11 @@ class Killer:
         return done == self._kills and size == SIZE
 
     def visit(self, done: int, rank: int, size: int, step: int) -> None:
-        if size == SIZE and step % STEPS_A_KILL == STEPS_A_KILL - 1 and done < self._kills and rank == done % SIZE:
+        if (
+            size == SIZE
+            and step % STEPS_A_KILL == STEPS_A_KILL - 1
+            and done < self._kills
+            and rank == done % SIZE
+        ):
             (self._folder / f"kill.{done}").touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SHAPES = ((30, 20), (9, 2), (6, 5, 4))
@@ -32,14 +32,24 @@ EXCHANGES: dict[str, dict[str, Any]] = {
         "selector": {"id": "random_k", "density": DENSITY, "shared_seed": True},
         "exchange": "shared_index",
     },
-    "shared_chunks": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 6}, "exchange": "shared_index"},
+    "shared_chunks": {
+        "selector": {"id": "chunked", "density": 0.2, "chunk_length": 6},
+        "exchange": "shared_index",
+    },
     "gtopk": {"selector": _TOPK, "exchange": "gtopk"},
     "gtopk_as_published": {"selector": _TOPK, "exchange": {"id": "gtopk", "conserving": False}},
     "oktopk": {"selector": _TOPK, "exchange": {"id": "oktopk", "period": 2}},
     "oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
-    "hierarchical": {"selector": _ALL_ABOVE, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
+    "hierarchical": {
+        "selector": _ALL_ABOVE,
+        "exchange": {"id": "hierarchical", "ranks_per_node": 2},
+    },
     "auto": {"selector": _TOPK, "exchange": {"id": "auto", "ranks_per_node": 1}},
-    "selecting_over_the_group": {"selector": _TOPK, "exchange": "allgather", "select_over": "group"},
+    "selecting_over_the_group": {
+        "selector": _TOPK,
+        "exchange": "allgather",
+        "select_over": "group",
+    },
 }
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
@@ -58,7 +68,9 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
         numel = int(np.prod(shape))
         count = (0, 1, int(numel * DENSITY), 2 * int(numel * DENSITY))[(rank + step) % 4]
         flat = np.zeros(numel, np.float32)
-        flat[draw.permutation(numel)[:count]] = draw.randint(1, 10, count) * draw.choice([-1, 1], count)
+        flat[draw.permutation(numel)[:count]] = draw.randint(1, 10, count) * draw.choice(
+            [-1, 1], count
+        )
         gradients.append(flat.reshape(shape))
     return gradients
 
@@ -72,7 +84,11 @@ def digest_of(arrays: Sequence[np.ndarray]) -> str:
 
 
 def simulate(
-    configuration: Configuration, specs: Sequence[TensorSpec], buckets: Any, world_size: int, rank: int
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    buckets: Any,
+    world_size: int,
+    rank: int,
 ) -> dict[str, Any]:
     """What a rank is to apply and to keep, the failing step left out, and what all ranks lose."""
 
@@ -92,8 +108,12 @@ def simulate(
 
     outcomes = LocalWorld(world_size, 60.0).run(script)
     mine = outcomes[rank]
-    total = sum(np.concatenate([a.reshape(-1) for a in step]).astype(np.float64) for step in mine["applied"])
-    left = sum(o["given"].sum() - sum(float(k.sum(dtype=np.float64)) for k in o["kept"]) for o in outcomes)
+    total = sum(
+        np.concatenate([a.reshape(-1) for a in step]).astype(np.float64) for step in mine["applied"]
+    )
+    left = sum(
+        o["given"].sum() - sum(float(k.sum(dtype=np.float64)) for k in o["kept"]) for o in outcomes
+    )
     return {
         "applied": digest_of([array for step in mine["applied"] for array in step]),
         "kept": digest_of(mine["kept"]),

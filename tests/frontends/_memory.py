@@ -54,7 +54,10 @@ def measure(settle: Callable[[], Any], step: Callable[[], Any], base: int) -> di
     }
 
 
-HALF: dict[str, Any] = {"memory": {"id": "error_feedback", "residual": "bfloat16"}, "rollback": False}
+HALF: dict[str, Any] = {
+    "memory": {"id": "error_feedback", "residual": "bfloat16"},
+    "rollback": False,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "topk_without_rollback": ("topk", {"rollback": False}),
     "topk_with_rollback": ("topk", {"rollback": True}),

@@ -34,14 +34,26 @@ BUILT: dict[str, dict[str, Any]] = {
     "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
     "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
     "no_memory": {"selector": _TOPK, "memory": "none"},
-    "warm_up": {"selector": _TOPK, "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}},
-    "chunk_wise_leader": {"selector": {"id": "chunk_max", "density": 0.1}, "exchange": "shared_index"},
+    "warm_up": {
+        "selector": _TOPK,
+        "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2},
+    },
+    "chunk_wise_leader": {
+        "selector": {"id": "chunk_max", "density": 0.1},
+        "exchange": "shared_index",
+    },
     "gtopk_as_published": {"selector": _TOPK, "exchange": {"id": "gtopk", "conserving": False}},
     "oktopk_in_regions": {"selector": _TOPK, "exchange": {"id": "oktopk", "least_entries": 1}},
     "hierarchical": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 2}},
-    "every_rank_a_node": {"selector": _TOPK, "exchange": {"id": "hierarchical", "ranks_per_node": 1}},
+    "every_rank_a_node": {
+        "selector": _TOPK,
+        "exchange": {"id": "hierarchical", "ranks_per_node": 1},
+    },
     "auto": {"selector": _TOPK, "exchange": "auto"},
-    "piecewise": {"selector": _TOPK, "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]}},
+    "piecewise": {
+        "selector": _TOPK,
+        "schedule": {"id": "piecewise", "boundaries": [3], "densities": [0.2, 0.1]},
+    },
     **{
         f"codec_{number}": {"selector": _TOPK, "codec": codec}
         for number, codec in enumerate(

@@ -25,7 +25,9 @@ def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
     }
 
 
-def covering_cases(factors: Mapping[str, Sequence[Any]], attempts: int = 60) -> list[dict[str, Any]]:
+def covering_cases(
+    factors: Mapping[str, Sequence[Any]], attempts: int = 60
+) -> list[dict[str, Any]]:
     """Cases that hold every pair; the same list at every call, so that all ranks run the same cases.
 
     Greedy: each next case starts from a pair that is missing and is the best of a number of random completions.

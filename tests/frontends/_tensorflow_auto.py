@@ -21,10 +21,17 @@ from _tensorflow_cases import (
 )
 from _tensorflow_laws import student, teacher_data, train_by_keras, train_by_tape
 
-from hvd_sparse.runtime.trial import WAYS, Trial
+from hvd_sparse.autotune.trial import WAYS, Trial
 
 SHAPES = ((16, 40), (60, 5), (30,))
-SCRIPT = ["sparse"] * 3 + ["dense"] * 3 + ["fp16"] * 2 + ["sparse"] * 3 + ["fp16"] * 2 + ["sparse", "dense", "sparse"]
+SCRIPT = (
+    ["sparse"] * 3
+    + ["dense"] * 3
+    + ["fp16"] * 2
+    + ["sparse"] * 3
+    + ["fp16"] * 2
+    + ["sparse", "dense", "sparse"]
+)
 SPOILED_STEP = 3
 """The first dense one, which sends the residuals."""
 AUTO = Cases()
@@ -54,11 +61,23 @@ class Books:
     """
 
     def __init__(
-        self, name: str, trial: Any = None, *, as_function: bool = True, dtypes: Any = None, **options: Any
+        self,
+        name: str,
+        trial: Any = None,
+        *,
+        as_function: bool = True,
+        dtypes: Any = None,
+        **options: Any,
     ) -> None:
         dtypes = dtypes or [tf.float32] * len(SHAPES)
-        self.variables = [variables_of([s], f"t{i}", d)[0] for i, (s, d) in enumerate(zip(SHAPES, dtypes))]
-        of_auto = {key: options.pop(key) for key in ("density", "trial_steps", "review_every") if key in options}
+        self.variables = [
+            variables_of([s], f"t{i}", d)[0] for i, (s, d) in enumerate(zip(SHAPES, dtypes))
+        ]
+        of_auto = {
+            key: options.pop(key)
+            for key in ("density", "trial_steps", "review_every")
+            if key in options
+        }
         of_auto = {"density": 0.05, "codec": "index_value", **of_auto}
         of_auto["process_set"] = options.get("process_set", hvd.global_process_set)
         self.compressor = Compression.auto(self.variables, name=name, **of_auto, **SPARSE_ONLY)
@@ -168,7 +187,10 @@ def auto_gradients_are_horovods_on_every_way(name: str) -> dict[str, Any]:
     apart, whole = [], 0
     for label, options in settings.items():
         books = Books(
-            f"{name}.{label}", Scripted(["sparse", "dense", "dense", "fp16", "sparse"]), density=1.0, **options
+            f"{name}.{label}",
+            Scripted(["sparse", "dense", "dense", "fp16", "sparse"]),
+            density=1.0,
+            **options,
         )
         for step in range(5):
             ours = books.take_step(step)
@@ -251,17 +273,26 @@ def auto_sends_a_state_that_is_loaded_on_a_dense_way(name: str) -> dict[str, Any
 def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
     """One compressor, and no order between the tapes but the program's."""
     variables = variables_of(((30, 20), (20, 30)))
-    compressor = Compression.auto(variables, density=0.05, name=name, codec="index_value", **SPARSE_ONLY)
+    compressor = Compression.auto(
+        variables, density=0.05, name=name, codec="index_value", **SPARSE_ONLY
+    )
     compressor._trial = Scripted(["sparse", "dense", "dense", "sparse", "fp16", "dense"] * 3)
 
     @tf.function
     def step(gradients: Any) -> Any:
-        return [tape_gradients(linear_loss([v], [g]), [v], compressor)[0] for v, g in zip(variables, gradients)]
+        return [
+            tape_gradients(linear_loss([v], [g]), [v], compressor)[0]
+            for v, g in zip(variables, gradients)
+        ]
 
     draw = np.random.RandomState(hvd.rank())
     digests = []
     for _ in range(9):
-        digests.append(digest_of(step([tf.constant(draw.standard_normal(v.shape), tf.float32) for v in variables])))
+        digests.append(
+            digest_of(
+                step([tf.constant(draw.standard_normal(v.shape), tf.float32) for v in variables])
+            )
+        )
     compressor.close()
     return {"alike": alike(digests, name), "steps_left": len(compressor._trial.left)}
 
@@ -284,7 +315,9 @@ def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
     results = {}
     for label, ways in {"changing": SCRIPT[:10] * 2, "dense": ["dense"] * 20}.items():
         model = student()
-        compressor = Compression.auto(model, density=0.02, name=f"{name}.{label}", min_numel=256, allow_dense=False)
+        compressor = Compression.auto(
+            model, density=0.02, name=f"{name}.{label}", min_numel=256, allow_dense=False
+        )
         compressor._trial = Scripted(ways)
         inputs, targets = teacher_data()
         before = float(tf.reduce_mean((model(inputs) - targets) ** 2))

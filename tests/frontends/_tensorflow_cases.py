@@ -74,22 +74,34 @@ def outcome_of(call: Callable[[], Any]) -> dict[str, Any]:
     return {"raised": raised, "words": words, "seconds": time.monotonic() - start}
 
 
-def variables_of(shapes: Iterable[tuple[int, ...]], prefix: str = "tensor", dtype: Any = tf.float32) -> list[Any]:
+def variables_of(
+    shapes: Iterable[tuple[int, ...]], prefix: str = "tensor", dtype: Any = tf.float32
+) -> list[Any]:
     """Variables of ones, with names of their own."""
-    return [tf.Variable(tf.ones(shape, dtype), name=f"{prefix}{i}") for i, shape in enumerate(shapes)]
+    return [
+        tf.Variable(tf.ones(shape, dtype), name=f"{prefix}{i}") for i, shape in enumerate(shapes)
+    ]
 
 
-def tape_gradients(loss: Callable[[], Any], variables: Any, compression: Any, **options: Any) -> list[Any]:
+def tape_gradients(
+    loss: Callable[[], Any], variables: Any, compression: Any, **options: Any
+) -> list[Any]:
     """The gradients that Horovod's tape gives."""
     with tf.GradientTape() as tape:
         value = loss()
-    return hvd.DistributedGradientTape(tape, compression=compression, **options).gradient(value, variables)
+    return hvd.DistributedGradientTape(tape, compression=compression, **options).gradient(
+        value, variables
+    )
 
 
 def linear_loss(variables: Any, coefficients: Any) -> Callable[[], Any]:
     """A loss whose gradients are exactly the coefficients."""
     return lambda: tf.add_n(
-        [tf.reduce_sum(tf.cast(c, v.dtype) * v) for v, c in zip(variables, coefficients) if c is not None]
+        [
+            tf.reduce_sum(tf.cast(c, v.dtype) * v)
+            for v, c in zip(variables, coefficients)
+            if c is not None
+        ]
     )
 
 

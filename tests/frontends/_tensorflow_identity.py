@@ -21,14 +21,20 @@ def dense(params: Any, name: str, **options: Any) -> Any:
 
 def telling(variables: Any, first: int = 1) -> list[Any]:
     """Coefficients of a linear loss: those of the i-th variable are the number first + i, times rank + 1."""
-    return [tf.fill(v.shape, float((first + i) * (hvd.rank() + 1))) for i, v in enumerate(variables)]
+    return [
+        tf.fill(v.shape, float((first + i) * (hvd.rank() + 1))) for i, v in enumerate(variables)
+    ]
 
 
 def swapped(gradients: Any, first: int = 1) -> list[int]:
     """Positions of the gradients that are not their variables' average."""
     mean_rank = sum(range(1, hvd.size() + 1)) / hvd.size()
     wanted = [(first + i) * mean_rank for i in range(len(gradients))]
-    return [i for i, (g, w) in enumerate(zip(gradients, wanted)) if g is not None and not np.allclose(np.asarray(g), w)]
+    return [
+        i
+        for i, (g, w) in enumerate(zip(gradients, wanted))
+        if g is not None and not np.allclose(np.asarray(g), w)
+    ]
 
 
 def both_modes(step: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -39,7 +45,9 @@ def sent(compressor: Any) -> dict[str, Any]:
     """Closes the compressor; what it sent."""
     stats = compressor.stats()
     compressor.close()
-    return {key: stats[key] for key in ("sparse_steps", "dense_steps", "entries_sent", "entries_total")}
+    return {
+        key: stats[key] for key in ("sparse_steps", "dense_steps", "entries_sent", "entries_total")
+    }
 
 
 @IDENTITY
@@ -56,7 +64,11 @@ def two_tapes_and_two_compressors_with_equal_names(name: str) -> dict[str, Any]:
         for _ in range(2):
             first, second = run()
             wrong += swapped(first) + swapped(second, 11)
-    return {"wrong": wrong, "sent": [sent(compressor) for compressor in ours], "tensor_steps": 4 * len(SHAPES)}
+    return {
+        "wrong": wrong,
+        "sent": [sent(compressor) for compressor in ours],
+        "tensor_steps": 4 * len(SHAPES),
+    }
 
 
 @IDENTITY
@@ -71,9 +83,16 @@ def one_compressor_for_two_models_of_equal_shapes(name: str) -> dict[str, Any]:
     wrong = []
     for run in both_modes(step):
         for _ in range(2):
-            wrong += swapped(run(first, tf.constant(0.0))) + swapped(run(second, tf.constant(10.0)), 11)
+            wrong += swapped(run(first, tf.constant(0.0))) + swapped(
+                run(second, tf.constant(10.0)), 11
+            )
     tensors = set(compressor.stats()["tensors"])
-    return {"wrong": wrong, "tensors": len(tensors), "sent": [sent(compressor)], "tensor_steps": 8 * len(SHAPES)}
+    return {
+        "wrong": wrong,
+        "tensors": len(tensors),
+        "sent": [sent(compressor)],
+        "tensor_steps": 8 * len(SHAPES),
+    }
 
 
 @IDENTITY
@@ -88,7 +107,12 @@ def retracing_with_other_batch_shapes(name: str) -> dict[str, Any]:
 
     wrong = [i for size in (1, 2, 3, 2, 1) for i in swapped(step(tf.ones(size)))]
     traces = step.experimental_get_tracing_count()
-    return {"wrong": wrong, "traces": traces, "sent": [sent(compressor)], "tensor_steps": 5 * len(SHAPES)}
+    return {
+        "wrong": wrong,
+        "traces": traces,
+        "sent": [sent(compressor)],
+        "tensor_steps": 5 * len(SHAPES),
+    }
 
 
 @IDENTITY
@@ -98,8 +122,12 @@ def gradients_missing_in_some_steps(name: str) -> dict[str, Any]:
     wrong = []
     for missing in (None, 0, 2, 3, None):
         coefficients = [None if i == missing else c for i, c in enumerate(telling(variables))]
-        gradients = tape_gradients(linear_loss(variables, coefficients), variables, compressor, groups=2)
-        wrong += swapped(gradients) + [i for i, g in enumerate(gradients) if (g is None) != (i == missing)]
+        gradients = tape_gradients(
+            linear_loss(variables, coefficients), variables, compressor, groups=2
+        )
+        wrong += swapped(gradients) + [
+            i for i, g in enumerate(gradients) if (g is None) != (i == missing)
+        ]
     return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 5 * len(SHAPES) - 3}
 
 
@@ -110,7 +138,9 @@ def one_gradient_object_for_two_variables(name: str) -> dict[str, Any]:
 
     def step() -> Any:
         weight = tf.fill((4, 3), float(hvd.rank() + 1))
-        return tape_gradients(lambda: tf.reduce_sum((first + second) * weight), [first, second], compressor)
+        return tape_gradients(
+            lambda: tf.reduce_sum((first + second) * weight), [first, second], compressor
+        )
 
     wrong = [i for run in both_modes(step) for _ in range(2) for g in run() for i in swapped([g])]
     return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 8}
@@ -120,7 +150,9 @@ def one_gradient_object_for_two_variables(name: str) -> dict[str, Any]:
 def a_trace_inside_a_trace(name: str) -> dict[str, Any]:
     variables = variables_of(SHAPES)
     compressor = dense(variables, name)
-    step = tf.function(lambda: tape_gradients(linear_loss(variables, telling(variables)), variables, compressor))
+    step = tf.function(
+        lambda: tape_gradients(linear_loss(variables, telling(variables)), variables, compressor)
+    )
     outer = tf.function(lambda: step())
     wrong = [i for _ in range(2) for i in swapped(outer())]
     return {"wrong": wrong, "sent": [sent(compressor)], "tensor_steps": 2 * len(SHAPES)}
@@ -143,7 +175,11 @@ def indexed_slices_pass_by(name: str) -> dict[str, Any]:
         sparse, plain = run()
         given = np.asarray(tf.convert_to_tensor(sparse))
         wrong += [] if isinstance(sparse, tf.IndexedSlices) else ["no slices"]
-        wrong += [] if np.allclose(given[[1, 3]], mean_rank) and not given[[0, 2, 4, 5]].any() else ["slices"]
+        wrong += (
+            []
+            if np.allclose(given[[1, 3]], mean_rank) and not given[[0, 2, 4, 5]].any()
+            else ["slices"]
+        )
         wrong += [] if np.allclose(np.asarray(plain), 2 * mean_rank) else ["weight"]
     tensors = sorted(compressor.stats()["tensors"])
     return {"wrong": wrong, "tensors": len(tensors), "sent": [sent(compressor)], "tensor_steps": 2}
@@ -186,7 +222,9 @@ def small_tensors_stay_dense(name: str) -> dict[str, Any]:
             variables, density=1.0, min_numel=5, allow_dense=False, name=f"{name}.{dtype.name}"
         )
         for groups in (None, 2):
-            gradients = tape_gradients(linear_loss(variables, telling(variables)), variables, compressor, groups=groups)
+            gradients = tape_gradients(
+                linear_loss(variables, telling(variables)), variables, compressor, groups=groups
+            )
             wrong += swapped([tf.cast(g, tf.float32) for g in gradients])
             wrong += [g.dtype.name for g in gradients if g.dtype != dtype]
         reports.append({"dense_bytes": compressor.stats()["dense_bytes"], **sent(compressor)})
@@ -197,10 +235,14 @@ def small_tensors_stay_dense(name: str) -> dict[str, Any]:
 def optimizer_of_tensorflow_1(name: str) -> dict[str, Any]:
     variables = variables_of(SHAPES)
     compressor = dense(variables, name)
-    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), compression=compressor)
+    optimizer = hvd.DistributedOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0), compression=compressor
+    )
 
     def step() -> Any:
-        pairs = optimizer.compute_gradients(linear_loss(variables, telling(variables)), var_list=variables)
+        pairs = optimizer.compute_gradients(
+            linear_loss(variables, telling(variables)), var_list=variables
+        )
         return [gradient for gradient, _ in pairs]
 
     wrong = [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]

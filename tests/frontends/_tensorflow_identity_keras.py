@@ -23,13 +23,17 @@ class CompareFits:
         self.wrong: list[str] = []
         self.sent: list[dict[str, Any]] = []
 
-    def add(self, label: str, wrap: Callable[..., Any], params: Callable[[Any], Any], name: str) -> None:
+    def add(
+        self, label: str, wrap: Callable[..., Any], params: Callable[[Any], Any], name: str
+    ) -> None:
         """``wrap(model, compression)`` makes the optimizer, ``params(model)`` is what the compressor is given."""
         model, twin = make_built_model(), make_built_model()
         compressor = dense(params(model), name)
         fit(model, wrap(model, compressor))
         fit(twin, wrap(twin, hvd.Compression.none))
-        self.wrong += [label] if np.abs(weights_of(model) - weights_of(twin)).max() > self._tolerance else []
+        self.wrong += (
+            [label] if np.abs(weights_of(model) - weights_of(twin)).max() > self._tolerance else []
+        )
         self.sent.append(sent(compressor))
 
 
@@ -39,7 +43,10 @@ def one_compressor_for_two_keras_models(name: str) -> dict[str, Any]:
     for kind, optimizer in OPTIMIZERS.items():
         models = [make_built_model(), make_built_model()]
         models[1].set_weights([2 * weight for weight in models[1].get_weights()])
-        compressor = dense(lambda models=models: [v for m in models for v in m.trainable_variables], f"{name}.{kind}")
+        compressor = dense(
+            lambda models=models: [v for m in models for v in m.trainable_variables],
+            f"{name}.{kind}",
+        )
         starts = [model.get_weights() for model in models]
         for model, start in zip(models, starts):
             fit(model, DistributedOptimizer(optimizer(0.05), compression=compressor))
@@ -55,7 +62,9 @@ def one_compressor_for_two_keras_models(name: str) -> dict[str, Any]:
 def two_keras_optimizers_in_one_graph(name: str) -> dict[str, Any]:
     groups = [variables_of(SHAPES), variables_of(SHAPES)]
     compressor = dense(groups[0] + groups[1], name)
-    optimizers = [DistributedOptimizer(OPTIMIZERS["new"](1.0), compression=compressor) for _ in groups]
+    optimizers = [
+        DistributedOptimizer(OPTIMIZERS["new"](1.0), compression=compressor) for _ in groups
+    ]
     for optimizer, variables in zip(optimizers, groups):
         optimizer.build(variables)
 

@@ -42,12 +42,16 @@ def data_of_rank(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """This rank's own."""
     draw = np.random.RandomState(1000 * seed + hvd.rank())
     count = BATCHES * BATCH_SIZE
-    return draw.standard_normal((count, FEATURES)).astype("f4"), draw.standard_normal((count, 3)).astype("f4")
+    return draw.standard_normal((count, FEATURES)).astype("f4"), draw.standard_normal(
+        (count, 3)
+    ).astype("f4")
 
 
 def weights_of(model: Any) -> np.ndarray:
     """All weights as one float64 vector."""
-    return np.concatenate([np.asarray(weight, np.float64).ravel() for weight in model.get_weights()])
+    return np.concatenate(
+        [np.asarray(weight, np.float64).ravel() for weight in model.get_weights()]
+    )
 
 
 def fit(model: Any, optimizer: Any, **options: Any) -> None:
@@ -86,11 +90,16 @@ def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]
         "effect": float(np.abs(weights_trained_alone() - dense).max()),
         "numel": BATCHES // setting.passes * dense.size,
         "tensor_steps": BATCHES // setting.passes * len(model.trainable_variables),
-        **{key: stats[key] for key in ("steps", "sparse_steps", "dense_steps", "entries_sent", "entries_total")},
+        **{
+            key: stats[key]
+            for key in ("steps", "sparse_steps", "dense_steps", "entries_sent", "entries_total")
+        },
     }
 
 
-def _fit_setting(model: Any, setting: KerasSetting, compression: Any, process_set: Any) -> np.ndarray:
+def _fit_setting(
+    model: Any, setting: KerasSetting, compression: Any, process_set: Any
+) -> np.ndarray:
     """Train a model as the setting wants it; an unbuilt one is built by its first batch where it can be."""
     options: dict[str, Any] = {
         "average": {},
@@ -101,7 +110,10 @@ def _fit_setting(model: Any, setting: KerasSetting, compression: Any, process_se
         options["groups"] = 2
     if setting.grouping == "lists":
         model.build((None, FEATURES))
-        options["groups"] = [model.layers[1].trainable_variables, model.layers[0].trainable_variables[:1]]
+        options["groups"] = [
+            model.layers[1].trainable_variables,
+            model.layers[0].trainable_variables[:1],
+        ]
     optimizer = DistributedOptimizer(
         OPTIMIZERS[setting.optimizer](RATE),
         compression=compression,
@@ -109,6 +121,10 @@ def _fit_setting(model: Any, setting: KerasSetting, compression: Any, process_se
         backward_passes_per_step=setting.passes,
         **options,
     )
-    execution = {"graph": {}, "eager": {"run_eagerly": True}, "four_steps": {"steps_per_execution": 4}}
+    execution = {
+        "graph": {},
+        "eager": {"run_eagerly": True},
+        "four_steps": {"steps_per_execution": 4},
+    }
     fit(model, optimizer, **execution[setting.execution])
     return weights_of(model)

@@ -32,7 +32,9 @@ class Launches(dict[World, Outcome]):
     def __missing__(self, world: World) -> Outcome:
         ranks, controller = world
         arguments = (str(ranks), controller, *self._arguments.get(world, ()))
-        self[world] = launch(f"frontends/{self._worker}.py", ranks, controller, *arguments, limit_s=LIMIT_S)
+        self[world] = launch(
+            f"frontends/{self._worker}.py", ranks, controller, *arguments, limit_s=LIMIT_S
+        )
         return self[world]
 
 
@@ -40,5 +42,7 @@ def in_worlds(worlds: Iterable[World], cases: Iterable[str]) -> list[Any]:
     """Parameters ``world, case`` of a test, world by world."""
     names = list(cases)
     return [
-        pytest.param(world, case, id=f"{world[0]}-{world[1]}-{case}".rstrip("-")) for world in worlds for case in names
+        pytest.param(world, case, id=f"{world[0]}-{world[1]}-{case}".rstrip("-"))
+        for world in worlds
+        for case in names
     ]

@@ -23,8 +23,8 @@ from _tensorflow_cases import (
 )
 from horovod.tensorflow.keras import DistributedOptimizer
 
-from hvd_sparse.runtime.trace_files import read_trace
-from hvd_sparse.runtime.tracing import SETTING, path_of
+from hvd_sparse.tracing.chrome_trace import SETTING, path_of
+from hvd_sparse.tracing.merge import read_trace
 
 LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
@@ -35,14 +35,22 @@ def conserved(name: str, *, as_function: bool, **options: Any) -> dict[str, Any]
     """Integer gradients: what was applied and what is kept back, against all that there was."""
     variables = variables_of(SHAPES)
     compressor = Compression.ldte_bs(
-        variables, density=0.05, allow_dense=False, min_numel=1, compress_1d=True, name=name, **options
+        variables,
+        density=0.05,
+        allow_dense=False,
+        min_numel=1,
+        compress_1d=True,
+        name=name,
+        **options,
     )
     # an average over 3 is no integer
     reduction = {"op": hvd.Sum} if hvd.size() == 3 else {"op": hvd.Average}
     times = 1 if hvd.size() == 3 else hvd.size()
 
     def step(coefficients: Any) -> Any:
-        return tape_gradients(linear_loss(variables, coefficients), variables, compressor, **reduction)
+        return tape_gradients(
+            linear_loss(variables, coefficients), variables, compressor, **reduction
+        )
 
     run = tf.function(step) if as_function else step
     draw = np.random.RandomState(hvd.rank())
@@ -127,11 +135,16 @@ def trained(name: str, model: Any, train: Any, **options: Any) -> dict[str, Any]
         "residual": digest_of(residual.values()),
         "before": before,
         "after": after,
-        **{key: stats[key] for key in ("steps", "dense_steps", "density_achieved", "fallbacks", "payload_bytes")},
+        **{
+            key: stats[key]
+            for key in ("steps", "dense_steps", "density_achieved", "fallbacks", "payload_bytes")
+        },
     }
 
 
-def train_by_tape(model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None) -> None:
+def train_by_tape(
+    model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None
+) -> None:
     optimizer = tf.keras.optimizers.SGD(0.3)
 
     @tf.function
@@ -146,8 +159,12 @@ def train_by_tape(model: Any, compressor: Any, inputs: Any, targets: Any, steps:
         step()
 
 
-def train_by_keras(model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None) -> None:
-    optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.3), compression=compressor, groups=groups)
+def train_by_keras(
+    model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None
+) -> None:
+    optimizer = DistributedOptimizer(
+        tf.keras.optimizers.SGD(0.3), compression=compressor, groups=groups
+    )
     model.compile(optimizer, "mse", steps_per_execution=4)
     model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
 
@@ -174,7 +191,9 @@ def grouped(name: str, train: Any) -> dict[str, Any]:
     for label in ("alone", "one", "two", "lists"):
         model = student()
         hidden, hidden_bias, out, _ = model.trainable_variables
-        groups: Any = {"alone": None, "one": 1, "two": 2, "lists": [[out, hidden_bias, hidden]]}[label]
+        groups: Any = {"alone": None, "one": 1, "two": 2, "lists": [[out, hidden_bias, hidden]]}[
+            label
+        ]
         run = partial(train, model, steps=GROUPED_STEPS, groups=groups)
         results[label] = trained(f"{name}.{label}", model, run, **dense)
     return results
@@ -194,11 +213,16 @@ def groups_of_keras_make_no_difference(name: str) -> dict[str, Any]:
 def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
     """The collectives' names in every trace, for batches of other shapes; groups with a tensor that has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
-    compressor = Compression.topk(variables, density=0.1, allow_dense=False, min_numel=1, compress_1d=True, name=name)
+    compressor = Compression.topk(
+        variables, density=0.1, allow_dense=False, min_numel=1, compress_1d=True, name=name
+    )
 
     @tf.function(reduce_retracing=False)
     def step(batch: Any) -> Any:
-        coefficients = [None if i == 1 else tf.reduce_mean(batch) * tf.ones(v.shape) for i, v in enumerate(variables)]
+        coefficients = [
+            None if i == 1 else tf.reduce_mean(batch) * tf.ones(v.shape)
+            for i, v in enumerate(variables)
+        ]
         return tape_gradients(linear_loss(variables, coefficients), variables, compressor, groups=2)
 
     names = []
@@ -215,7 +239,9 @@ def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[
 def high_density_goes_dense(name: str) -> dict[str, Any]:
     """At density 0.5, entries are no fewer bytes than everything, on two ranks and on more."""
     variables = variables_of(SHAPES)
-    compressor = Compression.ldte_bs(variables, density=0.5, min_numel=1, compress_1d=True, name=name)
+    compressor = Compression.ldte_bs(
+        variables, density=0.5, min_numel=1, compress_1d=True, name=name
+    )
     draw = np.random.RandomState(hvd.rank())
     worst = 0.0
     for _ in range(3):

@@ -7,7 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 from _common import Cases
-from _tensorflow_cases import Compression, hvd, linear_loss, outcome_of, summed, tape_gradients, variables_of
+from _tensorflow_cases import (
+    Compression,
+    hvd,
+    linear_loss,
+    outcome_of,
+    summed,
+    tape_gradients,
+    variables_of,
+)
 from _tensorflow_keras import OPTIMIZERS, fit, make_model
 from horovod.tensorflow.keras import DistributedOptimizer
 
@@ -24,14 +32,22 @@ def last_rank() -> bool:
 
 def compress(params: Any, **options: Any) -> Any:
     """A compressor that is always sparse."""
-    chosen = {"density": 0.25, "min_numel": 1, "compress_1d": True, "allow_dense": False, "timeout_s": TIMEOUT_S}
+    chosen = {
+        "density": 0.25,
+        "min_numel": 1,
+        "compress_1d": True,
+        "allow_dense": False,
+        "timeout_s": TIMEOUT_S,
+    }
     return Compression.topk(params, **{**chosen, **options})
 
 
 def step_of(variables: Any, compressor: Any, **options: Any) -> Any:
     """A training step on random data, as a call."""
     coefficients = [tf.random.normal(v.shape) for v in variables]
-    return lambda: tape_gradients(linear_loss(variables, coefficients), variables, compressor, **options)
+    return lambda: tape_gradients(
+        linear_loss(variables, coefficients), variables, compressor, **options
+    )
 
 
 def is_usable(name: str) -> bool:
@@ -46,7 +62,9 @@ def fails(name: str, compressor: Any, step: Any) -> dict[str, Any]:
     return {**outcome, "is_usable": is_usable(name)}
 
 
-def reduction_of_the_first_step(name: str, *, op: Any, groups: Any, as_function: bool) -> dict[str, Any]:
+def reduction_of_the_first_step(
+    name: str, *, op: Any, groups: Any, as_function: bool
+) -> dict[str, Any]:
     variables = variables_of(SHAPES)
     compressor = compress(variables, name=name, telemetry=True)
     step = step_of(variables, compressor, op=op, groups=groups)
@@ -82,7 +100,10 @@ def process_set_cases(process_sets: dict[str, Any]) -> Cases:
     if len(process_sets) < 2:  # two ranks have no set that is smaller and is more than one
         return found
     everyone, some = process_sets["all"], process_sets["one_left_out"]
-    for label, ours, theirs in (("smaller_of_the_tape", everyone, some), ("smaller_of_the_compressor", some, everyone)):
+    for label, ours, theirs in (
+        ("smaller_of_the_tape", everyone, some),
+        ("smaller_of_the_compressor", some, everyone),
+    ):
         for when, later in (("", False), ("_in_a_later_step", True)):
             case = partial(another_process_set, ours=ours, theirs=theirs, later=later)
             found[f"process_set_{label}{when}"] = case
@@ -118,15 +139,21 @@ def other_shapes_on_one_rank(name: str) -> dict[str, Any]:
 @MISMATCHES
 def other_shapes_and_names_by_default_on_one_rank(name: str) -> dict[str, Any]:
     """Without ``name=``, names come from the shapes, so that the collectives' names differ as well."""
-    return one_step(name, variables_of([(8, 7), (7,), (7, 3)] if last_rank() else SHAPES), name=None)
+    return one_step(
+        name, variables_of([(8, 7), (7,), (7, 3)] if last_rank() else SHAPES), name=None
+    )
 
 
 @MISMATCHES
 def another_density_on_one_rank_of_keras(name: str) -> dict[str, Any]:
     model = make_model()
-    compressor = compress(lambda: model.trainable_variables, name=name, density=0.5 if last_rank() else 0.25)
+    compressor = compress(
+        lambda: model.trainable_variables, name=name, density=0.5 if last_rank() else 0.25
+    )
     return fails(
-        name, compressor, lambda: fit(model, DistributedOptimizer(OPTIMIZERS["new"](0.1), compression=compressor))
+        name,
+        compressor,
+        lambda: fit(model, DistributedOptimizer(OPTIMIZERS["new"](0.1), compression=compressor)),
     )
 
 

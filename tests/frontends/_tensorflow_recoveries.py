@@ -24,7 +24,7 @@ from _tensorflow_cases import (
 )
 from _tensorflow_mismatches import compress, is_usable, last_rank
 
-from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.selectors.topk import TopK
 
 SHAPES = ((8, 9), (5, 7), (11,))
 BROKEN = 1
@@ -59,13 +59,17 @@ def integers(rank: int, step: int) -> list[np.ndarray]:
     return [draw.randint(-9, 10, shape).astype("f4") for shape in SHAPES]
 
 
-def recover(name: str, *, fault: str, rollback: bool, as_function: bool, groups: int | None = None) -> dict[str, Any]:
+def recover(
+    name: str, *, fault: str, rollback: bool, as_function: bool, groups: int | None = None
+) -> dict[str, Any]:
     """Some steps, one of which fails: what is raised, what it changes, and what is lost at the end."""
     variables = variables_of(SHAPES)
     compressor = compress(variables, name=name, rollback=rollback, on_nonfinite="raise")
 
     def step(gradients: Any) -> Any:
-        return tape_gradients(linear_loss(variables, gradients), variables, compressor, op=hvd.Sum, groups=groups)
+        return tape_gradients(
+            linear_loss(variables, gradients), variables, compressor, op=hvd.Sum, groups=groups
+        )
 
     run = tf.function(step) if as_function else step
     given, applied = [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
@@ -125,8 +129,12 @@ for fault in ("selector", "nan"):
         case = partial(recover, fault=fault, rollback=True, as_function=True, groups=groups)
         RECOVERIES[f"{fault}_in_{label}"] = case
     for mode in ("eagerly", "in_a_function"):
-        RECOVERIES[f"{fault}_{mode}"] = partial(recover, fault=fault, rollback=True, as_function=mode != "eagerly")
-RECOVERIES["nan_without_a_second_buffer"] = partial(recover, fault="nan", rollback=False, as_function=True)
+        RECOVERIES[f"{fault}_{mode}"] = partial(
+            recover, fault=fault, rollback=True, as_function=mode != "eagerly"
+        )
+RECOVERIES["nan_without_a_second_buffer"] = partial(
+    recover, fault="nan", rollback=False, as_function=True
+)
 
 
 @RECOVERIES
@@ -136,7 +144,9 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     That rank then does nothing for a while, so that nothing it does later can help the others out.
     """
     early, late = variables_of([(4, 3), (3, 5)])
-    compressor = compress([early, late], name=name, on_nonfinite="raise", timeout_s=30.0)  # longer than IDLE_S
+    compressor = compress(
+        [early, late], name=name, on_nonfinite="raise", timeout_s=30.0
+    )  # longer than IDLE_S
 
     def slow(x: np.ndarray) -> np.ndarray:
         time.sleep(1.0 if last_rank() else 0.0)
@@ -145,9 +155,15 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     @tf.function
     def step(value: Any) -> Any:
         with tf.GradientTape() as tape:
-            delayed = tf.ensure_shape(tf.numpy_function(slow, [tf.ones(late.shape)], tf.float32), late.shape)
-            loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(late * delayed)
-        return hvd.DistributedGradientTape(tape, compression=compressor).gradient(loss, [early, late])
+            delayed = tf.ensure_shape(
+                tf.numpy_function(slow, [tf.ones(late.shape)], tf.float32), late.shape
+            )
+            loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(
+                late * delayed
+            )
+        return hvd.DistributedGradientTape(tape, compression=compressor).gradient(
+            loss, [early, late]
+        )
 
     good = tf.constant(1.0)
     step(good)

@@ -58,7 +58,12 @@ class Setting:
     method: str
 
     def __str__(self) -> str:
-        return "-".join([self.place.members, *(str(choice) for name, choice in vars(self).items() if name != "place")])
+        return "-".join(
+            [
+                self.place.members,
+                *(str(choice) for name, choice in vars(self).items() if name != "place"),
+            ]
+        )
 
 
 @dataclass(frozen=True)

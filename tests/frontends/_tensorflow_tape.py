@@ -51,7 +51,9 @@ class Network:
         """Computed with at least 32 bits, so that 16-bit gradients are rounded once."""
         wide = {id(v): tf.cast(v, self._wide) for v in self.variables}
         if self.network == "embedding":
-            words = tf.concat([tf.range(WORDS), tf.cast(tf.abs(batch[:, 0]) * 3, tf.int32) % WORDS], 0)
+            words = tf.concat(
+                [tf.range(WORDS), tf.cast(tf.abs(batch[:, 0]) * 3, tf.int32) % WORDS], 0
+            )
             hidden = tf.cast(tf.gather(self.first, words), self._wide)
         else:
             hidden = tf.cast(batch, self._wide) @ wide[id(self.first)]
@@ -69,7 +71,9 @@ def compare_tape(name: str, setting: TapeSetting, process_sets: dict[str, Any]) 
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     network = Network(setting)
     registered = [
-        v for v in network.variables if not any(v is w for layer in network.local_layers for w in layer.weights)
+        v
+        for v in network.variables
+        if not any(v is w for layer in network.local_layers for w in layer.weights)
     ]
     compressor = getattr(Compression, setting.method)(
         registered, density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
@@ -81,10 +85,16 @@ def compare_tape(name: str, setting: TapeSetting, process_sets: dict[str, Any]) 
         batch = tf.constant(draw.standard_normal((8, 6)), tf.float32)
         alone = _dense_gradients(network, batch)
         reference = _reference(network, setting, batch, alone, process_set)
-        rows += _compare(network, setting, process_set, sparse(batch), reference, alone, f"{name}.{step}")
+        rows += _compare(
+            network, setting, process_set, sparse(batch), reference, alone, f"{name}.{step}"
+        )
     stats = compressor.stats()
     compressor.close()
-    sent = [v for v, g in zip(network.variables, alone) if g is not None and any(v is w for w in registered)]
+    sent = [
+        v
+        for v, g in zip(network.variables, alone)
+        if g is not None and any(v is w for w in registered)
+    ]
     return {
         "is_reduced": process_set.included() and process_set.size() > 1,
         "error_ulps": max(row[0] for row in rows),
@@ -92,7 +102,10 @@ def compare_tape(name: str, setting: TapeSetting, process_sets: dict[str, Any]) 
         "numel": STEPS * sum(int(tf.size(v)) for v in sent),
         "tensor_steps": STEPS * sum(int(tf.size(v)) > 0 for v in sent),
         "dtypes_kept": all(row[2] for row in rows),
-        **{key: stats[key] for key in ("steps", "sparse_steps", "dense_steps", "entries_sent", "entries_total")},
+        **{
+            key: stats[key]
+            for key in ("steps", "sparse_steps", "dense_steps", "entries_sent", "entries_total")
+        },
     }
 
 
@@ -112,7 +125,9 @@ def _gradient_function(
         with tf.GradientTape() as tape:
             value = network.loss(batch)
         if network.local_layers:
-            wrapped = hvd.PartialDistributedGradientTape(tape, local_layers=network.local_layers, **options)
+            wrapped = hvd.PartialDistributedGradientTape(
+                tape, local_layers=network.local_layers, **options
+            )
         else:
             wrapped = hvd.DistributedGradientTape(tape, **options)
         return wrapped.gradient(value, network.variables)
@@ -128,14 +143,18 @@ def _dense_gradients(network: Network, batch: Any) -> list[Any]:
     return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
 
-def _reference(network: Network, setting: TapeSetting, batch: Any, alone: list[Any], process_set: Any) -> list[Any]:
+def _reference(
+    network: Network, setting: TapeSetting, batch: Any, alone: list[Any], process_set: Any
+) -> list[Any]:
     """What dense Horovod gives; for 16 bits, which it sums coarsely or not at all, the float32 sum by hand."""
     if setting.dtype in ("float32", "float64"):
         return list(_gradient_function(network, setting, hvd.Compression.none, process_set)(batch))
     local = {v.ref() for layer in network.local_layers for v in layer.trainable_variables}
     reduced = []
     for i, (variable, gradient) in enumerate(zip(network.variables, alone)):
-        if gradient is not None and variable.ref() in local:  # Horovod does so outside of the process set, too
+        if (
+            gradient is not None and variable.ref() in local
+        ):  # Horovod does so outside of the process set, too
             reduced.append(gradient / process_set.size())
         elif gradient is None or not process_set.included():
             reduced.append(gradient)
@@ -147,13 +166,21 @@ def _reference(network: Network, setting: TapeSetting, batch: Any, alone: list[A
 
 
 def _compare(
-    network: Network, setting: TapeSetting, process_set: Any, ours: Any, reference: Any, alone: Any, name: str
+    network: Network,
+    setting: TapeSetting,
+    process_set: Any,
+    ours: Any,
+    reference: Any,
+    alone: Any,
+    name: str,
 ) -> list[tuple[float, float, bool]]:
     """For every gradient: its error, and what reducing changed, in units of the rounding of the ranks' magnitudes."""
     rows = []
     for i, (given, wanted, own) in enumerate(zip(ours, reference, alone)):
         if wanted is None or given is None:
-            assert given is None and wanted is None, f"{network.variables[i].name}: {given} and {wanted}"
+            assert given is None and wanted is None, (
+                f"{network.variables[i].name}: {given} and {wanted}"
+            )
             continue
         magnitude = np.abs(np.asarray(own, np.float64))
         if process_set.included():
@@ -165,5 +192,11 @@ def _compare(
         unit = ULP[setting.dtype] * magnitude
         error = np.abs(np.asarray(given, np.float64) - np.asarray(wanted, np.float64)) / unit
         effect = np.abs(np.asarray(own, np.float64) - np.asarray(wanted, np.float64)) / unit
-        rows.append((float(error.max()), float(effect.max()), given.dtype == own.dtype and given.shape == own.shape))
+        rows.append(
+            (
+                float(error.max()),
+                float(effect.max()),
+                given.dtype == own.dtype and given.shape == own.shape,
+            )
+        )
     return rows

@@ -15,12 +15,22 @@ from hvd_sparse.errors import RankMismatch
 from hvd_sparse.torch import Compression
 
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
-SCRIPT = ["sparse"] * 3 + ["dense"] * 3 + ["fp16"] * 2 + ["sparse"] * 3 + ["fp16"] * 2 + ["sparse", "dense", "sparse"]
+SCRIPT = (
+    ["sparse"] * 3
+    + ["dense"] * 3
+    + ["fp16"] * 2
+    + ["sparse"] * 3
+    + ["fp16"] * 2
+    + ["sparse", "dense", "sparse"]
+)
 cases = Cases()
 
 
 def ledger_of(name: str, **options: Any) -> Ledger:
-    return Ledger(SHAPES, lambda named: Compression.auto(named, density=0.05, name=name, **SPARSE_ONLY, **options))
+    return Ledger(
+        SHAPES,
+        lambda named: Compression.auto(named, density=0.05, name=name, **SPARSE_ONLY, **options),
+    )
 
 
 @cases
@@ -81,11 +91,16 @@ def a_state_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
             saved = ledger.compressor.state_dict()
         ledger.take_step(ledger.gradients(step))
     ledger.compressor.load_state_dict(saved)
-    waiting = sum(int(tensor["arrays"]["residual"].count_nonzero()) for tensor in saved["tensors"].values())
+    waiting = sum(
+        int(tensor["arrays"]["residual"].count_nonzero()) for tensor in saved["tensors"].values()
+    )
     ledger.take_step(ledger.gradients(6))
     left = ledger.compressor.state_dict()["tensors"].values()
     ledger.compressor.close()
-    return {"waiting": waiting, "left": sum(int(tensor["arrays"]["residual"].count_nonzero()) for tensor in left)}
+    return {
+        "waiting": waiting,
+        "left": sum(int(tensor["arrays"]["residual"].count_nonzero()) for tensor in left),
+    }
 
 
 @cases
@@ -94,9 +109,13 @@ def groups_make_no_difference(name: str) -> dict[str, Any]:
     these with groups of Horovod's own, which are others."""
     digests = []
     plans_of_ours = ([None], [3], [1], [2, [["wide", "one"]], 3])
-    for number, (theirs, plans) in enumerate(itertools.product((None, 2, [["one", "wide"]]), plans_of_ours)):
+    for number, (theirs, plans) in enumerate(
+        itertools.product((None, 2, [["one", "wide"]]), plans_of_ours)
+    ):
         options = {"density": 0.05, "name": f"{name}.{number}", "groups": plans[0], **SPARSE_ONLY}
-        ledger = Ledger(SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options), theirs)
+        ledger = Ledger(
+            SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options), theirs
+        )
         for step in range(6):
             if len(plans) > 1:
                 ledger.compressor.regroup(plans[step % len(plans)])
@@ -124,12 +143,18 @@ def one_selection_from_a_group(name: str) -> dict[str, Any]:
         replicas.add(len(set(hvd.allgather_object(applied, name=f"{name}.replicas"))))
         sent.append(ledger.compressor.stats()["entries_sent"])
     ledger.compressor.close()
-    return {"lost": lost, "replicas": sorted(replicas), "sent": [b - a for a, b in zip(sent, sent[1:])]}
+    return {
+        "lost": lost,
+        "replicas": sorted(replicas),
+        "sent": [b - a for a, b in zip(sent, sent[1:])],
+    }
 
 
 @cases
 def other_groups_on_one_rank(name: str) -> str:
-    ledger = Ledger(SHAPES, lambda named: Compression.ldte_bs(named, density=0.05, name=name, **SPARSE_ONLY))
+    ledger = Ledger(
+        SHAPES, lambda named: Compression.ldte_bs(named, density=0.05, name=name, **SPARSE_ONLY)
+    )
     try:
         ledger.compressor.regroup(1 if hvd.rank() == 0 else 2)
     except RankMismatch as error:

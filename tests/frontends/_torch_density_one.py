@@ -21,7 +21,9 @@ from _torch_training import (
 
 from hvd_sparse.torch import Compression
 
-SETTINGS = {str(setting): setting for setting in (Setting(**row) for row in covering_cases(FACTORS))}
+SETTINGS = {
+    str(setting): setting for setting in (Setting(**row) for row in covering_cases(FACTORS))
+}
 
 
 def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
@@ -46,5 +48,8 @@ def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any
         "effect": float((flat_parameters(train_alone(start, setting)) - dense).abs().max()) / scale,
         "nonzeros": counting.nonzeros,
         "numel": counting.numel,
-        **{key: stats[key] for key in ("steps", "sparse_steps", "dense_steps", "dense_bytes", "entries_sent")},
+        **{
+            key: stats[key]
+            for key in ("steps", "sparse_steps", "dense_steps", "dense_bytes", "entries_sent")
+        },
     }

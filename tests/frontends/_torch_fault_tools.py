@@ -25,12 +25,20 @@ def last_rank() -> bool:
 def small_model(hidden: int = 8) -> nn.Sequential:
     """The same on every rank; its first parameters, whose gradients come last, are vectors."""
     torch.manual_seed(9)
-    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, hidden), nn.Tanh(), nn.Linear(hidden, 3))
+    return nn.Sequential(
+        nn.LayerNorm(WIDTH), nn.Linear(WIDTH, hidden), nn.Tanh(), nn.Linear(hidden, 3)
+    )
 
 
 def compress(named: Iterable[tuple[str, torch.Tensor]], **options: Any) -> Any:
     """A compressor of the matrices; biases go dense."""
-    chosen = {"density": 0.25, "min_numel": 1, "allow_dense": False, "timeout_s": TIMEOUT_S, **options}
+    chosen = {
+        "density": 0.25,
+        "min_numel": 1,
+        "allow_dense": False,
+        "timeout_s": TIMEOUT_S,
+        **options,
+    }
     return Compression.topk(named, **chosen)
 
 
@@ -38,7 +46,9 @@ def optimize(model: nn.Module, compressor: Any, **options: Any) -> Any:
     """Horovod's optimizer, with the compressor's name in those of its allreduces, so that cases do not meet there."""
     named = [(f"{compressor.name}.{key}", parameter) for key, parameter in model.named_parameters()]
     descent = torch.optim.SGD(model.parameters(), lr=0.1)
-    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor, **options)
+    return hvd.DistributedOptimizer(
+        descent, named_parameters=named, compression=compressor, **options
+    )
 
 
 def step_of(model: nn.Module, optimizer: Any) -> Callable[[], None]:
@@ -61,7 +71,9 @@ def reduce_by_hand(compressor: Any, model: nn.Module, **options: Any) -> Callabl
         pending = []
         for key, parameter in model.named_parameters():
             wire, ctx = compressor.compress(parameter.grad)
-            pending.append((hvd.allreduce_async(wire, name=f"{compressor.name}.{key}", **options), ctx))
+            pending.append(
+                (hvd.allreduce_async(wire, name=f"{compressor.name}.{key}", **options), ctx)
+            )
         for handle, ctx in pending:
             compressor.decompress(hvd.synchronize(handle), ctx)
 

@@ -20,11 +20,15 @@ cases = Cases()
 Gradients = dict[str, torch.Tensor]
 
 
-def optimizer_without_motion(parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any) -> Any:
+def optimizer_without_motion(
+    parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any
+) -> Any:
     """Horovod's optimizer, of which only the reduced gradients matter."""
     named = list(parameters.items())
     descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
-    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression, **options)
+    return hvd.DistributedOptimizer(
+        descent, named_parameters=named, compression=compression, **options
+    )
 
 
 def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
@@ -43,7 +47,10 @@ class Ledger:
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], compress: Callable[[Any], Any], groups: Any = None
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        compress: Callable[[Any], Any],
+        groups: Any = None,
     ) -> None:
         self.parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in shapes.items()}
         self.compressor = compress(self.parameters.items())
@@ -51,13 +58,18 @@ class Ledger:
         self._op, self._factor = (hvd.Sum, 1) if hvd.size() == 3 else (hvd.Average, hvd.size())
         if isinstance(groups, list):
             groups = [[self.parameters[key] for key in keys] for keys in groups]
-        self.optimizer = optimizer_without_motion(self.parameters, self.compressor, op=self._op, groups=groups)
+        self.optimizer = optimizer_without_motion(
+            self.parameters, self.compressor, op=self._op, groups=groups
+        )
         self._given: dict[str, Any] = dict.fromkeys(shapes, 0.0)
         self._applied: dict[str, Any] = dict.fromkeys(shapes, 0.0)
 
     def gradients(self, step: int) -> Gradients:
         """This rank's at a step."""
-        return {key: integers(p.shape, hvd.rank(), step, i) for i, (key, p) in enumerate(self.parameters.items())}
+        return {
+            key: integers(p.shape, hvd.rank(), step, i)
+            for i, (key, p) in enumerate(self.parameters.items())
+        }
 
     def take_step(self, gradients: Gradients) -> None:
         self.optimizer.zero_grad()
@@ -102,7 +114,8 @@ def conserve(name: str, method: str, rollback: bool) -> dict[str, Any]:
     """Twenty steps of chosen gradients at density 0.05; what is lost after each of them."""
     options = {"density": 0.05, "name": name, "rollback": rollback, **SPARSE_ONLY}
     ledger = Ledger(
-        {"wide": (16, 40), "tall": (60, 5), "one": (30,)}, lambda named: getattr(Compression, method)(named, **options)
+        {"wide": (16, 40), "tall": (60, 5), "one": (30,)},
+        lambda named: getattr(Compression, method)(named, **options),
     )
     lost = []
     for step in range(20):
@@ -143,17 +156,27 @@ def parameters_added_later(name: str) -> dict[str, Any]:
         lost.append(ledger.lost_entries())
     tensors = ledger.compressor.state_dict()["tensors"]
     ledger.compressor.close()
-    return {"lost": lost, "taken": taken, "steps": {key: tensor["steps"] for key, tensor in tensors.items()}}
+    return {
+        "lost": lost,
+        "taken": taken,
+        "steps": {key: tensor["steps"] for key, tensor in tensors.items()},
+    }
 
 
 @cases
 def identical_replicas(name: str) -> dict[str, Any]:
     """A long training at density 0.01; the bits of the parameters, and what was sent."""
     torch.manual_seed(8)
-    model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
-    compressor = Compression.ldte_bs(model.named_parameters(), density=0.01, name=name, min_numel=2048)
+    model = nn.Sequential(
+        nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)
+    )
+    compressor = Compression.ldte_bs(
+        model.named_parameters(), density=0.01, name=name, min_numel=2048
+    )
     descent = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(descent, named_parameters=model.named_parameters(), compression=compressor)
+    optimizer = hvd.DistributedOptimizer(
+        descent, named_parameters=model.named_parameters(), compression=compressor
+    )
     before = digest_of(model.parameters())
     draw = torch.Generator().manual_seed(hvd.rank())
     for _ in range(LONG_TRAINING):
@@ -187,7 +210,9 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
             give_gradients({parameters[f"p{i}"]: torch.full((2, 3), mark_of(i, step, hvd.rank()))})
         optimizer.step()
         for i in range(50):
-            wanted = sum(mark_of(i, step, rank) for rank in range(hvd.size()) if takes_part(i, step, rank))
+            wanted = sum(
+                mark_of(i, step, rank) for rank in range(hvd.size()) if takes_part(i, step, rank)
+            )
             if not torch.equal(parameters[f"p{i}"].grad, torch.full((2, 3), float(wanted))):
                 swapped.append([step, i])
     compressor.close()

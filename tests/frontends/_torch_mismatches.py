@@ -8,7 +8,16 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 from _common import Cases
-from _torch_fault_tools import compress, is_usable, last_rank, optimize, raised_by, reduce_by_hand, small_model, step_of
+from _torch_fault_tools import (
+    compress,
+    is_usable,
+    last_rank,
+    optimize,
+    raised_by,
+    reduce_by_hand,
+    small_model,
+    step_of,
+)
 from torch import nn
 
 REDUCTIONS = {"min": hvd.Min, "max": hvd.Max, "product": hvd.Product, "adasum": hvd.Adasum}

@@ -16,7 +16,10 @@ cases = Cases()
 
 def _model(seed: int) -> dict[str, torch.nn.Parameter]:
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.nn.Parameter(torch.randn(8, 9, generator=generator)) for name in ("early", "late")}
+    return {
+        name: torch.nn.Parameter(torch.randn(8, 9, generator=generator))
+        for name in ("early", "late")
+    }
 
 
 def _trained(name: str, seed: int) -> tuple[dict[str, torch.nn.Parameter], Any, Any]:
@@ -30,9 +33,13 @@ def _trained(name: str, seed: int) -> tuple[dict[str, torch.nn.Parameter], Any, 
     return model, compressor, optimizer
 
 
-def _draw(model: dict[str, torch.nn.Parameter], step: int) -> dict[torch.nn.Parameter, torch.Tensor]:
+def _draw(
+    model: dict[str, torch.nn.Parameter], step: int
+) -> dict[torch.nn.Parameter, torch.Tensor]:
     generator = torch.Generator().manual_seed(100 * step + hvd.rank())
-    return {parameter: torch.randn(parameter.shape, generator=generator) for parameter in model.values()}
+    return {
+        parameter: torch.randn(parameter.shape, generator=generator) for parameter in model.values()
+    }
 
 
 @cases
@@ -54,7 +61,9 @@ def a_collective_before_the_step(name: str) -> dict[str, Any]:
 def two_optimizers_in_another_order(name: str) -> dict[str, Any]:
     both = [_trained(f"{name}.{number}", number) for number in range(2)]
     for step in range(STEPS):
-        for model, _, optimizer in both[:: -1 if step and last_rank() else 1]:  # at first they shake hands
+        for model, _, optimizer in both[
+            :: -1 if step and last_rank() else 1
+        ]:  # at first they shake hands
             optimizer.zero_grad()
             give_gradients(_draw(model, step))
         for _, _, optimizer in both:

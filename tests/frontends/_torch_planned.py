@@ -11,11 +11,18 @@ from _torch_cases import digest_of, give_gradients
 from _torch_laws import Ledger, integers, optimizer_without_motion
 from torch import nn
 
+from hvd_sparse.autotune.measurements import STEPS, WARMUP
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.runtime.measuring import STEPS, WARMUP
 from hvd_sparse.torch import Compression
 
-SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,), "deep": (4, 5, 6), "small": (3, 3), "bias": (7,)}
+SHAPES = {
+    "wide": (16, 40),
+    "tall": (60, 5),
+    "one": (30,),
+    "deep": (4, 5, 6),
+    "small": (3, 3),
+    "bias": (7,),
+}
 ADOPTED_AT = WARMUP + STEPS
 NAN_AT, LOADED_AT, MISSING_AT, REJOINED_AT = 3, 4, 6, ADOPTED_AT + 3
 TAKEN = REJOINED_AT + ADOPTED_AT + 2
@@ -36,8 +43,16 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
     """With a step of NaN, a missing gradient, a state that is loaded and a new world among the steps that are measured."""
     digests, plans, buckets = [], [], []
     for number, groups in enumerate((None, "planned")):
-        options = {**SPARSE_ONLY, "density": 0.05, "name": f"{name}.{number}", "groups": groups, "compress_1d": False}
-        ledger = Ledger(SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options))
+        options = {
+            **SPARSE_ONLY,
+            "density": 0.05,
+            "name": f"{name}.{number}",
+            "groups": groups,
+            "compress_1d": False,
+        }
+        ledger = Ledger(
+            SHAPES, lambda named, options=options: Compression.ldte_bs(named, **options)
+        )
         compressor, applied = ledger.compressor, []
         for step in range(TAKEN):
             if step == LOADED_AT:
@@ -48,13 +63,17 @@ def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
             applied.append(digest_of([parameter.grad for parameter in ledger.parameters.values()]))
             if groups:
                 plans.append(compressor.plan and compressor.plan.to_dict())
-                buckets.append(sorted(position for bucket in compressor.step.buckets for position in bucket))
+                buckets.append(
+                    sorted(position for bucket in compressor.step.buckets for position in bucket)
+                )
         digests.append(applied)
         compressor.close()
     told = hvd.allgather_object(plans, name=f"{name}.plans")
     return {
         "digests": digests,
-        "adopted": [step for step in range(TAKEN) if plans[step] and not (step and plans[step - 1])],
+        "adopted": [
+            step for step in range(TAKEN) if plans[step] and not (step and plans[step - 1])
+        ],
         "plans": [plan for plan in plans if plan],
         "alike": all(each == told[0] for each in told),
         "buckets": buckets,
@@ -70,12 +89,22 @@ def planned_through_other_collectives(name: str) -> dict[str, Any]:
         id = exchange if isinstance(exchange, str) else exchange["id"]
         digests, plan = [], None
         for groups in (None, "planned"):
-            options = {**SPARSE_ONLY, "density": 0.05, "name": f"{name}.{id}.{groups}", "groups": groups}
-            ledger = Ledger(SHAPES, lambda named, o=options, e=exchange: Compression.topk(named, exchange=e, **o))
+            options = {
+                **SPARSE_ONLY,
+                "density": 0.05,
+                "name": f"{name}.{id}.{groups}",
+                "groups": groups,
+            }
+            ledger = Ledger(
+                SHAPES,
+                lambda named, o=options, e=exchange: Compression.topk(named, exchange=e, **o),
+            )
             applied = []
             for step in range(ADOPTED_AT + 3):
                 ledger.take_step(ledger.gradients(step))
-                applied.append(digest_of([parameter.grad for parameter in ledger.parameters.values()]))
+                applied.append(
+                    digest_of([parameter.grad for parameter in ledger.parameters.values()])
+                )
             digests.append(applied)
             plan = ledger.compressor.plan
             ledger.compressor.close()
@@ -85,14 +114,20 @@ def planned_through_other_collectives(name: str) -> dict[str, Any]:
 
 @cases
 def two_optimizers_share_a_planned_compressor(name: str) -> dict[str, Any]:
-    parameters = {f"{half}.{key}": nn.Parameter(torch.zeros(SHAPES[key])) for half in "ab" for key in SHAPES}
-    compressor = Compression.topk(parameters.items(), density=0.1, name=name, groups="planned", **SPARSE_ONLY)
+    parameters = {
+        f"{half}.{key}": nn.Parameter(torch.zeros(SHAPES[key])) for half in "ab" for key in SHAPES
+    }
+    compressor = Compression.topk(
+        parameters.items(), density=0.1, name=name, groups="planned", **SPARSE_ONLY
+    )
     halves = [{key: p for key, p in parameters.items() if key.startswith(half)} for half in "ab"]
     optimizers = [optimizer_without_motion(half, compressor) for half in halves]
     for step in range(ADOPTED_AT + 3):
         half, optimizer = halves[step % 2], optimizers[step % 2]
         optimizer.zero_grad()
-        give_gradients({p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(half.values())})
+        give_gradients(
+            {p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(half.values())}
+        )
         optimizer.step()
     plan = compressor.plan
     compressor.close()
@@ -135,10 +170,16 @@ def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any
     parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in SHAPES.items()}
     schedule = {"id": "dense_warmup", "value": 0.1, "warmup_steps": 100}
     options = {"process_set": members, "schedule": schedule, **SPARSE_ONLY, "allow_dense": True}
-    compressor = Compression.topk(parameters.items(), density=0.1, name=name, groups="planned", **options)
-    optimizer = optimizer_without_motion(parameters, compressor, process_set=members, backward_passes_per_step=2)
+    compressor = Compression.topk(
+        parameters.items(), density=0.1, name=name, groups="planned", **options
+    )
+    optimizer = optimizer_without_motion(
+        parameters, compressor, process_set=members, backward_passes_per_step=2
+    )
     for step in range(2 * (ADOPTED_AT + 1)):
-        give_gradients({p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(parameters.values())})
+        give_gradients(
+            {p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(parameters.values())}
+        )
         if step % 2:
             optimizer.step()
             optimizer.zero_grad()

@@ -30,17 +30,23 @@ def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str,
         compressors.append(Compression.ldte_bs(named_parameters, **chosen))
         return compressors[-1]
 
-    dense = torch.cat([flat_parameters(model) for model in program(lambda *_: hvd.Compression.none)])
+    dense = torch.cat(
+        [flat_parameters(model) for model in program(lambda *_: hvd.Compression.none)]
+    )
     models = program(compress)
     stats = [compressor.stats() for compressor in compressors]
     for compressor in compressors:
         compressor.close()
     return {
-        "difference": float((torch.cat([flat_parameters(model) for model in models]) - dense).abs().max()),
+        "difference": float(
+            (torch.cat([flat_parameters(model) for model in models]) - dense).abs().max()
+        ),
         "digest": digest_of(parameter for model in models for parameter in model.parameters()),
         "dense_steps": [each["dense_steps"] for each in stats],
         "dense_bytes": [each["dense_bytes"] for each in stats],
-        "tensors": [{key: each["tensors"][key]["sparse_steps"] for key in each["tensors"]} for each in stats],
+        "tensors": [
+            {key: each["tensors"][key]["sparse_steps"] for key in each["tensors"]} for each in stats
+        ],
     }
 
 
@@ -54,7 +60,9 @@ def tower(*widths: int) -> nn.Sequential:
 
 def wrap(named: list[tuple[str, nn.Parameter]], compression: Any, **options: Any) -> Any:
     descent = torch.optim.SGD([parameter for _, parameter in named], lr=0.3)
-    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression, **options)
+    return hvd.DistributedOptimizer(
+        descent, named_parameters=named, compression=compression, **options
+    )
 
 
 class Words(nn.Module):
@@ -74,7 +82,9 @@ class Words(nn.Module):
         return self.head(torch.tanh(hidden.mean(1)))
 
 
-def train_words(compress: Compress, *, looks_twice: Callable[[int], bool], keeps: bool, **options: Any) -> Any:
+def train_words(
+    compress: Compress, *, looks_twice: Callable[[int], bool], keeps: bool, **options: Any
+) -> Any:
     torch.manual_seed(3)
     model = Words()
     named = list(model.named_parameters())
@@ -91,7 +101,9 @@ def train_words(compress: Compress, *, looks_twice: Callable[[int], bool], keeps
 @cases
 def embeddings_as_dense(name: str) -> dict[str, Any]:
     def program(compress: Compress) -> list[nn.Module]:
-        return train_words(compress, looks_twice=lambda step: True, keeps=False, sparse_as_dense=True)
+        return train_words(
+            compress, looks_twice=lambda step: True, keeps=False, sparse_as_dense=True
+        )
 
     return compare_with_dense(program, name)
 
@@ -101,7 +113,9 @@ def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
     """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of it without a hook."""
 
     def program(compress: Compress) -> list[nn.Module]:
-        return train_words(compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True)
+        return train_words(
+            compress, looks_twice=lambda step: step % 2 == 0, keeps=True, sparse_as_dense=True
+        )
 
     return compare_with_dense(program, name)
 
@@ -232,7 +246,9 @@ def gradient_checkpointing(name: str) -> dict[str, Any]:
     def program(compress: Compress) -> list[nn.Module]:
         torch.manual_seed(7)
         model = tower(6, 8, 8, 3)
-        return train_steps(compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False))
+        return train_steps(
+            compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
+        )
 
     return compare_with_dense(program, name)
 

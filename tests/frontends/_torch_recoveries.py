@@ -12,7 +12,7 @@ from _torch_cases import digest_of
 from _torch_fault_tools import compress, last_rank, raised_by
 from _torch_laws import Gradients, Ledger
 
-from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.selectors.topk import TopK
 
 SHAPES = {"early": (8, 9), "late": (5, 7)}
 BROKEN_STEP = 3
@@ -86,7 +86,9 @@ def residuals_of(compressor: Any) -> dict[str, str]:
 
 
 cases["a_raise_inside_one_compress"] = partial(recover, fault=broken_selector)
-cases["a_raise_inside_one_compress_without_rollback"] = partial(recover, fault=broken_selector, rollback=False)
+cases["a_raise_inside_one_compress_without_rollback"] = partial(
+    recover, fault=broken_selector, rollback=False
+)
 cases["not_a_number_on_one_rank"] = partial(recover, fault=not_a_number, on_nonfinite="raise")
 cases["not_a_number_on_one_rank_in_a_dense_step"] = partial(
     recover, fault=not_a_number, on_nonfinite="raise", allow_dense=True, density=0.5

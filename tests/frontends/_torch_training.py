@@ -110,7 +110,9 @@ def distributed(model: Network, setting: Setting, compression: Any, process_set:
         "predivide": {"gradient_predivide_factor": 2.0},
     }[setting.reduction]
     group = [model.convolution.weight, model.head.weight, model.scale]
-    options |= {"single": {}, "num_groups": {"num_groups": 3}, "explicit": {"groups": [group]}}[setting.grouping]
+    options |= {"single": {}, "num_groups": {"num_groups": 3}, "explicit": {"groups": [group]}}[
+        setting.grouping
+    ]
     return hvd.DistributedOptimizer(
         descent(model),
         named_parameters=model.named_parameters(),

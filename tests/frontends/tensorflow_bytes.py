@@ -22,8 +22,8 @@ from _tensorflow_cases import (
 )
 
 from hvd_sparse.collectives.mpi import MpiCollective
-from hvd_sparse.core.buckets import one_per_tensor
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.buckets import one_per_tensor
+from hvd_sparse.core.step.session import Session
 
 CASES = Cases()
 STEPS = 8
@@ -61,7 +61,13 @@ def both_messages(name: str, dtype: Any, method: str, **options: Any) -> dict[st
     """Messages of both sides as hexadecimal, by tensor, for the same gradients."""
     variables = variables_of(SHAPES, dtype=dtype)
     compressor = getattr(Compression, method)(
-        variables, density=0.05, allow_dense=False, min_numel=1, compress_1d=True, name=name, **options
+        variables,
+        density=0.05,
+        allow_dense=False,
+        min_numel=1,
+        compress_1d=True,
+        name=name,
+        **options,
     )
     ours = record_what_is_sent(compressor)
     collective = RecordingCollective()
@@ -69,19 +75,31 @@ def both_messages(name: str, dtype: Any, method: str, **options: Any) -> dict[st
     plan = one_per_tensor(specs, compressor.configuration)
     kernels = compressor.step.pipeline.kernels
     session = Session(compressor.configuration, specs, collective, buckets=plan, kernels=kernels)
-    run = tf.function(lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor))
+    run = tf.function(
+        lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor)
+    )
     differences = 0
     for step in range(STEPS):
         gradients = gradients_of(hvd.rank(), step)
         reduced = session.reduce({spec.key: gradient for spec, gradient in zip(specs, gradients)})
         for spec, tensor in zip(specs, run([tf.cast(gradient, dtype) for gradient in gradients])):
-            differences += int(np.count_nonzero(np.asarray(tf.cast(reduced[spec.key], dtype) != tensor)))
-    core = {position: collective.sent[f"hvd_sparse.{name}.{i}"] for i, (position,) in enumerate(plan)}
+            differences += int(
+                np.count_nonzero(np.asarray(tf.cast(reduced[spec.key], dtype) != tensor))
+            )
+    core = {
+        position: collective.sent[f"hvd_sparse.{name}.{i}"] for i, (position,) in enumerate(plan)
+    }
     residuals = residuals_of(compressor)
     compressor.close()
     return {
-        "ours": {str(position): [message.hex() for message in ours[position]] for position in sorted(ours)},
-        "core": {str(position): [message.hex() for message in core[position]] for position in sorted(core)},
+        "ours": {
+            str(position): [message.hex() for message in ours[position]]
+            for position in sorted(ours)
+        },
+        "core": {
+            str(position): [message.hex() for message in core[position]]
+            for position in sorted(core)
+        },
         "residuals": [array.tobytes().hex() for array in residuals.values()],
         "result_differences": differences,
     }

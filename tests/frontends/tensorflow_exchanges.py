@@ -21,7 +21,17 @@ from _exchange_cases import (
     gradients_of,
     simulate,
 )
-from _tensorflow_cases import Compression, begin, end, hvd, linear_loss, meet, outcome_of, tape_gradients, variables_of
+from _tensorflow_cases import (
+    Compression,
+    begin,
+    end,
+    hvd,
+    linear_loss,
+    meet,
+    outcome_of,
+    tape_gradients,
+    variables_of,
+)
 from _tensorflow_mismatches import is_usable, last_rank
 
 
@@ -32,13 +42,18 @@ def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
     compressor.resolve()
     options = {"op": hvd.Sum, "groups": groups}
     run = tf.function(
-        lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor, **options)
+        lambda gradients: tape_gradients(
+            linear_loss(variables, gradients), variables, compressor, **options
+        )
     )
     applied, failed = [], {}
     for step in range(STEPS):
         gradients = gradients_of(hvd.rank(), step)
         if step != FAILING_STEP:
-            applied += [np.asarray(tensor) for tensor in run([tf.constant(gradient) for gradient in gradients])]
+            applied += [
+                np.asarray(tensor)
+                for tensor in run([tf.constant(gradient) for gradient in gradients])
+            ]
             continue
         if last_rank():
             gradients[1][2, 1] = np.nan
@@ -46,7 +61,9 @@ def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
     tensors = compressor.state_dict()["tensors"]
     kept = [tensors[variable.name]["arrays"]["residual"] for variable in variables]
     buckets = compressor.step.buckets if groups is None else [tuple(range(len(SHAPES)))]
-    expected = simulate(compressor.configuration, compressor.step.specs, buckets, hvd.size(), hvd.rank())
+    expected = simulate(
+        compressor.configuration, compressor.step.specs, buckets, hvd.size(), hvd.rank()
+    )
     phases = compressor.step.exchange.phases(compressor.configuration.selector, hvd.size())
     compressor.close()
     return {

@@ -12,7 +12,9 @@ from _memory import CASES, SHAPE, build, measure, resident_bytes
 from _tensorflow_cases import Compression, begin, end, hvd, meet
 
 
-def train(name: str, selector: str, options: dict[str, Any], shape: tuple[int, int] = SHAPE) -> dict[str, float]:
+def train(
+    name: str, selector: str, options: dict[str, Any], shape: tuple[int, int] = SHAPE
+) -> dict[str, float]:
     gc.collect()
     variable, gradient = tf.Variable(tf.ones(shape)), tf.Variable(tf.ones(shape))
 
@@ -40,7 +42,9 @@ def train(name: str, selector: str, options: dict[str, Any], shape: tuple[int, i
 def main() -> None:
     begin(2)
     # What Horovod and the framework take at first is nobody's fault: the first case is not looked at.
-    cases: dict[str, Any] = {"warm_up": partial(train, selector="topk", options={}, shape=(64, 128))}
+    cases: dict[str, Any] = {
+        "warm_up": partial(train, selector="topk", options={}, shape=(64, 128))
+    }
     for case, (selector, options) in CASES.items():
         cases[case] = partial(train, selector=selector, options=options)
     run_cases(cases, hvd.rank(), meet)

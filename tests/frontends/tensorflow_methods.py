@@ -23,7 +23,7 @@ from _tensorflow_cases import (
 )
 
 from hvd_sparse.collectives.mpi import MpiCollective
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 
 
 def same_as_the_core(name: str) -> dict[str, Any]:
@@ -33,16 +33,26 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     specs = compressor.step.specs
     core = compressor.step
     session = Session(
-        compressor.configuration, specs, MpiCollective(), buckets=core.buckets, kernels=core.pipeline.kernels
+        compressor.configuration,
+        specs,
+        MpiCollective(),
+        buckets=core.buckets,
+        kernels=core.pipeline.kernels,
     )
-    run = tf.function(lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor))
+    run = tf.function(
+        lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor)
+    )
     differences, applied = 0, []
     for step in range(STEPS):
         gradients = [gradient.astype(np.float32) for gradient in gradients_of(hvd.rank(), step)]
         reduced = session.reduce({spec.key: gradient for spec, gradient in zip(specs, gradients)})
-        results = [np.asarray(tensor) for tensor in run([tf.constant(gradient) for gradient in gradients])]
+        results = [
+            np.asarray(tensor) for tensor in run([tf.constant(gradient) for gradient in gradients])
+        ]
         applied += results
-        differences += sum(int((reduced[spec.key] != result).sum()) for spec, result in zip(specs, results))
+        differences += sum(
+            int((reduced[spec.key] != result).sum()) for spec, result in zip(specs, results)
+        )
     stats = compressor.stats()
     compressor.close()
     return {

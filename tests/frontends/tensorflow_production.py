@@ -54,7 +54,10 @@ class Training:
             self.take_step(*gradients_of(step))
 
     def digest(self) -> dict[str, str]:
-        return {"weights": digest_of(self.variables), "kept": digest_of(residuals_of(self.compressor).values())}
+        return {
+            "weights": digest_of(self.variables),
+            "kept": digest_of(residuals_of(self.compressor).values()),
+        }
 
 
 def gradients_of(step: int) -> list[Any]:
@@ -71,7 +74,9 @@ def loss_scaling(name: str, *, tensor: int, groups: int | None = None) -> dict[s
             given[tensor] = given[tensor] * np.float32(np.inf)
         before = training.digest()
         reduced = training.take_step(*given)
-        seen.append([key for key, g in zip(SHAPES, reduced) if not np.isfinite(np.asarray(g)).all()])
+        seen.append(
+            [key for key, g in zip(SHAPES, reduced) if not np.isfinite(np.asarray(g)).all()]
+        )
         scales.append(float(training.optimizer.loss_scale))
         after = training.digest()
         kept.append([after["kept"] == before["kept"], after["weights"] == before["weights"]])
@@ -84,14 +89,21 @@ def pending_mass(name: str) -> dict[str, Any]:
     """Scales that change, from a callable: what was given, unscaled, is what was applied and what is kept."""
     variable, scale = tf.Variable(tf.zeros((12, 10))), [1.0]
     compressor = Compression.topk(
-        [variable], density=0.1, name=name, min_numel=1, allow_dense=False, grad_scaler=lambda: scale[0]
+        [variable],
+        density=0.1,
+        name=name,
+        min_numel=1,
+        allow_dense=False,
+        grad_scaler=lambda: scale[0],
     )
 
     @tf.function
     def reduce(gradient: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(variable * gradient)
-        return hvd.DistributedGradientTape(tape, compression=compressor, op=hvd.Sum).gradient(loss, [variable])
+        return hvd.DistributedGradientTape(tape, compression=compressor, op=hvd.Sum).gradient(
+            loss, [variable]
+        )
 
     given, applied = np.zeros(120), np.zeros(120)
     for step in range(20):
@@ -140,10 +152,17 @@ def keras_callback(name: str, folder: Path) -> dict[str, Any]:
     """What ``fit`` saves at an epoch's end is what the compressor keeps then."""
     model = make_built_model()
     compressor = Compression.topk(model, density=0.1, name=name, min_numel=1, allow_dense=False)
-    model.compile(DistributedOptimizer(keras.optimizers.legacy.SGD(0.05), compression=compressor), "mse")
+    model.compile(
+        DistributedOptimizer(keras.optimizers.legacy.SGD(0.05), compression=compressor), "mse"
+    )
     x, y = np.random.default_rng(hvd.rank()).normal(size=(2, 16, 6)).astype("f4")
     model.fit(
-        x, y[:, :3], epochs=2, batch_size=4, verbose=0, callbacks=[SaveCompressor(compressor, folder / "{epoch}")]
+        x,
+        y[:, :3],
+        epochs=2,
+        batch_size=4,
+        verbose=0,
+        callbacks=[SaveCompressor(compressor, folder / "{epoch}")],
     )
     kept = digest_of(residuals_of(compressor).values())
     model.fit(x, y[:, :3], epochs=1, batch_size=4, verbose=0)

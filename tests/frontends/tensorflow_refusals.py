@@ -46,7 +46,9 @@ def used_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
         variables = list(params())
         compressor = Compression.topk(variables, density=0.1, **options)
         try:
-            tape_gradients(linear_loss(variables, [tf.ones(v.shape) for v in variables]), variables, compressor)
+            tape_gradients(
+                linear_loss(variables, [tf.ones(v.shape) for v in variables]), variables, compressor
+            )
         finally:
             compressor.close()
 
@@ -77,12 +79,16 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "an_array_in_the_list": partial(made_with, lambda: [weight(), weight().numpy()]),
     "one_variable_twice": partial(made_with, same_variable_twice),
     "an_integer_variable": partial(made_with, lambda: [weight("counter", tf.int32)]),
-    "an_unknown_shape": partial(made_with, lambda: [tf.Variable(tf.ones((2, 2)), shape=(None, 2), name="loose")]),
+    "an_unknown_shape": partial(
+        made_with, lambda: [tf.Variable(tf.ones((2, 2)), shape=(None, 2), name="loose")]
+    ),
     "an_unknown_option": partial(made_with, lambda: [weight()], densty=0.1),
     "an_unknown_codec": partial(made_with, lambda: [weight()], codec="morse"),
     "an_unknown_exchange": partial(made_with, lambda: [weight()], exchange={"id": "pigeon"}),
     "an_unknown_engine": partial(made_with, lambda: [weight()], engine="steam"),
-    "an_unknown_selector": lambda: outcome_of(lambda: Compression.build([weight()], selector="best")),
+    "an_unknown_selector": lambda: outcome_of(
+        lambda: Compression.build([weight()], selector="best")
+    ),
     "a_missing_density": lambda: outcome_of(lambda: Compression.build([weight()], selector="topk")),
     "an_empty_name": partial(made_with, lambda: [weight()], name=""),
     "a_name_of_no_operation": partial(made_with, lambda: [weight()], name="half,density=0.01"),
@@ -108,5 +114,8 @@ KERAS_3: dict[str, Callable[[], Any]] = {
 
 if __name__ == "__main__":
     begin(1)
-    cases = {name: (lambda _, case=case: case()) for name, case in {"2": KERAS_2, "3": KERAS_3}[sys.argv[1]].items()}
+    cases = {
+        name: (lambda _, case=case: case())
+        for name, case in {"2": KERAS_2, "3": KERAS_3}[sys.argv[1]].items()
+    }
     run_cases(cases, hvd.rank(), lambda: None)

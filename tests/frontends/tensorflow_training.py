@@ -16,6 +16,12 @@ if __name__ == "__main__":
     process_sets = begin(int(sys.argv[1]))
     members = process_sets.get("one_left_out", process_sets["all"])
     leaves_alone = partial(auto_leaves_alone_who_is_not_in_its_process_set, process_set=members)
-    cases = {**IDENTITY, **IDENTITY_IN_KERAS, **LAWS, **AUTO, leaves_alone.func.__name__: leaves_alone}
+    cases = {
+        **IDENTITY,
+        **IDENTITY_IN_KERAS,
+        **LAWS,
+        **AUTO,
+        leaves_alone.func.__name__: leaves_alone,
+    }
     run_cases({name: cases[name] for name in sys.argv[3:] or cases}, hvd.rank(), meet)
     end()

@@ -22,14 +22,18 @@ def check_elastic(framework: str, kills: int, folder: Path) -> None:
     assert len({result["weights"] for result in results}) == 1
     for result in results:
         assert result["sizes"].count(2) >= kills and result["sizes"][-1] == 3  # each came back
-        assert result["lost"] > 0  # with the workers that died; the books would not notice an empty residual
+        assert (
+            result["lost"] > 0
+        )  # with the workers that died; the books would not notice an empty residual
         assert max(result["off"]) < 1e-6 * result["given"], result
         assert result["missing"] < 1e-5 * result["given"]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("framework", "kills"), [("torch", 2), ("tensorflow", 1)])
-def test_killed_workers_take_nothing_but_their_own_residual_along(framework: str, kills: int, tmp_path: Path) -> None:
+def test_killed_workers_take_nothing_but_their_own_residual_along(
+    framework: str, kills: int, tmp_path: Path
+) -> None:
     check_elastic(framework, kills, tmp_path)
 
 

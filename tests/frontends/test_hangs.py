@@ -33,7 +33,9 @@ pytestmark = pytest.mark.timeout(2 * SOON_S)
 def fail(framework: str, fault: str, ranks: int, controller: str) -> str:
     """The output of a launch that must end, soon, and not well."""
     start = time.monotonic()
-    outcome = launch(f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S)
+    outcome = launch(
+        f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S
+    )
     assert outcome.results == ["here"] * ranks, outcome.output
     assert outcome.code not in (0, None), outcome.output
     assert time.monotonic() - start < SOON_S
@@ -93,5 +95,9 @@ def test_join_is_refused_with_the_reason(framework: str, controller: str) -> Non
 )
 def test_a_rank_that_ends_ends_the_job(framework: str, fault: str, controller: str) -> None:
     output = fail(framework, fault, 2, controller)
-    words = ("HorovodInternalError", "UnknownError", "ExchangeTimeout")  # the watchdog may be first on a busy machine
+    words = (
+        "HorovodInternalError",
+        "UnknownError",
+        "ExchangeTimeout",
+    )  # the watchdog may be first on a busy machine
     assert any(word in output for word in words) or fault == "killed", output

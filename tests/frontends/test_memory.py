@@ -13,7 +13,7 @@ import pytest
 from _outcomes import measured
 from harness import Outcome, launch
 
-from hvd_sparse.engines import is_fast_installed
+from hvd_sparse.core.kernels.engines import is_fast_installed
 
 SLACK = 0.2
 """Gradients: 3.4 MB of 16.8; half a copy would be found."""
@@ -31,12 +31,16 @@ WORKING = {"topk_with_half_a_residual": 5.0}
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/clear_refs is Linux's"),
-    pytest.mark.skipif(not is_fast_installed(), reason="the reference kernels of numpy make copies"),
+    pytest.mark.skipif(
+        not is_fast_installed(), reason="the reference kernels of numpy make copies"
+    ),
 ]
 
 
 @pytest.fixture(scope="module", params=REDUCED)
-def outcome(request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch) -> tuple[str, Outcome]:
+def outcome(
+    request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch
+) -> tuple[str, Outcome]:
     # large arrays come from the kernel and go back to it at once, so that what is resident is what is used
     monkeypatch_module.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     return request.param, launch(f"frontends/{request.param}_memory.py", 2, "mpi", limit_s=200)
@@ -49,7 +53,9 @@ def monkeypatch_module() -> Any:
 
 
 @pytest.mark.parametrize("case", RESIDUALS)
-def test_between_steps_there_is_a_residual_and_a_second_with_rollback(outcome: tuple[str, Outcome], case: str) -> None:
+def test_between_steps_there_is_a_residual_and_a_second_with_rollback(
+    outcome: tuple[str, Outcome], case: str
+) -> None:
     for result in measured(outcome[1], case):
         assert result["kept"] == pytest.approx(RESIDUALS[case], abs=SLACK)
 

@@ -8,7 +8,7 @@ from frontends._method_cases import BUILT, METHODS, STEPS
 from frontends._outcomes import measured
 from harness import Outcome, launch
 
-from hvd_sparse.core.methods import METHODS as NAMED
+from hvd_sparse.methods import METHODS as NAMED
 
 RANKS = 2
 

@@ -25,14 +25,18 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: "-".join(map(str, world)))
 def outcome(request: pytest.FixtureRequest) -> Outcome:
     ranks, controller, frontend = request.param
-    result = launch(f"frontends/{frontend}_exchanges.py", ranks, controller, str(ranks), limit_s=200)
+    result = launch(
+        f"frontends/{frontend}_exchanges.py", ranks, controller, str(ranks), limit_s=200
+    )
     has_groups = {f"{name}{IN_A_GROUP}" for name in GROUPED} <= set(result.check()[0])
     assert has_groups == (frontend == "tensorflow")
     return result
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
-def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(outcome: Outcome, name: str) -> None:
+def test_an_exchange_applies_and_keeps_the_bits_that_threads_do(
+    outcome: Outcome, name: str
+) -> None:
     """Also where Horovod's groups hand tensors over together."""
     found = cases_of(outcome, name)
     assert found
@@ -48,15 +52,22 @@ def cases_of(outcome: Outcome, name: str) -> list[str]:
 def check_bits(outcome: Outcome, name: str) -> None:
     first, *others = measured(outcome, name)
     for result in (first, *others):
-        assert (result["applied"], result["kept"]) == (result["expected"]["applied"], result["expected"]["kept"])
+        assert (result["applied"], result["kept"]) == (
+            result["expected"]["applied"],
+            result["expected"]["kept"],
+        )
         assert result["applied"] == first["applied"]
         assert (result["expected"]["lost"] == 0) or "published" in name
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
-def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(outcome: Outcome, name: str) -> None:
+def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(
+    outcome: Outcome, name: str
+) -> None:
     """That the bits above are those of a run without the failed step is what shows the second."""
-    for result in [result for case in cases_of(outcome, name) for result in measured(outcome, case)]:
+    for result in [
+        result for case in cases_of(outcome, name) for result in measured(outcome, case)
+    ]:
         assert "PeerFailure" in result["raised"], result["raised"]
         assert "NonFiniteGradient" in result["raised"], result["raised"]
         assert result["is_usable"]

@@ -38,21 +38,31 @@ def launches() -> Launches:
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_the_launch_ends_well_and_all_its_cases_are_checked(launches: Launches, world: World) -> None:
+def test_the_launch_ends_well_and_all_its_cases_are_checked(
+    launches: Launches, world: World
+) -> None:
     for result in launches[world].check():
         assert list(result) == CASES
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, CHANGES))
-def test_nothing_is_lost_however_the_ways_change(launches: Launches, world: World, case: str) -> None:
+def test_nothing_is_lost_however_the_ways_change(
+    launches: Launches, world: World, case: str
+) -> None:
     """The first step of a dense way sends what was kept back; where it leaves no trace, the next one does."""
     sends_late = case == CHANGES[-1]
-    itemsize = (640 * 4 + 300 * 8 + 30 * 4) / 970 if case == "auto_ways_change_with_other_dtypes" else 4
+    itemsize = (
+        (640 * 4 + 300 * 8 + 30 * 4) / 970 if case == "auto_ways_change_with_other_dtypes" else 4
+    )
     for result in measured(launches[world], case):
         assert not any(result["lost"]), result["lost"]
         assert result["alike"]
         kept = [waiting > 0 for waiting in result["waiting"]]
-        assert kept == [*[True] * (4 if sends_late else 3), *[False] * (4 if sends_late else 5), *kept[8:]]
+        assert kept == [
+            *[True] * (4 if sends_late else 3),
+            *[False] * (4 if sends_late else 5),
+            *kept[8:],
+        ]
         assert kept[8:] == [True] * 3 + [False] * 2 + [True, False, True]
         assert (result["sparse_steps"], result["dense_steps"]) == (8 * 3, 3 * 3)
         assert result["dense_bytes"] == 970 * ((3 + 2) * itemsize + 3 * 2)
@@ -100,7 +110,9 @@ def test_a_state_that_is_loaded_on_a_dense_way_is_sent(launches: Launches, world
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_two_tapes_in_one_function_take_their_steps_in_the_programs_order(launches: Launches, world: World) -> None:
+def test_two_tapes_in_one_function_take_their_steps_in_the_programs_order(
+    launches: Launches, world: World
+) -> None:
     for result in measured(launches[world], TWO_TAPES):
         assert result == {"alike": True, "steps_left": 0}
 
@@ -115,7 +127,9 @@ def test_who_is_not_in_the_process_set_is_left_alone(launches: Launches, world: 
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, TRAININGS))
-def test_replicas_learn_and_stay_identical_on_all_ways(launches: Launches, world: World, case: str) -> None:
+def test_replicas_learn_and_stay_identical_on_all_ways(
+    launches: Launches, world: World, case: str
+) -> None:
     results = measured(launches[world], case)
     for result in results:
         for label in ("changing", "dense"):
@@ -140,7 +154,9 @@ def test_one_thread_of_tensorflows_is_enough(monkeypatch: pytest.MonkeyPatch) ->
     """It waits for the other ranks, when they tell each other what they found."""
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
     cases = [BY_ITS_CLOCK, TWO_TAPES, "auto_trains_by_keras"]
-    outcome = launch("frontends/tensorflow_training.py", 2, "gloo", "2", "gloo", *cases, limit_s=LIMIT_S)
+    outcome = launch(
+        "frontends/tensorflow_training.py", 2, "gloo", "2", "gloo", *cases, limit_s=LIMIT_S
+    )
     for result in measured(outcome, BY_ITS_CLOCK):
         check_own_clock(result)
     for case in cases[1:]:

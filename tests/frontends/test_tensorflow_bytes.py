@@ -33,7 +33,9 @@ def test_the_launch_ends_well_and_all_its_cases_are_checked(outcome: Outcome) ->
 @pytest.mark.parametrize("case", CASES)
 def test_horovod_and_mpi_are_given_the_same_bytes(outcome: Outcome, case: str) -> None:
     for result in measured(outcome, case):
-        assert [len(result["ours"][str(position)]) for position in range(len(SHAPES))] == [STEPS] * len(SHAPES)
+        assert [len(result["ours"][str(position)]) for position in range(len(SHAPES))] == [
+            STEPS
+        ] * len(SHAPES)
         assert result["ours"] == result["core"]
         assert result["result_differences"] == 0
 

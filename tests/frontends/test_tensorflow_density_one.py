@@ -40,11 +40,19 @@ def cases(kind: str, settings: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "factors"), [(TAPE_SETTINGS, TAPE_FACTORS), (KERAS_SETTINGS, KERAS_FACTORS)], ids=["tape", "keras"]
+    ("settings", "factors"),
+    [(TAPE_SETTINGS, TAPE_FACTORS), (KERAS_SETTINGS, KERAS_FACTORS)],
+    ids=["tape", "keras"],
 )
-def test_every_two_choices_meet_in_some_setting(settings: list[Setting], factors: dict[str, Any]) -> None:
+def test_every_two_choices_meet_in_some_setting(
+    settings: list[Setting], factors: dict[str, Any]
+) -> None:
     assert set().union(*(pairs_of(vars(setting)) for setting in settings)) == all_pairs(factors)
-    assert len({(setting.place, str(setting)) for setting in settings}) == len(settings) <= 5 * len(PLACES)
+    assert (
+        len({(setting.place, str(setting)) for setting in settings})
+        == len(settings)
+        <= 5 * len(PLACES)
+    )
 
 
 @pytest.mark.parametrize("place", LAUNCHES, ids=str)
@@ -71,15 +79,21 @@ def test_gradients_of_the_tape_are_those_of_dense_horovod(
         check_what_was_sent(result)
         assert result["dtypes_kept"]
         if not result["is_reduced"]:
-            roundings = 1 if setting.network == "local_layer" else 0  # Horovod divides these everywhere
+            roundings = (
+                1 if setting.network == "local_layer" else 0
+            )  # Horovod divides these everywhere
             assert result["error_ulps"] <= roundings
             continue
         assert result["error_ulps"] <= place[0] + 1
-        assert result["effect_ulps"] > 10 * (place[0] + 1), "reducing changed nothing: the comparison proves nothing"
+        assert result["effect_ulps"] > 10 * (place[0] + 1), (
+            "reducing changed nothing: the comparison proves nothing"
+        )
 
 
 @pytest.mark.parametrize(("place", "case", "setting"), cases("keras", KERAS_SETTINGS))
-def test_weights_of_keras_are_those_of_dense_horovod(launches: Launches, place: World, case: str, setting: Any) -> None:
+def test_weights_of_keras_are_those_of_dense_horovod(
+    launches: Launches, place: World, case: str, setting: Any
+) -> None:
     results = measured(launches[place], case)
     assert any(result["is_reduced"] for result in results) == (place[0] > 1)
     for result in results:
@@ -88,4 +102,6 @@ def test_weights_of_keras_are_those_of_dense_horovod(launches: Launches, place: 
             assert result["difference"] == 0
             continue
         assert result["difference"] <= WEIGHT_TOLERANCE
-        assert result["effect"] > 1000 * WEIGHT_TOLERANCE, "reducing changed nothing: the comparison proves nothing"
+        assert result["effect"] > 1000 * WEIGHT_TOLERANCE, (
+            "reducing changed nothing: the comparison proves nothing"
+        )

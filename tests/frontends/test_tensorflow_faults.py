@@ -28,7 +28,9 @@ DIFFERENCES = [
     "another_step_on_one_rank",
 ]
 PROCESS_SETS = [
-    f"process_set_smaller_of_the_{place}{when}" for when in ("", "_in_a_later_step") for place in ("tape", "compressor")
+    f"process_set_smaller_of_the_{place}{when}"
+    for when in ("", "_in_a_later_step")
+    for place in ("tape", "compressor")
 ]
 UNKNOWN = [
     "unknown_gradient_on_all_ranks",
@@ -51,7 +53,14 @@ RECOVERIES = {
 GOOD_STEPS = 5
 LATE = "a_late_gradient_on_one_rank"
 ALL_CASES = {
-    world: [*RECOVERIES, *REDUCTIONS, *DIFFERENCES, LATE, *(PROCESS_SETS if world in LARGER else []), *UNKNOWN]
+    world: [
+        *RECOVERIES,
+        *REDUCTIONS,
+        *DIFFERENCES,
+        LATE,
+        *(PROCESS_SETS if world in LARGER else []),
+        *UNKNOWN,
+    ]
     for world in WORLDS
 }
 """In the order in which they run."""
@@ -71,13 +80,17 @@ def check_error(result: dict[str, Any], *kinds: str) -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_the_launch_ends_well_and_all_its_cases_are_checked(launches: Launches, world: World) -> None:
+def test_the_launch_ends_well_and_all_its_cases_are_checked(
+    launches: Launches, world: World
+) -> None:
     for result in launches[world].check():
         assert list(result) == ALL_CASES[world]
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REDUCTIONS))
-def test_reductions_that_are_no_sum_are_refused(launches: Launches, world: World, case: str) -> None:
+def test_reductions_that_are_no_sum_are_refused(
+    launches: Launches, world: World, case: str
+) -> None:
     for result in measured(launches[world], case):
         check_error(result, "UnsupportedReduction")
         assert "hvd.Average" in result["words"] and "hvd.Sum" in result["words"]
@@ -92,7 +105,9 @@ def test_differences_between_ranks_are_refused(launches: Launches, world: World,
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, UNKNOWN))
-def test_unknown_gradients_are_refused_on_every_rank(launches: Launches, world: World, case: str) -> None:
+def test_unknown_gradients_are_refused_on_every_rank(
+    launches: Launches, world: World, case: str
+) -> None:
     for result in measured(launches[world], case):
         check_error(result, "PeerFailure", "UnknownGradient")
         assert "give the compressor all variables" in result["words"]
@@ -108,7 +123,9 @@ def test_process_sets_that_differ_are_refused(launches: Launches, world: World, 
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, RECOVERIES))
-def test_a_failed_step_is_taken_back_and_training_goes_on(launches: Launches, world: World, case: str) -> None:
+def test_a_failed_step_is_taken_back_and_training_goes_on(
+    launches: Launches, world: World, case: str
+) -> None:
     rank_at_fault = world[0] - 1
     for result in measured(launches[world], case):
         check_error(result, "PeerFailure")
@@ -126,7 +143,9 @@ def test_a_failed_step_does_not_count(launches: Launches, world: World, case: st
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_a_gradient_that_comes_late_leaves_no_rank_waiting(launches: Launches, world: World) -> None:
+def test_a_gradient_that_comes_late_leaves_no_rank_waiting(
+    launches: Launches, world: World
+) -> None:
     for result in measured(launches[world], LATE):
         check_error(result, "PeerFailure")
         assert result["next_step"]["raised"] == "nothing", result["next_step"]["words"]

@@ -27,21 +27,31 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("case", SCALING)
-def test_inf_on_one_rank_is_seen_in_that_tensor_on_all(launches: dict[str, Outcome], case: str) -> None:
+def test_inf_on_one_rank_is_seen_in_that_tensor_on_all(
+    launches: dict[str, Outcome], case: str
+) -> None:
     for result in measured(launches["save"], case):
-        assert result["seen"] == [[SCALING[case]] if step in BAD_STEPS else [] for step in range(12)]
+        assert result["seen"] == [
+            [SCALING[case]] if step in BAD_STEPS else [] for step in range(12)
+        ]
 
 
 @pytest.mark.parametrize("case", SCALING)
-def test_a_step_that_the_scaler_skips_leaves_residuals_and_weights(launches: dict[str, Outcome], case: str) -> None:
+def test_a_step_that_the_scaler_skips_leaves_residuals_and_weights(
+    launches: dict[str, Outcome], case: str
+) -> None:
     for result in measured(launches["save"], case):
         assert result["kept"] == [[step in BAD_STEPS] * 2 for step in range(12)]
 
 
 @pytest.mark.parametrize("case", SCALING)
-def test_scalers_act_alike_on_all_ranks_and_replicas_end_alike(launches: dict[str, Outcome], case: str) -> None:
+def test_scalers_act_alike_on_all_ranks_and_replicas_end_alike(
+    launches: dict[str, Outcome], case: str
+) -> None:
     results = measured(launches["save"], case)
-    assert {tuple(r["scales"]) for r in results} == {tuple(2.0**e for e in (10, 10, 11, 11, 10, 9, 9, 9, 10, 9, 9, 9))}
+    assert {tuple(r["scales"]) for r in results} == {
+        tuple(2.0**e for e in (10, 10, 11, 11, 10, 9, 9, 9, 10, 9, 9, 9))
+    }
     assert len({result["end"] for result in results}) == 1
 
 
@@ -52,10 +62,14 @@ def test_scale_changes_leave_the_pending_mass_right(launches: dict[str, Outcome]
 
 def test_a_new_process_goes_on_bit_for_bit(launches: dict[str, Outcome]) -> None:
     """From each rank's tf.train.Checkpoint, and from the file of all ranks."""
-    for whole, halves in zip(measured(launches["save"], "checkpoint"), measured(launches["go_on"], "checkpoint")):
+    for whole, halves in zip(
+        measured(launches["save"], "checkpoint"), measured(launches["go_on"], "checkpoint")
+    ):
         assert halves == [whole] * 2
 
 
-def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(launches: dict[str, Outcome]) -> None:
+def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(
+    launches: dict[str, Outcome],
+) -> None:
     for result in measured(launches["save"], "keras_callback"):
         assert result["loaded"] == result["kept"] != result["changed"]

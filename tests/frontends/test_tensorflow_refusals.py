@@ -32,7 +32,12 @@ REFUSED = {
     "a_name_of_no_operation": ("InvalidOption", "'half,density=0.01'", "letters, digits"),
     "a_negative_min_numel": ("InvalidOption", "min_numel is -1"),
     "groups": ("InvalidOption", "groups is 2", "give groups to hvd.DistributedGradientTape"),
-    "selection_over_no_group": ("InvalidOption", "select_over is 'group'", "'weight:0' alone", "give groups"),
+    "selection_over_no_group": (
+        "InvalidOption",
+        "select_over is 'group'",
+        "'weight:0' alone",
+        "give groups",
+    ),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),
 }

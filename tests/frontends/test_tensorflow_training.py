@@ -7,7 +7,7 @@ from _outcomes import measured
 from _tensorflow_launches import LIMIT_S, Launches, World, in_worlds
 from harness import launch
 
-from hvd_sparse.core.message import overhead_bytes
+from hvd_sparse.core.wire.message import overhead_bytes
 
 GROUPED_STEPS = 8
 WORLDS = [(2, "gloo"), (3, "mpi"), (4, "mpi")]
@@ -51,7 +51,9 @@ def launches() -> Launches:
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_the_launch_ends_well_and_all_its_cases_are_checked(launches: Launches, world: World) -> None:
+def test_the_launch_ends_well_and_all_its_cases_are_checked(
+    launches: Launches, world: World
+) -> None:
     for result in launches[world].check():
         assert list(result) == ALL_CASES[world]
 
@@ -63,13 +65,22 @@ def test_every_variable_gets_its_own_gradient(launches: Launches, world: World, 
         for sent in result["sent"]:
             assert sent["dense_steps"] == 0
             assert sent["entries_sent"] == sent["entries_total"]
-        assert sum(sent["sparse_steps"] for sent in result["sent"]) == len(result["sent"]) * result["tensor_steps"]
+        assert (
+            sum(sent["sparse_steps"] for sent in result["sent"])
+            == len(result["sent"]) * result["tensor_steps"]
+        )
 
 
 def test_a_group_on_one_rank() -> None:
     """Where Horovod calls a compressor there: directly, and in elastic runs."""
     outcome = launch(
-        "frontends/tensorflow_training.py", 1, "gloo", "1", "gloo", "direct_allreduce_of_a_group", limit_s=60
+        "frontends/tensorflow_training.py",
+        1,
+        "gloo",
+        "1",
+        "gloo",
+        "direct_allreduce_of_a_group",
+        limit_s=60,
     )
     (result,) = measured(outcome, "direct_allreduce_of_a_group")
     assert result["wrong"] == []
@@ -98,7 +109,9 @@ def test_slices_are_no_tensors_of_the_compressor(launches: Launches, world: Worl
 def test_what_stays_dense_is_counted(launches: Launches, world: World) -> None:
     """Seven entries in two steps, as float32 where they have 16 bits."""
     for result in measured(launches[world], "small_tensors_stay_dense"):
-        assert [sent["dense_bytes"] for sent in result["sent"]] == [2 * 7 * size for size in (4, 8, 4, 4)]
+        assert [sent["dense_bytes"] for sent in result["sent"]] == [
+            2 * 7 * size for size in (4, 8, 4, 4)
+        ]
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, CONSERVATION))
@@ -147,7 +160,9 @@ def test_tensors_in_groups_of_horovods_get_the_same_bits_in_fewer_messages(
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_names_of_groups_are_those_of_other_ranks_and_traces(launches: Launches, world: World) -> None:
+def test_names_of_groups_are_those_of_other_ranks_and_traces(
+    launches: Launches, world: World
+) -> None:
     """Four gradients, in two groups: a reduction of carriers and an allgather each."""
     for traces in measured(launches[world], NAMES):
         assert traces == [traces[0]] * 3 == measured(launches[world], NAMES)[0]

@@ -29,7 +29,9 @@ def test_the_scaler_halves_and_doubles_alike_on_all_ranks(outcome: Outcome, name
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_step_that_the_scaler_skips_leaves_residuals_and_weights(outcome: Outcome, name: str) -> None:
+def test_a_step_that_the_scaler_skips_leaves_residuals_and_weights(
+    outcome: Outcome, name: str
+) -> None:
     for result in measured(outcome, name):
         assert result["kept"] == [[step in BAD_STEPS] * 2 for step in range(12)]
 

@@ -35,7 +35,9 @@ def decode(text: str) -> Message:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_horovod_and_mpi_are_given_the_same_bytes(results: list[dict[str, Any]], method: str) -> None:
+def test_horovod_and_mpi_are_given_the_same_bytes(
+    results: list[dict[str, Any]], method: str
+) -> None:
     for result in results:
         names = [name for name in result["horovod"] if name.startswith(f"hvd_sparse.{method}.")]
         assert len(names) == len(result[method]["buckets"]) == 2
@@ -46,10 +48,14 @@ def test_horovod_and_mpi_are_given_the_same_bytes(results: list[dict[str, Any]],
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_another_decoder_finds_what_was_accumulated(results: list[dict[str, Any]], method: str) -> None:
+def test_another_decoder_finds_what_was_accumulated(
+    results: list[dict[str, Any]], method: str
+) -> None:
     """Replays error feedback from the decoded messages: each value is what was accumulated, bit for bit."""
     for rank, result in enumerate(results):
-        accumulated = {key: np.zeros(SHAPES[key][0], accumulator_of(key)).ravel() for key in COMPRESSED}
+        accumulated = {
+            key: np.zeros(SHAPES[key][0], accumulator_of(key)).ravel() for key in COMPRESSED
+        }
         for step, messages in enumerate(messages_of(result, method)):
             for key, gradient in gradients_of(rank, step).items():
                 if key in COMPRESSED:

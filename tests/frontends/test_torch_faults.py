@@ -16,7 +16,9 @@ import hvd_sparse.errors
 WORLDS = [(2, "mpi"), (4, "mpi"), (3, "gloo")]
 SOON_S = 30.0
 PROCESS_SET_CASES = list(_torch_mismatches.process_set_cases(None))
-REDUCTIONS = [name for name in _torch_mismatches.cases if name.startswith(("optimizer_with", "carrier_with"))]
+REDUCTIONS = [
+    name for name in _torch_mismatches.cases if name.startswith(("optimizer_with", "carrier_with"))
+]
 DIFFERENCES = [
     "another_density_on_one_rank",
     "another_option_on_one_rank",
@@ -48,7 +50,9 @@ def check_own_error(result: dict[str, Any], *kinds: str) -> None:
 
 
 def test_every_fault_is_checked() -> None:
-    assert sorted(_torch_mismatches.cases) == sorted([*REDUCTIONS, *DIFFERENCES, OUTLIVED, *UNKNOWN])
+    assert sorted(_torch_mismatches.cases) == sorted(
+        [*REDUCTIONS, *DIFFERENCES, OUTLIVED, *UNKNOWN]
+    )
 
 
 def test_the_launch_ends_well(outcome: Outcome) -> None:
@@ -59,7 +63,9 @@ def test_the_launch_ends_well(outcome: Outcome) -> None:
 def test_reductions_that_are_no_sum_are_refused(outcome: Outcome, name: str) -> None:
     for result in measured(outcome, name):
         if name == "carrier_with_adasum" and len(outcome.results) == 3:
-            assert result["raised"].startswith("NotImplementedError")  # by Horovod: powers of two only
+            assert result["raised"].startswith(
+                "NotImplementedError"
+            )  # by Horovod: powers of two only
             continue
         check_own_error(result, "UnsupportedReduction")
         assert "hvd.Average" in result["raised"] and "hvd.Sum" in result["raised"]
@@ -73,7 +79,9 @@ def test_differences_between_ranks_are_refused(outcome: Outcome, name: str) -> N
         assert result["is_usable"]
 
 
-def test_an_optimizer_that_outlives_its_compressor_is_refused_with_the_remedy(outcome: Outcome) -> None:
+def test_an_optimizer_that_outlives_its_compressor_is_refused_with_the_remedy(
+    outcome: Outcome,
+) -> None:
     for result in measured(outcome, OUTLIVED):
         check_own_error(result, "InvalidOption")
         assert "gc.collect()" in result["raised"]

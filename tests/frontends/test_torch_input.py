@@ -30,7 +30,9 @@ PARTS = {
 def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Horovod answers on two ranks; nothing is sent here."""
     size = {True: 2, False: None}
-    monkeypatch.setattr(hvd.ProcessSet, "size", lambda process_set: size[process_set.process_set_id is not None])
+    monkeypatch.setattr(
+        hvd.ProcessSet, "size", lambda process_set: size[process_set.process_set_id is not None]
+    )
 
 
 def model() -> nn.Module:
@@ -47,7 +49,9 @@ def refused(kind: type[SparseError], *words: str, params: Any = None, **options:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("density", [0, 0.0, -0.1, 1.0000001, 100, math.nan, math.inf, True, "0.1", None])
+@pytest.mark.parametrize(
+    "density", [0, 0.0, -0.1, 1.0000001, 100, math.nan, math.inf, True, "0.1", None]
+)
 def test_density_outside_its_range_is_refused(method: str, density: Any) -> None:
     with pytest.raises(InvalidOption) as caught:
         getattr(Compression, method)(model().named_parameters(), density=density)
@@ -64,7 +68,10 @@ def test_density_has_no_default(method: str) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_unknown_ids_are_answered_with_those_that_exist(part: str) -> None:
-    options: dict[str, Any] = {"selector": {"id": "topk", "density": 0.1}, part: {"id": PARTS[part] + "x"}}
+    options: dict[str, Any] = {
+        "selector": {"id": "topk", "density": 0.1},
+        part: {"id": PARTS[part] + "x"},
+    }
     with pytest.raises(UnknownName) as caught:
         Compression.build(model().named_parameters(), **options)
     assert part in str(caught.value)
@@ -82,7 +89,9 @@ def test_unknown_option_is_answered_with_those_that_exist() -> None:
 
 def test_unknown_option_of_a_part_is_named() -> None:
     with pytest.raises(InvalidOption, match="unknown option 'ratio'"):
-        Compression.build(model().named_parameters(), selector={"id": "topk", "density": 0.1, "ratio": 3})
+        Compression.build(
+            model().named_parameters(), selector={"id": "topk", "density": 0.1, "ratio": 3}
+        )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,9 @@ def test_unknown_option_of_a_part_is_named() -> None:
         *itertools.product(["min_numel"], [-1, 2.5, True]),
         *itertools.product(["timeout_s"], [0, -3.0, math.inf, math.nan]),
         *itertools.product(["name"], ["", 7]),
-        *itertools.product(["compress_1d", "rollback", "allow_dense", "telemetry"], ["yes", 1, None]),
+        *itertools.product(
+            ["compress_1d", "rollback", "allow_dense", "telemetry"], ["yes", 1, None]
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: str, value: Any) -> None:
@@ -99,7 +110,9 @@ def test_options_that_make_no_sense_are_refused(option: str, value: Any) -> None
 
 
 def test_names_that_come_twice_are_refused() -> None:
-    refused(InvalidOption, "'twice'", params=[("twice", nn.Parameter(torch.zeros(3))) for _ in range(2)])
+    refused(
+        InvalidOption, "'twice'", params=[("twice", nn.Parameter(torch.zeros(3))) for _ in range(2)]
+    )
 
 
 @pytest.mark.parametrize("name", ["", None, 3])
@@ -121,7 +134,11 @@ def test_a_generator_that_is_used_up_is_refused() -> None:
 def test_tensors_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
     counter = nn.Parameter(torch.zeros(3, dtype=dtype), requires_grad=False)
     refused(
-        UnsupportedInput, "'counter'", str(dtype).removeprefix("torch."), "leave it out", params=[("counter", counter)]
+        UnsupportedInput,
+        "'counter'",
+        str(dtype).removeprefix("torch."),
+        "leave it out",
+        params=[("counter", counter)],
     )
 
 
@@ -165,15 +182,21 @@ def test_a_name_is_free_again_after_close_and_after_the_end_of_its_compressor() 
         gc.collect()
 
 
-@pytest.mark.parametrize("process_set", ["all", hvd.ProcessSet([0])], ids=["text", "not registered"])
+@pytest.mark.parametrize(
+    "process_set", ["all", hvd.ProcessSet([0])], ids=["text", "not registered"]
+)
 def test_process_sets_that_horovod_does_not_know_are_refused(process_set: Any) -> None:
     refused(InvalidOption, "process_set", process_set=process_set)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_configuration_comes_back_from_its_description(method: str) -> None:
-    first = getattr(Compression, method)(model().named_parameters(), density=0.25, min_numel=7, name="first")
-    second = Compression.from_config(model().named_parameters(), {**first.config(), "name": "second"})
+    first = getattr(Compression, method)(
+        model().named_parameters(), density=0.25, min_numel=7, name="first"
+    )
+    second = Compression.from_config(
+        model().named_parameters(), {**first.config(), "name": "second"}
+    )
     assert second.config() == {**first.config(), "name": "second"}
     assert "TopK" in repr(first) or "Ldte" in repr(first)
     first.close()

@@ -52,7 +52,9 @@ def test_density_one_trains_like_dense(outcome: Outcome, name: str) -> None:
     for result in measured(outcome, name):
         assert result["difference"] <= tolerance
         if result["members"] > 1:
-            assert result["effect"] > 4 * tolerance, "averaging changed nothing, so that the comparison proves nothing"
+            assert result["effect"] > 4 * tolerance, (
+                "averaging changed nothing, so that the comparison proves nothing"
+            )
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -83,7 +85,9 @@ def test_sparse_gradients_pass_untouched(outcome: Outcome) -> None:
 
 def test_densified_gradients_are_compressed(outcome: Outcome) -> None:
     for result in measured(outcome, "embeddings_as_dense"):
-        assert result["tensors"] == [dict.fromkeys(("first.weight", "second.weight", "head.weight", "head.bias"), 5)]
+        assert result["tensors"] == [
+            dict.fromkeys(("first.weight", "second.weight", "head.weight", "head.bias"), 5)
+        ]
 
 
 def test_biases_in_groups_go_dense(outcome: Outcome) -> None:
@@ -136,9 +140,13 @@ def test_ways_change_and_nothing_is_lost(outcome: Outcome) -> None:
     for result in measured(outcome, "ways_change"):
         assert not any(result["lost"]), result["lost"]
         assert result["replicas"] == [1]
-        assert [bool(entries) for entries in result["waiting"]] == [way == "sparse" for way in SCRIPT]
+        assert [bool(entries) for entries in result["waiting"]] == [
+            way == "sparse" for way in SCRIPT
+        ]
         assert result["sparse_steps"] == 3 * SCRIPT.count("sparse")
-        assert result["dense_steps"] == 3 * 3, "one step after each change sends the residual; others are Horovod's own"
+        assert result["dense_steps"] == 3 * 3, (
+            "one step after each change sends the residual; others are Horovod's own"
+        )
 
 
 def test_a_trial_ends_and_all_ranks_take_the_same_way(outcome: Outcome) -> None:
@@ -155,7 +163,9 @@ def test_groups_make_no_difference(outcome: Outcome) -> None:
         assert len(set(result["digests"])) == 1
 
 
-def test_one_selection_from_a_group_sends_the_groups_density_and_loses_nothing(outcome: Outcome) -> None:
+def test_one_selection_from_a_group_sends_the_groups_density_and_loses_nothing(
+    outcome: Outcome,
+) -> None:
     """Of 640, 300 and 30 entries: 46 of all, 30 and 14 and 1 of each."""
     for result in measured(outcome, "one_selection_from_a_group"):
         assert not any(result["lost"]), result["lost"]
@@ -186,7 +196,9 @@ def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome
         assert result["alike"]
         assert result["adopted"] == [ADOPTED_AT, REJOINED_AT + ADOPTED_AT]
         compressed = [i for i, shape in enumerate(PLANNED_SHAPES.values()) if len(shape) > 1]
-        assert all(positions == compressed for positions in result["buckets"]), "a tensor is in no bucket, or in two"
+        assert all(positions == compressed for positions in result["buckets"]), (
+            "a tensor is in no bucket, or in two"
+        )
         for plan in result["plans"]:
             assert set(plan["predicted_s"]) == {"none", "all", "default", "planned"}
             assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
@@ -212,7 +224,9 @@ def test_tensors_of_two_optimizers_do_not_travel_together(outcome: Outcome) -> N
 
 def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome: Outcome) -> None:
     for result in measured(outcome, "groups_are_given_and_planned_again"):
-        assert result["has_plan"] == [step >= 2 * ADOPTED_AT for step in range(len(result["has_plan"]))]
+        assert result["has_plan"] == [
+            step >= 2 * ADOPTED_AT for step in range(len(result["has_plan"]))
+        ]
         assert "groups is 'planned', which is settled before the first step" in result["refused"]
         assert "groups is 'planned', and auto measures its ways" in result["both"]
 

@@ -17,7 +17,10 @@ def main() -> None:
     hvd.init()
     absent_from = int(sys.argv[1])
     model = small_model()
-    step = step_of(model, optimize(model, compress(model.named_parameters(), name="absent", timeout_s=TIMEOUT_S)))
+    step = step_of(
+        model,
+        optimize(model, compress(model.named_parameters(), name="absent", timeout_s=TIMEOUT_S)),
+    )
     for _ in range(absent_from):
         step()
     if last_rank():

@@ -24,7 +24,9 @@ def train(name: str, *, dtype: torch.dtype) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     named = list(model.named_parameters())
-    compressor = Compression.topk(named, density=0.2, name=name, min_numel=20, allow_dense=False, grad_scaler=scaler)
+    compressor = Compression.topk(
+        named, density=0.2, name=name, min_numel=20, allow_dense=False, grad_scaler=scaler
+    )
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.05),
         named_parameters=[(f"{name}.{key}", parameter) for key, parameter in named],
@@ -54,7 +56,13 @@ def train(name: str, *, dtype: torch.dtype) -> dict[str, Any]:
     stats = compressor.stats()
     compressor.close()
     end = digest_of(model.parameters())
-    return {"seen": seen, "scales": scales, "kept": kept, "end": end, "nonfinite_steps": stats["nonfinite_steps"]}
+    return {
+        "seen": seen,
+        "scales": scales,
+        "kept": kept,
+        "end": end,
+        "nonfinite_steps": stats["nonfinite_steps"],
+    }
 
 
 def not_finite(named: Any) -> list[str]:
@@ -91,10 +99,18 @@ def pending_mass(name: str, *, dtype: torch.dtype) -> dict[str, Any]:
     kept = compressor.state_dict()["tensors"]["w"]["arrays"]["residual"]
     missing = hvd.allreduce(given - kept.double(), op=hvd.Sum, name=f"{name}.missing") - applied
     compressor.close()
-    return {"missing": float(missing.abs().max()), "kept": float(kept.abs().max()), "dtype": str(kept.dtype)}
+    return {
+        "missing": float(missing.abs().max()),
+        "kept": float(kept.abs().max()),
+        "dtype": str(kept.dtype),
+    }
 
 
-for label, dtype in {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}.items():
+for label, dtype in {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}.items():
     cases[f"pending_mass_{label}"] = partial(pending_mass, dtype=dtype)
 
 

@@ -16,7 +16,7 @@ from harness import report
 from torch import nn
 
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.torch import Compression
 
 Sent = dict[str, list[str]]
@@ -38,7 +38,8 @@ def capture(collective: type) -> Sent:
 
 def send_by_horovod(name: str) -> tuple[Any, dict[str, Any]]:
     parameters = {
-        key: nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype))) for key, (shape, dtype) in SHAPES.items()
+        key: nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)))
+        for key, (shape, dtype) in SHAPES.items()
     }
     compressor = getattr(Compression, name)(parameters.items(), name=name, **OPTIONS)
     optimizer = optimizer_without_motion(parameters, compressor)
@@ -51,7 +52,10 @@ def send_by_horovod(name: str) -> tuple[Any, dict[str, Any]]:
         key: base64.b64encode(state["arrays"]["residual"].numpy().tobytes()).decode()
         for key, state in compressor.state_dict()["tensors"].items()
     }
-    applied = {key: parameter.grad.double().flatten()[:50].tolist() for key, parameter in parameters.items()}
+    applied = {
+        key: parameter.grad.double().flatten()[:50].tolist()
+        for key, parameter in parameters.items()
+    }
     compressor.close()
     return compressor, {"residuals": residuals, "applied": applied}
 
@@ -59,7 +63,9 @@ def send_by_horovod(name: str) -> tuple[Any, dict[str, Any]]:
 def send_by_mpi(compressor: Any, collective: Any) -> dict[str, Any]:
     step = compressor.step
     kernels = step.pipeline.kernels
-    session = Session(compressor.configuration, step.specs, collective, buckets=step.buckets, kernels=kernels)
+    session = Session(
+        compressor.configuration, step.specs, collective, buckets=step.buckets, kernels=kernels
+    )
     for number in range(STEPS):
         reduced = session.reduce(gradients_of(hvd.rank(), number))
     return {key: array.astype(np.float64).ravel()[:50].tolist() for key, array in reduced.items()}

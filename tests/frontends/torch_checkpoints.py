@@ -33,17 +33,24 @@ class Training:
         torch.manual_seed(4)
         self.model = nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 10))
         named = list(self.model.named_parameters())
-        self.compressor = getattr(Compression, method)(named, name=name, min_numel=1, allow_dense=False, **options)
+        self.compressor = getattr(Compression, method)(
+            named, name=name, min_numel=1, allow_dense=False, **options
+        )
         named = [(f"{name}.{key}", parameter) for key, parameter in named]
-        descent = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.0 if method == "dgc" else 0.9)
-        self.optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=self.compressor)
+        descent = torch.optim.SGD(
+            self.model.parameters(), lr=0.05, momentum=0.0 if method == "dgc" else 0.9
+        )
+        self.optimizer = hvd.DistributedOptimizer(
+            descent, named_parameters=named, compression=self.compressor
+        )
 
     def take_steps(self, steps: range) -> None:
         for step in steps:
             draw = torch.Generator().manual_seed(1000 * step + hvd.rank())
             self.optimizer.zero_grad()
             nn.functional.cross_entropy(
-                self.model(torch.randn(8, 24, generator=draw)), torch.randint(10, (8,), generator=draw)
+                self.model(torch.randn(8, 24, generator=draw)),
+                torch.randint(10, (8,), generator=draw),
             ).backward()
             self.optimizer.step()
 
@@ -56,15 +63,24 @@ class Training:
         """What the optimizer is still owed of each tensor, summed over its entries; and how much is moved about."""
         tensors = self.compressor.state_dict()["tensors"]
         parts = [tensors[key]["arrays"]["residual"].double() for key in sorted(tensors)]
-        signed, moved = torch.stack([p.sum() for p in parts]), torch.stack([p.abs().sum() for p in parts])
+        signed, moved = (
+            torch.stack([p.sum() for p in parts]),
+            torch.stack([p.abs().sum() for p in parts]),
+        )
         name = self.compressor.name
-        return ((summed(signed, f"{name}.owed") / hvd.size()).tolist(), (summed(moved, f"{name}.moved")).tolist())
+        return (
+            (summed(signed, f"{name}.owed") / hvd.size()).tolist(),
+            (summed(moved, f"{name}.moved")).tolist(),
+        )
 
 
 def save(name: str, folder: Path) -> dict[str, Any]:
     training = Training(name, **METHODS[name])
     training.take_steps(range(HALF))
-    everything = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+    everything = {
+        "model": training.model.state_dict(),
+        "optimizer": training.optimizer.state_dict(),
+    }
     everything["compressor"] = training.compressor.state_dict()
     torch.save(everything, folder / f"{name}.{hvd.rank()}.pt")
     training.compressor.save(folder / f"{name}.all")
@@ -99,7 +115,9 @@ def redistribute(name: str, folder: Path) -> dict[str, Any]:
     training.take_steps(range(3))
     weights = training.digest()["weights"]
     try:
-        training.compressor.load_state_dict(torch.load(folder / f"{name}.0.pt", weights_only=True)["compressor"])
+        training.compressor.load_state_dict(
+            torch.load(folder / f"{name}.0.pt", weights_only=True)["compressor"]
+        )
     except Exception as error:
         refused = f"{type(error).__name__}: {error}"
     return {"owed": owed, "weights": weights, "refused": refused}
@@ -107,7 +125,10 @@ def redistribute(name: str, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     hvd.init()
-    work, folder = {"save": save, "go_on": go_on, "redistribute": redistribute}[sys.argv[1]], Path(sys.argv[2])
+    work, folder = (
+        {"save": save, "go_on": go_on, "redistribute": redistribute}[sys.argv[1]],
+        Path(sys.argv[2]),
+    )
     run_torch_cases({name: lambda name: work(name, folder) for name in METHODS})
 
 

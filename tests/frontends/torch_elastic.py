@@ -59,10 +59,14 @@ def main() -> None:
     def train(state: Any) -> None:
         state.books = note_reset(state.books, residuals())
         state.save()  # a worker may die before the first commit, with what it was just given
-        while not killer.is_over(done := int(hvd.broadcast(torch.tensor(killer.done), 0, name="done")), hvd.size()):
+        while not killer.is_over(
+            done := int(hvd.broadcast(torch.tensor(killer.done), 0, name="done")), hvd.size()
+        ):
             gradients = gradients_of(hvd.rank(), state.step)
             optimizer.zero_grad()
-            give_gradients({getattr(model, key): torch.from_numpy(array) for key, array in gradients.items()})
+            give_gradients(
+                {getattr(model, key): torch.from_numpy(array) for key, array in gradients.items()}
+            )
             killer.visit(done, hvd.rank(), hvd.size(), state.step)
             optimizer.step()
             given = hvd.allreduce(torch.from_numpy(flat(gradients.values())), name="given").numpy()
@@ -74,9 +78,14 @@ def main() -> None:
             time.sleep(0.05)
             state.commit()
 
-    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0)
+    state = hvd.elastic.TorchState(
+        model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0
+    )
     train(state)
-    report(hvd.rank(), {**conclude(state.books), "steps": state.step, "weights": digest_of(model.parameters())})
+    report(
+        hvd.rank(),
+        {**conclude(state.books), "steps": state.step, "weights": digest_of(model.parameters())},
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,15 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases
-from _exchange_cases import EXCHANGES, FAILING_STEP, SHAPES, STEPS, digest_of, gradients_of, simulate
+from _exchange_cases import (
+    EXCHANGES,
+    FAILING_STEP,
+    SHAPES,
+    STEPS,
+    digest_of,
+    gradients_of,
+    simulate,
+)
 from _torch_cases import give_gradients, run_torch_cases
 from _torch_fault_tools import is_usable, last_rank, raised_by
 from _torch_laws import optimizer_without_motion
@@ -42,7 +50,11 @@ def same_as_in_threads(name: str) -> dict[str, Any]:
     tensors = compressor.state_dict()["tensors"]
     kept = [tensors[key]["arrays"]["residual"] for key in parameters]
     expected = simulate(
-        compressor.configuration, compressor.step.specs, compressor.step.buckets, hvd.size(), hvd.rank()
+        compressor.configuration,
+        compressor.step.specs,
+        compressor.step.buckets,
+        hvd.size(),
+        hvd.rank(),
     )
     phases = compressor.step.exchange.phases(compressor.configuration.selector, hvd.size())
     compressor.close()

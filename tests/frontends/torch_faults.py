@@ -15,7 +15,14 @@ def main() -> None:
     subset = hvd.ProcessSet(list(range(int(sys.argv[1]) - 1)))
     hvd.init(process_sets=[subset])
     mismatches = {**_torch_mismatches.cases, **_torch_mismatches.process_set_cases(subset)}
-    run_torch_cases({**mismatches, **_torch_recoveries.cases, **_torch_recoveries.checkpoints, **_torch_pauses.cases})
+    run_torch_cases(
+        {
+            **mismatches,
+            **_torch_recoveries.cases,
+            **_torch_recoveries.checkpoints,
+            **_torch_pauses.cases,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,11 @@ class Give(torch.autograd.Function):
 
 
 def train(
-    name: str, selector: str, options: dict[str, Any], shape: tuple[int, int] = SHAPE, is_contiguous: bool = True
+    name: str,
+    selector: str,
+    options: dict[str, Any],
+    shape: tuple[int, int] = SHAPE,
+    is_contiguous: bool = True,
 ) -> dict[str, float]:
     gc.collect()
     matrix = torch.ones(shape) if is_contiguous else torch.ones(shape[::-1]).t()
@@ -56,10 +60,14 @@ def train(
 def main() -> None:
     hvd.init()
     # What Horovod and the framework take at first is nobody's fault: the first case is not looked at.
-    cases: dict[str, Any] = {"warm_up": partial(train, selector="topk", options={}, shape=(64, 128))}
+    cases: dict[str, Any] = {
+        "warm_up": partial(train, selector="topk", options={}, shape=(64, 128))
+    }
     for case, (selector, options) in CASES.items():
         cases[case] = partial(train, selector=selector, options=options)
-    cases["not_contiguous"] = partial(train, selector="topk", options={"rollback": False}, is_contiguous=False)
+    cases["not_contiguous"] = partial(
+        train, selector="topk", options={"rollback": False}, is_contiguous=False
+    )
     run_torch_cases(cases)
 
 

@@ -14,7 +14,7 @@ from _torch_cases import digest_of, give_gradients, run_torch_cases
 from _torch_laws import optimizer_without_motion
 from torch import nn
 
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.torch import Compression
 
 
@@ -26,17 +26,27 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     optimizer = optimizer_without_motion(parameters, compressor)
     core = compressor.step
     session = Session(
-        compressor.configuration, core.specs, MpiCollective(), buckets=core.buckets, kernels=core.pipeline.kernels
+        compressor.configuration,
+        core.specs,
+        MpiCollective(),
+        buckets=core.buckets,
+        kernels=core.pipeline.kernels,
     )
     differences, applied = 0, []
     for step in range(STEPS):
-        gradients = {key: g.astype(np.float32) for key, g in zip(parameters, gradients_of(hvd.rank(), step))}
+        gradients = {
+            key: g.astype(np.float32) for key, g in zip(parameters, gradients_of(hvd.rank(), step))
+        }
         reduced = session.reduce(gradients)
         optimizer.zero_grad()
-        give_gradients({parameters[key]: torch.from_numpy(gradient) for key, gradient in gradients.items()})
+        give_gradients(
+            {parameters[key]: torch.from_numpy(gradient) for key, gradient in gradients.items()}
+        )
         optimizer.step()
         applied += [parameter.grad.clone() for parameter in parameters.values()]
-        differences += sum(int((parameters[key].grad.numpy() != reduced[key]).sum()) for key in parameters)
+        differences += sum(
+            int((parameters[key].grad.numpy() != reduced[key]).sum()) for key in parameters
+        )
     stats = compressor.stats()
     compressor.close()
     return {

@@ -16,5 +16,7 @@ if __name__ == "__main__":
     os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # begun by a case
     hvd.init()
     if hvd.size() == 1:
-        os.environ["HOROVOD_ELASTIC"] = "1"  # a single rank's optimizer calls its compressor only then
+        os.environ["HOROVOD_ELASTIC"] = (
+            "1"  # a single rank's optimizer calls its compressor only then
+        )
     run_torch_cases(cases)

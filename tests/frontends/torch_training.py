@@ -19,9 +19,17 @@ from _torch_density_one import SETTINGS, compare_with_dense
 
 def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
     settings = {name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS}
-    planned = {"planned_by_members": partial(_torch_planned.planned_by_members, process_sets=process_sets)}
+    planned = {
+        "planned_by_members": partial(_torch_planned.planned_by_members, process_sets=process_sets)
+    }
     planned |= _torch_planned.cases
-    return {**settings, **_torch_programs.cases, **_torch_laws.cases, **_torch_auto.cases, **planned}
+    return {
+        **settings,
+        **_torch_programs.cases,
+        **_torch_laws.cases,
+        **_torch_auto.cases,
+        **planned,
+    }
 
 
 def main() -> None:
@@ -32,7 +40,9 @@ def main() -> None:
         hvd.init(process_sets=[process_sets["one_left_out"]])
     else:
         hvd.init()
-        os.environ["HOROVOD_ELASTIC"] = "1"  # a single rank's optimizer calls its compressor only then
+        os.environ["HOROVOD_ELASTIC"] = (
+            "1"  # a single rank's optimizer calls its compressor only then
+        )
     run_torch_cases(all_cases(process_sets))
 
 

@@ -34,7 +34,10 @@ def number(bits: list[int]) -> int:
 
 
 def finite(values: list[float]) -> tuple[float, ...]:
-    need(all(abs(value) != float("inf") and value == value for value in values), "a value is NaN or Inf")
+    need(
+        all(abs(value) != float("inf") and value == value for value in values),
+        "a value is NaN or Inf",
+    )
     return tuple(values)
 
 
@@ -45,15 +48,23 @@ def value_width(letter: str, form: int) -> int:
 def read_values(letter: str, form: int, count: int, data: bytes) -> tuple[float, ...]:
     """Values in one of the four formats."""
     head = 4 if form == 3 else 0
-    need(len(data) == head + count * value_width(letter, form), f"{count} values do not fill {len(data)} bytes")
+    need(
+        len(data) == head + count * value_width(letter, form),
+        f"{count} values do not fill {len(data)} bytes",
+    )
     if form == 3:
         step = struct.unpack("<f", data[:4])[0]
         multiples = struct.unpack(f"<{count}b", data[4:])
-        need(max(map(abs, multiples), default=0) == (127 if step else 0), "the largest multiple is not 127")
+        need(
+            max(map(abs, multiples), default=0) == (127 if step else 0),
+            "the largest multiple is not 127",
+        )
         return finite([step * multiple for multiple in multiples])
     if form == 2:  # the upper half of a float32
         data = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))
-    return finite(list(struct.unpack(f"<{count}{'e' if form == 1 else 'f' if form == 2 else letter}", data)))
+    return finite(
+        list(struct.unpack(f"<{count}{'e' if form == 1 else 'f' if form == 2 else letter}", data))
+    )
 
 
 def ascending(indices: list[int], numel: int) -> tuple[int, ...]:
@@ -62,7 +73,9 @@ def ascending(indices: list[int], numel: int) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def split_values(letter: str, form: int, count: int, body: bytes) -> tuple[bytes, tuple[float, ...]]:
+def split_values(
+    letter: str, form: int, count: int, body: bytes
+) -> tuple[bytes, tuple[float, ...]]:
     """What stands before the values, and the values."""
     size = (4 if form == 3 else 0) + count * value_width(letter, form)
     need(size <= len(body), f"{count} values in {len(body)} bytes")
@@ -81,11 +94,18 @@ def block16(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
     blocks = (numel + 65_535) // 65_536
     wide = len(rest) - 2 * count == 4 * blocks and blocks > 0
     layout = f"<{blocks}{'I' if wide else 'H'}{count}H"
-    need(struct.calcsize(layout) == len(rest), f"{blocks} counts and {count} positions in {len(rest)} bytes")
+    need(
+        struct.calcsize(layout) == len(rest),
+        f"{blocks} counts and {count} positions in {len(rest)} bytes",
+    )
     numbers = struct.unpack(layout, rest)
     counts, positions = numbers[:blocks], list(numbers[blocks:])
     need(sum(counts) == count, "the counts do not add up")
-    indices = [65_536 * block + positions.pop(0) for block, entries in enumerate(counts) for _ in range(entries)]
+    indices = [
+        65_536 * block + positions.pop(0)
+        for block, entries in enumerate(counts)
+        for _ in range(entries)
+    ]
     return ascending(indices, numel), values
 
 
@@ -111,7 +131,10 @@ def gaps(count: int, numel: int, data: bytes) -> tuple[int, ...]:
         for i in range(count):
             rests[i] += (1 + twos.pop(0) << shift) if more[i] else 0
     ends = [place for place, bit in enumerate(bits_of(data, 8 * len(data))) if bit]
-    need(len(ends) == count and len(data) == ends[-1] // 8 + 1, "quotients that do not fit the entries")
+    need(
+        len(ends) == count and len(data) == ends[-1] // 8 + 1,
+        "quotients that do not fit the entries",
+    )
     indices, index = [], -1
     for before, end, rest in zip([-1, *ends], ends, rests):
         index += (end - before - 1) * (3 if thirds else 1) * 2**shift + rest + 1
@@ -148,7 +171,10 @@ def run16(letter: str, form: int, numel: int, count: int, body: bytes) -> Entrie
         indices.append(index)
         is_zero = run == 65_535 and code == b"\xff" * width
         values.append(0.0 if is_zero else struct.unpack("<" + letter, code)[0])
-    need(len(indices) == count and (not indices or indices[-1] == index), "words that do not fit the entries")
+    need(
+        len(indices) == count and (not indices or indices[-1] == index),
+        "words that do not fit the entries",
+    )
     return ascending(indices, numel), finite(values)
 
 
@@ -166,14 +192,19 @@ def dense(letter: str, form: int, numel: int, count: int, body: bytes) -> Entrie
     missing = b"\x80" if form == 3 else b"\xff" * width
     indices = tuple(i for i, code in enumerate(codes) if code != missing)
     need(len(indices) == count, "more or fewer values than entries")
-    return indices, read_values(letter, form, count, body[:head] + b"".join(codes[i] for i in indices))
+    return indices, read_values(
+        letter, form, count, body[:head] + b"".join(codes[i] for i in indices)
+    )
 
 
 def signed(letter: str, count: int, body: bytes) -> tuple[float, bytes]:
     """The magnitude that stands first, and what follows it."""
     need(len(body) >= WIDTHS[letter], "no magnitude")
     (scale,) = struct.unpack("<" + letter, body[: WIDTHS[letter]])
-    need(0 < scale < float("inf") if count else body[: WIDTHS[letter]] == bytes(WIDTHS[letter]), f"magnitude {scale}")
+    need(
+        0 < scale < float("inf") if count else body[: WIDTHS[letter]] == bytes(WIDTHS[letter]),
+        f"magnitude {scale}",
+    )
     return scale, body[WIDTHS[letter] :]
 
 
@@ -185,7 +216,9 @@ def sign_index(letter: str, form: int, numel: int, count: int, body: bytes) -> E
     scale, rest = signed(letter, count, body)
     need(len(rest) == 4 * count, f"{count} words do not fill {len(rest)} bytes")
     words = struct.unpack(f"<{count}I", rest)
-    return ascending([word >> 1 for word in words], numel), with_signs(scale, [word & 1 for word in words])
+    return ascending([word >> 1 for word in words], numel), with_signs(
+        scale, [word & 1 for word in words]
+    )
 
 
 def sign_mean(letter: str, form: int, numel: int, count: int, body: bytes) -> Entries:
@@ -201,11 +234,18 @@ def ternary(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
     is_narrow = count + narrow <= 2 * (count + wide)
     bins, length, sort = (narrow, 64, "B") if is_narrow else (wide, 16_384, "H")
     layout = f"<{bins}{sort}{count}{sort}"
-    need(struct.calcsize(layout) == len(rest), f"{bins} counts and {count} words in {len(rest)} bytes")
+    need(
+        struct.calcsize(layout) == len(rest),
+        f"{bins} counts and {count} words in {len(rest)} bytes",
+    )
     numbers = struct.unpack(layout, rest)
     words = list(numbers[bins:])
     need(sum(numbers[:bins]) == count, "the counts do not add up")
-    placed = [(length * place, words.pop(0)) for place, entries in enumerate(numbers[:bins]) for _ in range(entries)]
+    placed = [
+        (length * place, words.pop(0))
+        for place, entries in enumerate(numbers[:bins])
+        for _ in range(entries)
+    ]
     need(all(word & 3 in (1, 2) for _, word in placed), "a word without a sign")
     indices = ascending([start + (word >> 2) for start, word in placed], numel)
     return indices, with_signs(scale, [word & 2 for _, word in placed])
@@ -232,7 +272,9 @@ def two_bit(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
     return indices, with_signs(scale, [signs[i] == 2 for i in indices])
 
 
-def bloom(letter: str, form: int, numel: int, count: int, body: bytes, false_positives: float = 0.1) -> Entries:
+def bloom(
+    letter: str, form: int, numel: int, count: int, body: bytes, false_positives: float = 0.1
+) -> Entries:
     rest, values = split_values(letter, form, count, body)
     need(len(rest) >= 4, "no members")
     (members,), rest = struct.unpack("<I", rest[:4]), rest[4:]

@@ -73,7 +73,10 @@ def read_messages(data: bytes) -> list[Message]:
     messages = []
     while data:
         message, data = split_message(data)
-        need(message.rank == len(messages), f"rank {message.rank}'s message stands in place {len(messages)}")
+        need(
+            message.rank == len(messages),
+            f"rank {message.rank}'s message stands in place {len(messages)}",
+        )
         messages.append(message)
     return messages
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from golden import bodies, contents, decoder
 
-from hvd_sparse.core.codecs._frame import WIRE_VERSION
-from hvd_sparse.core.message import split_messages
+from hvd_sparse.core.wire.frame import WIRE_VERSION
+from hvd_sparse.core.wire.message import split_messages
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 
@@ -37,7 +37,10 @@ def test_manifest_and_files_are_the_same_set():
 @pytest.mark.parametrize("file", MANIFEST)
 def test_files_are_the_bytes_that_were_committed(file):
     data = golden(file)
-    assert (len(data), hashlib.sha256(data).hexdigest()) == (MANIFEST[file]["bytes"], MANIFEST[file]["sha256"])
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (
+        MANIFEST[file]["bytes"],
+        MANIFEST[file]["sha256"],
+    )
 
 
 @pytest.mark.parametrize("codec", sorted(set(CODECS) - {"auto"}))
@@ -58,17 +61,25 @@ def test_package_and_decoder_read_frames_right(file):
     selection = contents.codec_of(entry).decode(np.frombuffer(data, np.uint8))
     assert selection.numel == expected.numel
     assert selection.indices.tolist() == expected.indices.tolist()
-    assert (selection.values.dtype, selection.values.tobytes()) == (expected.values.dtype, expected.values.tobytes())
+    assert (selection.values.dtype, selection.values.tobytes()) == (
+        expected.values.dtype,
+        expected.values.tobytes(),
+    )
     assert decoder.read_frame(data) == contents.frame_of(entry["content"])
 
 
 @pytest.mark.parametrize("file", MESSAGES)
 def test_package_and_decoder_read_messages_right(file):
     entry, data = MESSAGES[file], golden(file)
-    codec, expected = contents.codec_of(entry), [contents.message_of(content) for content in entry["content"]]
+    codec, expected = (
+        contents.codec_of(entry),
+        [contents.message_of(content) for content in entry["content"]],
+    )
     assert decoder.read_messages(data) == expected
     for got, wanted in zip(split_messages(np.frombuffer(data, np.uint8), len(expected)), expected):
-        frames = [decoder.read_frame(codec.encode(codec.decode(frame)).tobytes()) for frame in got.frames]
+        frames = [
+            decoder.read_frame(codec.encode(codec.decode(frame)).tobytes()) for frame in got.frames
+        ]
         assert (got.rank, got.step, got.configuration, got.error) == (
             wanted.rank,
             wanted.step,
@@ -97,13 +108,17 @@ def is_read_by_decoder(data: bytes, entry: dict) -> bool:
         if entry["kind"] == "frame":
             decoder.read_frame(data)
         else:
-            bodies.need(len(decoder.read_messages(data)) == len(entry["content"]), "a message is missing")
+            bodies.need(
+                len(decoder.read_messages(data)) == len(entry["content"]), "a message is missing"
+            )
     except bodies.Unreadable:
         return False
     return True
 
 
-@pytest.mark.parametrize("reader", [is_read_by_package, is_read_by_decoder], ids=["package", "decoder"])
+@pytest.mark.parametrize(
+    "reader", [is_read_by_package, is_read_by_decoder], ids=["package", "decoder"]
+)
 @pytest.mark.parametrize("file", CURRENT)
 def test_no_truncation_and_no_changed_byte_is_read(file, reader):
     entry, data = CURRENT[file], golden(file)
@@ -112,17 +127,29 @@ def test_no_truncation_and_no_changed_byte_is_read(file, reader):
         assert not reader(data[:size], entry), f"cut to {size} bytes"
     for position in range(len(data)):
         changed = bytes([data[position] ^ 0x10])
-        assert not reader(data[:position] + changed + data[position + 1 :], entry), f"byte {position} changed"
+        assert not reader(data[:position] + changed + data[position + 1 :], entry), (
+            f"byte {position} changed"
+        )
 
 
 @pytest.mark.parametrize(
     ("file", "allowed"),
-    [("decoder.py", {"struct", "zlib", "dataclasses", "golden", "golden.bodies"}), ("bodies.py", {"struct"})],
+    [
+        ("decoder.py", {"struct", "zlib", "dataclasses", "golden", "golden.bodies"}),
+        ("bodies.py", {"struct"}),
+    ],
 )
 def test_the_decoder_is_its_own(file, allowed):
     """It imports nothing but what it says: neither the package nor numpy."""
     tree = ast.parse((FOLDER / file).read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported == {"__future__", *allowed}
-    assert {name for name in imported if not name.startswith("golden")} - {"__future__"} <= set(sys.stdlib_module_names)
+    assert {name for name in imported if not name.startswith("golden")} - {"__future__"} <= set(
+        sys.stdlib_module_names
+    )

@@ -8,10 +8,10 @@ import cases
 import pytest
 from distributions import draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.types import TensorSpec
 
@@ -21,7 +21,9 @@ SPEC = TensorSpec("t", (20, 25), "float32")
 def advance(pipeline, state, steps):
     frames = []
     for step in steps:
-        frames.append(pipeline.send(state, draw("laplace", 500, seed=step), 0, 1, dense=False).frame.tobytes())
+        frames.append(
+            pipeline.send(state, draw("laplace", 500, seed=step), 0, 1, dense=False).frame.tobytes()
+        )
         state.commit()
     return frames
 
@@ -48,13 +50,19 @@ def test_35_a_selector_goes_on_from_a_checkpoint(case):
 @pytest.mark.parametrize("rollback", [True, False])
 def test_35_a_memory_goes_on_from_a_checkpoint(case, rollback):
     memory = case.create(MEMORIES)
-    check_continues(Configuration.create(selector={"id": "topk", "density": 0.05}, memory=memory, rollback=rollback))
+    check_continues(
+        Configuration.create(
+            selector={"id": "topk", "density": 0.05}, memory=memory, rollback=rollback
+        )
+    )
 
 
 @pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
 def test_35_a_schedule_goes_on_from_a_checkpoint(case):
     described = {"id": case.id, **case.options}
-    check_continues(Configuration.create(selector={"id": "ldte_bs", "density": 0.05}, schedule=described))
+    check_continues(
+        Configuration.create(selector={"id": "ldte_bs", "density": 0.05}, schedule=described)
+    )
 
 
 @pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
@@ -64,7 +72,9 @@ def test_1_and_2_with_error_feedback_sent_and_kept_are_what_was_accumulated(case
     pipeline, state = Pipeline(configuration, reference), TensorState(SPEC, configuration)
     for step in range(6):
         accumulated = state.memory.arrays()["residual"] + draw("lognormal", 500, seed=step)
-        sent = pipeline.send(state, draw("lognormal", 500, seed=step), 0, 1, dense=False).found.selection
+        sent = pipeline.send(
+            state, draw("lognormal", 500, seed=step), 0, 1, dense=False
+        ).found.selection
         state.commit()
         expected, kept = accumulated.copy(), state.memory.arrays()["residual"]
         if configuration.selector.changes_values:

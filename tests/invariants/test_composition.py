@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from distributions import draw
 
-from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 
@@ -42,7 +42,9 @@ def test_a_codec_that_rounds_needs_a_memory_that_keeps_the_rounding(selector, co
 
 
 @pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
-@pytest.mark.parametrize("codec", [case for case in cases.CODECS if case.create(CODECS).is_exact_for_signs], ids=str)
+@pytest.mark.parametrize(
+    "codec", [case for case in cases.CODECS if case.create(CODECS).is_exact_for_signs], ids=str
+)
 def test_selectors_of_signs_are_sent_bit_for_bit_by_codecs_of_signs(selector, codec):
     """What ``is_exact_for_signs`` declares, for every selector that changes values."""
     chosen, made = selector.create(SELECTORS, density=0.1), codec.create(CODECS)
@@ -82,7 +84,9 @@ def test_a_schedule_is_refused_by_a_selector_that_decides_by_itself(selector, sc
     ],
     ids=str,
 )
-def test_the_joins_that_the_literature_makes_and_those_that_nobody_may(selector, memory, is_refused):
+def test_the_joins_that_the_literature_makes_and_those_that_nobody_may(
+    selector, memory, is_refused
+):
     if is_refused:
         with pytest.raises(InvalidOption):
             Configuration.create(selector=selector, memory=memory)

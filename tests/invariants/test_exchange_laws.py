@@ -11,9 +11,9 @@ import worlds
 from conformance.exchange_checks import whole_residuals
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core import reference
-from hvd_sparse.core.placement import in_nodes_of
-from hvd_sparse.core.session import Session
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.types import TensorSpec
 
@@ -33,7 +33,9 @@ def reduce_once(configuration, gradients, *, average=False, spec=SPEC, steps=1, 
     def script(collective):
         session = Session(configuration, [spec], collective, average=average)
         for _ in range(steps):
-            applied = session.reduce({spec.key: gradients[collective.rank].astype(np.float32)})[spec.key]
+            applied = session.reduce({spec.key: gradients[collective.rank].astype(np.float32)})[
+                spec.key
+            ]
         return applied, whole_residuals(session)[spec.key]
 
     world = LocalWorld(len(gradients), worlds.TIMEOUT_S, ranks_per_node)
@@ -45,7 +47,9 @@ def reduce_once(configuration, gradients, *, average=False, spec=SPEC, steps=1, 
 def whole_numbers(world_size, seed=0, size=SPEC.numel):
     """Distinct magnitudes on every rank, so that no tie decides; sums are exact."""
     rng = np.random.default_rng([seed, world_size])
-    return [rng.permutation(size * 8)[:size] * rng.choice([-1.0, 1.0], size) for _ in range(world_size)]
+    return [
+        rng.permutation(size * 8)[:size] * rng.choice([-1.0, 1.0], size) for _ in range(world_size)
+    ]
 
 
 def topk(vector, k):
@@ -63,7 +67,11 @@ def test_gtopk_on_the_papers_own_terms_loses_what_the_counterexample_says(conser
     configuration = configured({"id": "gtopk", "conserving": conserving}, density=0.34)
     applied, kept = reduce_once(configuration, gradients, spec=spec)
     assert applied.tolist() == [2.0, 0.0, 0.0]
-    assert [k.tolist() for k in kept[1:]] == [[0, np.float32(1.1), 0], [0, 0, 0], [0, 0, np.float32(0.1)]]
+    assert [k.tolist() for k in kept[1:]] == [
+        [0, np.float32(1.1), 0],
+        [0, 0, 0],
+        [0, 0, np.float32(0.1)],
+    ]
     assert kept[0].tolist() == ([1.0, 0.0, 0.0] if conserving else [0.0, 0.0, 0.0])
 
 
@@ -84,14 +92,19 @@ def test_gtopk_of_two_ranks_is_the_top_k_of_the_sum_of_their_top_k():
 @pytest.mark.parametrize("world_size", SIZES)
 def test_gtopk_of_disjoint_supports_is_the_top_k_of_the_sum(world_size):
     """Invariant 28."""
-    gradients = [g * (np.arange(g.size) % world_size == rank) for rank, g in enumerate(whole_numbers(world_size))]
+    gradients = [
+        g * (np.arange(g.size) % world_size == rank)
+        for rank, g in enumerate(whole_numbers(world_size))
+    ]
     applied, _ = reduce_once(configured("gtopk"), gradients)
     assert applied.tolist() == topk(sum(topk(g, K) for g in gradients), K).tolist()
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("world_size", SIZES)
-def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_top_k(world_size, steps):
+def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_top_k(
+    world_size, steps
+):
     """Invariant 28, with the k-th entry that the authors' comparison drops; also where regions have moved."""
     exchange = {"id": "oktopk", "period": 1, "least_entries": 1, "slack": 4.0}
     gradients, kept = whole_numbers(world_size), [np.zeros(SPEC.numel)] * world_size
@@ -154,7 +167,9 @@ def test_with_shared_indices_compressing_commutes_with_averaging(selector, world
     total = sum(gradients)
     chosen = applied != 0
     assert applied[chosen].tolist() == total[chosen].tolist()
-    assert all((k[chosen] == 0).all() and (k[~chosen] == g[~chosen]).all() for k, g in zip(kept, gradients))
+    assert all(
+        (k[chosen] == 0).all() and (k[~chosen] == g[~chosen]).all() for k, g in zip(kept, gradients)
+    )
 
 
 def _selector(described):
@@ -166,7 +181,9 @@ def _selector(described):
 def test_chunks_are_those_of_the_summed_norms():
     """Every rank chooses by the same numbers, and no rank's own choice counts."""
     gradients = whole_numbers(3)
-    applied, _ = reduce_once(replace(worlds.configure(exchange="shared_index"), **_selector(SHARED[3][0])), gradients)
+    applied, _ = reduce_once(
+        replace(worlds.configure(exchange="shared_index"), **_selector(SHARED[3][0])), gradients
+    )
     norms = sum(np.abs(g).reshape(-1, 20).sum(1) for g in gradients)
     expected = sorted(np.argsort(norms)[-int(norms.size * DENSITY) :].tolist())
     assert np.unique(np.flatnonzero(applied) // 20).tolist() == expected
@@ -241,7 +258,9 @@ def test_density_one_is_the_dense_sum(exchange, world_size):
     """Invariant 31, at every step: a threshold that is used again must not hold anything back."""
     gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
     applied, kept = reduce_once(configured(exchange, density=1.0), gradients, steps=3)
-    np.testing.assert_allclose(applied, np.sum(gradients, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        applied, np.sum(gradients, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5
+    )
     assert not any(k.any() for k in kept)
 
 
@@ -283,7 +302,11 @@ def wire_bytes(configuration, world_size, steps=4, numel=64_000):
     world = LocalWorld(world_size, worlds.TIMEOUT_S)
     world.run(script)
     named = [
-        {name: n for name, n in received.items() if ".hvd_sparse." in name and "handshake" not in name}
+        {
+            name: n
+            for name, n in received.items()
+            if ".hvd_sparse." in name and "handshake" not in name
+        }
         for received in world.wire_received
     ]
     return max(sum(received.values()) for received in named) / steps
@@ -300,7 +323,9 @@ def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
     configuration = configured(exchange, density=0.01)
     formula = EXCHANGES.create(exchange).inbound(0.01, 8.0, in_nodes_of(1, 0, world_size)) * 64_000
     measured = wire_bytes(configuration, world_size)
-    least = {"oktopk": 2 / 3}.get(exchange, 1.0)  # its formula is a bound: slack is not always taken
+    least = {"oktopk": 2 / 3}.get(
+        exchange, 1.0
+    )  # its formula is a bound: slack is not always taken
     assert formula * 0.9 * least <= measured <= formula + 4 * world_size * HEADERS
 
 

@@ -9,7 +9,7 @@ import pytest
 from conformance.memory_checks import every_nth
 from distributions import draw
 
-from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -47,7 +47,9 @@ def never_compressed(state, given, parameter):
 
 def corrected(send, **options):
     """The parameter after training with one rank that sends everything."""
-    state = MEMORIES.create("momentum_correction", momentum=MOMENTUM, **options).create(SPEC, rollback=True)
+    state = MEMORIES.create("momentum_correction", momentum=MOMENTUM, **options).create(
+        SPEC, rollback=True
+    )
     parameter = START.copy()
     for step in range(STEPS):
         applied = send(state, gradient(parameter, step), parameter)
@@ -76,7 +78,9 @@ def test_5_without_masking_sending_everything_is_momentum_sgd(send, nesterov, we
 
 @nesterov_or_not
 def test_5_dense_steps_keep_the_velocity_even_with_masking(nesterov):
-    np.testing.assert_allclose(corrected(sent_dense, nesterov=nesterov), sgd(MOMENTUM, nesterov), rtol=1e-6)
+    np.testing.assert_allclose(
+        corrected(sent_dense, nesterov=nesterov), sgd(MOMENTUM, nesterov), rtol=1e-6
+    )
 
 
 def test_5_with_masking_sending_everything_is_plain_sgd():
@@ -87,10 +91,16 @@ def test_5_with_masking_sending_everything_is_plain_sgd():
 def test_5_without_momentum_it_is_error_feedback_bit_for_bit():
     states = [
         part.create(TensorSpec("t", (NUMEL,), "float32"), rollback=True)
-        for part in (MEMORIES.create("momentum_correction", momentum=0.0), MEMORIES.create("error_feedback"))
+        for part in (
+            MEMORIES.create("momentum_correction", momentum=0.0),
+            MEMORIES.create("error_feedback"),
+        )
     ]
     for step in range(STEPS):
-        accumulated = [state.compensate(draw("laplace", NUMEL, seed=step), reference).vector.copy() for state in states]
+        accumulated = [
+            state.compensate(draw("laplace", NUMEL, seed=step), reference).vector.copy()
+            for state in states
+        ]
         assert accumulated[0].tobytes() == accumulated[1].tobytes()
         for state in states:
             state.update(every_nth(accumulated[0], 3), True, reference)
@@ -112,7 +122,9 @@ def test_gradients_are_clipped_to_the_norm_over_the_root_of_the_world_size(world
     given = draw("normal", NUMEL, "float64")
     long = memory.create(SPEC, rollback=True).compensate(100 * given, reference, world_size).vector
     assert math.isclose(np.linalg.norm(long), 2.0 / math.sqrt(world_size), rel_tol=1e-9)
-    short = memory.create(SPEC, rollback=True).compensate(1e-3 * given, reference, world_size).vector
+    short = (
+        memory.create(SPEC, rollback=True).compensate(1e-3 * given, reference, world_size).vector
+    )
     assert short.tolist() == (1e-3 * given).tolist()
 
 

@@ -8,24 +8,30 @@ import pytest
 from conformance.pass_checks import CountingKernels
 from distributions import ALL, draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.selectors._base import Context
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.selectors.contract import Context
 from hvd_sparse.types import TensorSpec
 
 
 def test_17_the_worked_example_of_adacomp():
     residual = np.array([0.5, -0.2, 0, 0, 0.1, 0.1, -0.3, 0])
     gradient = np.array([0.12, -0.5, 0.05, -0.02, 0.05, -0.2, -0.1, 0.02])
-    state = MEMORIES.create("error_feedback").create(TensorSpec("t", (8,), "float64"), rollback=True)
+    state = MEMORIES.create("error_feedback").create(
+        TensorSpec("t", (8,), "float64"), rollback=True
+    )
     state.load({"residual": residual})
     accumulated = state.compensate(gradient, reference).vector
     assert accumulated.tolist() == pytest.approx([0.62, -0.7, 0.05, -0.02, 0.15, -0.1, -0.4, 0.02])
-    selection = SELECTORS.create("adacomp", bin_length=4).find(accumulated, Context(gradient=gradient)).selection
+    selection = (
+        SELECTORS.create("adacomp", bin_length=4)
+        .find(accumulated, Context(gradient=gradient))
+        .selection
+    )
     assert selection.indices.tolist() == [0, 1, 6]
     assert selection.values.tolist() == pytest.approx([0.55, -0.55, -0.55])
     state.update(selection, False, reference)
@@ -68,13 +74,17 @@ def test_2_messages_of_signs_leave_what_their_identity_says(id, name):
     kept = np.abs(x[selection.indices])
     rest = x.copy()
     rest[selection.indices] -= selection.values
-    assert squares(rest) == pytest.approx(squares(x) - kept.sum() ** 2 / kept.size, rel=1e-9, abs=1e-9 * squares(x))
+    assert squares(rest) == pytest.approx(
+        squares(x) - kept.sum() ** 2 / kept.size, rel=1e-9, abs=1e-9 * squares(x)
+    )
     assert selection.count == (50 if id == "stc" else 500)
 
 
 def test_2_what_exceeds_a_signed_threshold_stays():
     x = np.array([0.3, -2.5, 1.0, 0.0, -0.9])
-    selection = SELECTORS.create("fixed_threshold", threshold=1.0, max_density=1.0, signs_only=True).select(x)
+    selection = SELECTORS.create(
+        "fixed_threshold", threshold=1.0, max_density=1.0, signs_only=True
+    ).select(x)
     assert (selection.indices.tolist(), selection.values.tolist()) == ([1, 2], [-1.0, 1.0])
 
 
@@ -86,7 +96,9 @@ def test_ternary_gradients_are_unbiased_for_the_clipped_gradient(clip):
         sent = selector.select(x, rng=rng)
         total[sent.indices] += sent.values
     limit = np.abs(x).max() if clip is None else min(np.abs(x).max(), clip * x.std(ddof=1))
-    assert np.abs(total / rounds - np.clip(x, -limit, limit)).max() < 5 * limit / 2 / np.sqrt(rounds)
+    assert np.abs(total / rounds - np.clip(x, -limit, limit)).max() < 5 * limit / 2 / np.sqrt(
+        rounds
+    )
 
 
 def test_redsync_counts_nothing_while_it_uses_its_threshold_again():
@@ -97,7 +109,13 @@ def test_redsync_counts_nothing_while_it_uses_its_threshold_again():
         kernels = CountingKernels(x)
         found = selector.find(x, Context(kernels=kernels, warm=warm, memo=memo))
         warm, memo = found.threshold, found.memo
-        passes.append((found.passes > 0, kernels.calls.get("count_and_take", 0) > 0, "moments" in kernels.calls))
+        passes.append(
+            (
+                found.passes > 0,
+                kernels.calls.get("count_and_take", 0) > 0,
+                "moments" in kernels.calls,
+            )
+        )
     searched, reused = (True,) * 3, (False,) * 3
     assert passes == [searched, reused, reused, reused, searched, reused, reused, reused, searched]
 
@@ -118,11 +136,15 @@ def sent_indices(case, rank, key="t", step=0):
     pipeline = Pipeline(configuration, reference)
     state = TensorState(TensorSpec(key, (40, 50), "float32"), configuration)
     state.restore(step, None, None)
-    return pipeline.send(state, draw("normal", 2_000, seed=rank), rank, 4, dense=False).found.selection.indices.tolist()
+    return pipeline.send(
+        state, draw("normal", 2_000, seed=rank), rank, 4, dense=False
+    ).found.selection.indices.tolist()
 
 
 drawing = pytest.mark.parametrize(
-    "case", [case for case in cases.SELECTORS if case.create(SELECTORS, density=0.1).needs_rng], ids=str
+    "case",
+    [case for case in cases.SELECTORS if case.create(SELECTORS, density=0.1).needs_rng],
+    ids=str,
 )
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from distributions import ALL, draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.registry import CODECS, MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -27,7 +27,9 @@ def test_23_rounding_stays_within_its_bound_and_never_overflows(name, dtype, val
     vector = (draw(name, 2_000, dtype) * scale).astype(dtype)
     vector = vector[np.isfinite(vector)]
     selection = Selection(np.arange(vector.size, dtype=np.uint32), vector, vector.size)
-    decoded = CODECS.create("block16", values=values).decode(CODECS.create("block16", values=values).encode(selection))
+    decoded = CODECS.create("block16", values=values).decode(
+        CODECS.create("block16", values=values).encode(selection)
+    )
     got, meant = decoded.values.astype(np.float64), vector.astype(np.float64)
     largest = np.abs(meant).max(initial=0)
     if values == "int8":
@@ -49,7 +51,9 @@ def test_23_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
     bits[:50_000] &= np.uint32(0xFFFFE000)
     bits[50_000:100_000] |= np.uint32(0x1000)
     vector = bits.view(np.float32)
-    vector = vector[np.isfinite(vector) & (np.abs(vector) < 3.38e38) & (np.abs(vector) > 1.2e-38)].astype(dtype)
+    vector = vector[
+        np.isfinite(vector) & (np.abs(vector) < 3.38e38) & (np.abs(vector) > 1.2e-38)
+    ].astype(dtype)
     selection = Selection(np.arange(vector.size, dtype=np.uint32), vector, vector.size)
     with np.errstate(over="ignore"):
         halves = np.clip(vector, -65_504, 65_504).astype(np.float16).astype(dtype)
@@ -57,8 +61,14 @@ def test_23_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
     assert codec.decode(codec.encode(selection)).values.tobytes() == halves.tobytes()
     codec = CODECS.create("dense", values="bfloat16")
     got = codec.decode(codec.encode(selection)).values
-    below = (vector.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
-    step = (vector.astype(np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(np.float32).astype(np.float64) / 128
+    below = (
+        (vector.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000))
+        .view(np.float32)
+        .astype(np.float64)
+    )
+    step = (vector.astype(np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(
+        np.float32
+    ).astype(np.float64) / 128
     above = below + np.copysign(np.maximum(step, 2.0**-133), vector)
     near = np.minimum(np.abs(vector - below), np.abs(above - vector))
     assert (np.abs(got - vector.astype(np.float64)) == near).all()
@@ -74,7 +84,10 @@ def test_2_3_and_23_what_codecs_round_stays_in_the_residual(memory, codec, rollb
     """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else; overflow included."""
     spec = TensorSpec("t", (40, 50), "float32")
     configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.02}, memory=memory.create(MEMORIES), codec=codec, rollback=rollback
+        selector={"id": "topk", "density": 0.02},
+        memory=memory.create(MEMORIES),
+        codec=codec,
+        rollback=rollback,
     )
     pipeline = Pipeline(configuration, reference)
     state, twin = TensorState(spec, configuration), configuration.memory.create(spec, rollback=True)

@@ -7,7 +7,7 @@ import pytest
 import worlds
 from worlds import configure, integers, residuals, tensors
 
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SCHEDULES
 
@@ -16,7 +16,9 @@ from hvd_sparse.registry import SCHEDULES
 def test_32_a_schedule_is_a_pure_function_of_the_step(case):
     schedule = case.create(SCHEDULES)
     steps = [10**9, 0, 5, 99, 5, 0, 10**9]
-    assert [schedule.density(s) for s in steps] == [case.create(SCHEDULES).density(s) for s in steps]
+    assert [schedule.density(s) for s in steps] == [
+        case.create(SCHEDULES).density(s) for s in steps
+    ]
     assert all(0 < schedule.density(s) <= 1 for s in range(120))
 
 
@@ -30,11 +32,16 @@ def test_32_a_schedule_is_a_pure_function_of_the_step(case):
 def test_32_both_published_warm_ups_have_their_published_values(formula, expected):
     schedule = SCHEDULES.create("exponential_warmup", value=0.001, stage_steps=7, formula=formula)
     assert [schedule.density(7 * stage) for stage in range(6)] == pytest.approx(expected, rel=1e-9)
-    assert [schedule.density(7 * stage + 6) for stage in range(6)] == pytest.approx(expected, rel=1e-9)
+    assert [schedule.density(7 * stage + 6) for stage in range(6)] == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 def test_a_warm_up_of_no_stages_is_no_warm_up():
-    assert SCHEDULES.create("exponential_warmup", value=0.01, stage_steps=1, stages=0).density(0) == 0.01
+    assert (
+        SCHEDULES.create("exponential_warmup", value=0.01, stage_steps=1, stages=0).density(0)
+        == 0.01
+    )
 
 
 def test_piecewise_densities_change_exactly_at_their_boundaries():
@@ -74,12 +81,20 @@ SWITCHES = {"id": "piecewise", "boundaries": (3, 6, 8), "densities": (0.1, 0.9, 
 WARM_UP = {"id": "exponential_warmup", "value": 0.01, "stage_steps": 2}
 
 
-@pytest.mark.parametrize("memory", ["error_feedback", {"id": "momentum_correction", "momentum": 0.0}], ids=str)
-@pytest.mark.parametrize(("schedule", "dense_steps"), [(SWITCHES, 5), (WARM_UP, 2)], ids=["switches", "warm-up"])
-def test_3_and_34_steps_that_run_dense_send_the_residual_and_lose_nothing(schedule, dense_steps, memory):
+@pytest.mark.parametrize(
+    "memory", ["error_feedback", {"id": "momentum_correction", "momentum": 0.0}], ids=str
+)
+@pytest.mark.parametrize(
+    ("schedule", "dense_steps"), [(SWITCHES, 5), (WARM_UP, 2)], ids=["switches", "warm-up"]
+)
+def test_3_and_34_steps_that_run_dense_send_the_residual_and_lose_nothing(
+    schedule, dense_steps, memory
+):
     """On 4 ranks a density of 1/4 runs dense; whole numbers, so that the sums are exact."""
     specs, steps = tensors((40, 25)), 10
-    configuration = configure("dgc_sampled", 0.1, schedule=schedule, memory=memory, allow_dense=True)
+    configuration = configure(
+        "dgc_sampled", 0.1, schedule=schedule, memory=memory, allow_dense=True
+    )
 
     def script(collective):
         session = Session(configuration, specs, collective)

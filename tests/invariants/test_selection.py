@@ -8,10 +8,10 @@ import pytest
 from conformance.selector_checks import DENSITIES, find
 from distributions import ALL, draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.selectors._base import Context
-from hvd_sparse.core.selectors.ldte import laplace_threshold
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context
+from hvd_sparse.selectors.ldte import laplace_threshold
 
 
 def made(condition):
@@ -19,7 +19,9 @@ def made(condition):
 
 
 exact = pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
-by_magnitude = pytest.mark.parametrize("case", made(lambda s: s.is_by_magnitude and not s.changes_values), ids=str)
+by_magnitude = pytest.mark.parametrize(
+    "case", made(lambda s: s.is_by_magnitude and not s.changes_values), ids=str
+)
 names = pytest.mark.parametrize("name", ALL)
 
 
@@ -65,7 +67,9 @@ def test_11_bell_shaped_data_leaves_at_most_the_square(name, density):
 @pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
 def test_11_equal_magnitudes_leave_exactly_their_share(density):
     x = np.ones(1_000)
-    assert dropped(SELECTORS.create("topk", density=density).select(x), x) == 1_000 - round(1_000 * density)
+    assert dropped(SELECTORS.create("topk", density=density).select(x), x) == 1_000 - round(
+        1_000 * density
+    )
 
 
 @pytest.mark.parametrize("name", ["normal", "lognormal", "one_spike"])
@@ -98,7 +102,10 @@ def test_14_exact_selectors_take_the_same_indices_ties_included(case, name, dtyp
         for density in DENSITIES:
             x = draw(name, numel, dtype)
             best = SELECTORS.create("topk", density=density).select(x)
-            assert find(case.create(SELECTORS, density=density), x).selection.indices.tolist() == best.indices.tolist()
+            assert (
+                find(case.create(SELECTORS, density=density), x).selection.indices.tolist()
+                == best.indices.tolist()
+            )
 
 
 def test_14_a_sort_takes_the_same_set():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from distributions import draw
 
-from hvd_sparse.core.selectors._base import Context
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context
 
 
 def stages_over(steps, name, **options):

@@ -10,20 +10,24 @@ import pytest
 import recorded
 from distributions import ALL, draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.codecs._frame import HEADER_BYTES
-from hvd_sparse.core.codecs._gaps import modulus_for
-from hvd_sparse.core.counts import count_from_density
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.codecs._gaps import modulus_for
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
 MADE = [case.create(CODECS) for case in cases.CODECS]
 EXACT = [codec for codec in MADE if codec.is_exact]
-OF_ANY_LENGTH = [codec for codec in EXACT if codec.id in ("index_value", "block16", "golomb", "run16")]
+OF_ANY_LENGTH = [
+    codec for codec in EXACT if codec.id in ("index_value", "block16", "golomb", "run16")
+]
 GAPS = [65_534, 65_535, 65_536, 65_537, 131_071, 131_072, 131_073]
 
 
-def random_selection(numel: int, density: float, dtype: str = "float32", seed: int = 0) -> Selection:
+def random_selection(
+    numel: int, density: float, dtype: str = "float32", seed: int = 0
+) -> Selection:
     rng = np.random.default_rng(seed)
     count = count_from_density(numel, density)
     indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
@@ -48,7 +52,9 @@ def test_19_gaps_around_16_bits_come_back_bit_for_bit(codec, value, gap):
     for start in (0, 1, gap, 2 * gap + 1):
         indices = np.array([start, start + gap + 1, start + 2 * gap + 2], np.uint32)
         for dtype in ("float32", "float64"):
-            assert_comes_back(codec, Selection(indices, np.array([2.0, value, value], dtype), start + 2 * gap + 3))
+            assert_comes_back(
+                codec, Selection(indices, np.array([2.0, value, value], dtype), start + 2 * gap + 3)
+            )
 
 
 @pytest.mark.parametrize("codec", OF_ANY_LENGTH, ids=repr)
@@ -65,14 +71,18 @@ def test_19_empty_sparse_and_full_selections_of_every_distribution_come_back(cod
     """All but bloom's, which sends more than was selected: invariant 22."""
     vector = draw(name, 3_000)
     for count in (0, 1, 30, 2_999, 3_000):
-        indices = np.sort(np.random.default_rng(count).choice(3_000, count, replace=False)).astype(np.uint32)
+        indices = np.sort(np.random.default_rng(count).choice(3_000, count, replace=False)).astype(
+            np.uint32
+        )
         assert_comes_back(codec, Selection(indices, vector[indices], 3_000))
 
 
 @pytest.mark.parametrize("density", [1e-5, 1e-4, 1e-3, 1e-2, 0.1])
 def test_20_index_value_is_eight_bytes_and_run16_six_for_entries_and_fillers(density):
     selection = random_selection(2_000_000, density)
-    fillers = sum(int(gap) // 65_536 for gap in np.diff(selection.indices.astype(int), prepend=-1) - 1)
+    fillers = sum(
+        int(gap) // 65_536 for gap in np.diff(selection.indices.astype(int), prepend=-1) - 1
+    )
     assert (fillers > 0) == (density == 1e-5)
     assert body_bytes(CODECS.create("index_value"), selection) == 8 * selection.count
     assert body_bytes(CODECS.create("run16"), selection) == 6 * (selection.count + fillers)
@@ -82,7 +92,10 @@ def test_20_index_value_is_eight_bytes_and_run16_six_for_entries_and_fillers(den
 @pytest.mark.parametrize("density", [1e-4, 1e-3, 1e-2, 0.1])
 def test_20_block16_is_four_bytes_and_a_count_a_block(values, density):
     selection = random_selection(2_000_000, density)
-    assert body_bytes(CODECS.create("block16", values=values), selection) == 4 * selection.count + 2 * 31
+    assert (
+        body_bytes(CODECS.create("block16", values=values), selection)
+        == 4 * selection.count + 2 * 31
+    )
 
 
 def entropy_bits(density: float) -> float:
@@ -101,19 +114,27 @@ def golomb_bits(density: float, modulus: int) -> float:
 
 def rice_bits(density: float) -> float:
     """b* + 1 / (1 - (1 - p)^(2^b*)), with the parameter of ALGORITHMS 14."""
-    best = max(0, 1 + math.floor(math.log2(math.log((math.sqrt(5) - 1) / 2) / math.log(1 - density))))
+    best = max(
+        0, 1 + math.floor(math.log2(math.log((math.sqrt(5) - 1) / 2) / math.log(1 - density)))
+    )
     return golomb_bits(density, 2**best)
 
 
 MODULI = [factor << shift for factor in (1, 3) for shift in range(16)]
 
 
-@pytest.mark.parametrize("density", [1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 3e-2, 4e-2, 5e-2, 0.0589, 7e-2, 0.1])
+@pytest.mark.parametrize(
+    "density", [1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 3e-2, 4e-2, 5e-2, 0.0589, 7e-2, 0.1]
+)
 def test_20_golomb_is_within_2_percent_of_entropy_and_1_percent_of_its_formula(density):
     """Also at 0.0589, where Rice's code, with powers of two alone, is not."""
     selection = random_selection(5_000_000, density)
-    bits = 8 * (body_bytes(CODECS.create("golomb", values="float32"), selection) - 4 * selection.count)
-    assert bits / selection.count == pytest.approx(min(golomb_bits(density, m) for m in MODULI), rel=0.01)
+    bits = 8 * (
+        body_bytes(CODECS.create("golomb", values="float32"), selection) - 4 * selection.count
+    )
+    assert bits / selection.count == pytest.approx(
+        min(golomb_bits(density, m) for m in MODULI), rel=0.01
+    )
     assert bits / selection.count <= 1.02 * entropy_bits(density)
 
 
@@ -121,7 +142,10 @@ def test_20_the_modulus_is_the_best_there_is_of_its_kind():
     """By floating point, which the codec does not use."""
     for density in np.geomspace(1e-6, 0.9, 400):
         chosen = modulus_for(int(density * 2**31), 2**31).value
-        best = min(golomb_bits(density, modulus) for modulus in [factor << s for factor in (1, 3) for s in range(24)])
+        best = min(
+            golomb_bits(density, modulus)
+            for modulus in [factor << s for factor in (1, 3) for s in range(24)]
+        )
         assert golomb_bits(density, chosen) <= best * (1 + 1e-5)
         assert density > 0.1 or best <= 1.011 * entropy_bits(density)
 
@@ -141,7 +165,9 @@ def test_20_the_ledger_of_the_dense_wires():
     assert body_bytes(CODECS.create("one_bit"), everything) == 4 + 12_501
     assert body_bytes(CODECS.create("sign_index"), selection) == 4 + 4 * 1_000
     assert body_bytes(CODECS.create("ternary"), selection) == 4 + 2 * 1_000 + 2 * 7
-    assert body_bytes(CODECS.create("ternary"), random_selection(100_003, 0.1)) == 4 + 10_000 + 1_563
+    assert (
+        body_bytes(CODECS.create("ternary"), random_selection(100_003, 0.1)) == 4 + 10_000 + 1_563
+    )
 
 
 def test_21_the_published_ratio_of_dgc_is_that_of_its_wire():
@@ -184,7 +210,9 @@ def test_22_the_size_of_a_filter_is_the_papers(density):
 def test_20_payloads_of_recorded_gradients_are_what_the_codecs_announce(vector):
     """Real entries come in clusters, which costs golomb less than random ones or a little more; never two bits."""
     for density in (0.001, 0.01):
-        chosen = reference.take_largest(vector.values, count_from_density(vector.values.size, density))
+        chosen = reference.take_largest(
+            vector.values, count_from_density(vector.values.size, density)
+        )
         for codec in MADE:
             sent = codec.complete(chosen, vector.values)
             size = codec.encode(sent).size - HEADER_BYTES

@@ -21,7 +21,12 @@ def launch(*arguments: str, limit_s: float = 60) -> dict[str, object]:
     """On host1, as a user would."""
     command = cluster.on("host1", [sys.executable, "-m", "hvd_sparse", "launch", *arguments])
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=limit_s, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
     )
     return {"code": done.returncode, "output": done.stdout + done.stderr}
 
@@ -37,7 +42,9 @@ for controller in ("gloo", "mpi"):
     where = folder / controller
     outcome = launch("-H", hosts, "--controller", controller, "--log-dir", str(where), "--", *rank)
     seen[controller] = {**outcome, "logs": logs(where)}
-seen["failing"] = launch("-H", hosts, "--log-dir", str(folder / "failing"), "--", *rank, "--fail-on", "2")
+seen["failing"] = launch(
+    "-H", hosts, "--log-dir", str(folder / "failing"), "--", *rank, "--fail-on", "2"
+)
 seen["dry"] = launch("-H", hosts, "--controller", "mpi", "--dry-run", "--", *rank)
 subprocess.run(["ip", "link", "set", "host3", "down"], check=True)  # pull the plug of host3
 seen["unplugged"] = launch("-H", hosts, "--check-only")

@@ -15,7 +15,9 @@ parser.add_argument("--fail-on", type=int)
 options = parser.parse_args()
 hvd.init()
 total = hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum, name="ranks").item()
-print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()} on {socket.gethostname()}: {total}")
+print(
+    f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()} on {socket.gethostname()}: {total}"
+)
 print(f"HVD_SPARSE_MARK is {os.environ.get('HVD_SPARSE_MARK')}", file=sys.stderr)
 hvd.barrier()
 sys.exit(7 if options.fail_on == hvd.rank() else 0)

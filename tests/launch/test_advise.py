@@ -32,23 +32,41 @@ def check_measured(measured):
     assert set(measured["lines"]) == kinds
     whats = [each["what"] for each in measured["samples"]]
     computed = {what: whats.count(what) for what in whats if what not in kinds}
-    handed = {f"{how}{what}": 1 for how in ("", "optimizer: ", "compressor: ") for what in ("submit", "collect")}
+    handed = {
+        f"{how}{what}": 1
+        for how in ("", "optimizer: ", "compressor: ")
+        for what in ("submit", "collect")
+    }
     assert computed == {
         **{f"{exchange}: {what}": 4 for exchange in EXCHANGES for what in ("select", "settle")},
         **handed,
     }
     assert set(measured["work"]["exchanges"]) == EXCHANGES - {"allgather"}
-    assert {whats.count(kind) for kind in kinds} <= {2, 3}  # the longest is left out where it would take too long
+    assert {whats.count(kind) for kind in kinds} <= {
+        2,
+        3,
+    }  # the longest is left out where it would take too long
     for each in measured["samples"]:
         assert 0 <= each["low_s"] <= each["median_s"] <= each["high_s"]
-        assert each["low_s"] > 0 or "settle" in each["what"], "what collectives take is taken out there"
+        assert each["low_s"] > 0 or "settle" in each["what"], (
+            "what collectives take is taken out there"
+        )
 
 
 def test_what_is_measured_is_advised_on_as_if_it_were_told(capsys, tmp_path, monkeypatch):
     """The same costs from a file give the same advice."""
     costs = tmp_path / "costs.json"
     outcome = launch_command(
-        2, "gloo", "advise", *MODEL, *ASKED, "--quick", "--json", "--save", str(costs), limit_s=LIMIT_S
+        2,
+        "gloo",
+        "advise",
+        *MODEL,
+        *ASKED,
+        "--quick",
+        "--json",
+        "--save",
+        str(costs),
+        limit_s=LIMIT_S,
     )
     assert outcome.code == 0, outcome.output[-3000:]
     told = document(outcome.output)
@@ -56,7 +74,9 @@ def test_what_is_measured_is_advised_on_as_if_it_were_told(capsys, tmp_path, mon
     assert json.loads(costs.read_text()) == told.pop("measured")
     for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert main(["advise", *MODEL, *ASKED, "--world-size", "2", "--costs", str(costs), "--json"]) == 0
+    assert (
+        main(["advise", *MODEL, *ASKED, "--world-size", "2", "--costs", str(costs), "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out) == told
 
 

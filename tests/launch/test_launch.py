@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, differences, parse_hosts, read_hostfile
+from hvd_sparse.cli.hosts import (
+    Host,
+    LaunchError,
+    common_interface,
+    differences,
+    parse_hosts,
+    read_hostfile,
+)
 from hvd_sparse.cli.launch import build
 from hvd_sparse.cli.survey import survey
 
@@ -28,14 +35,33 @@ SSH = ("ssh", "-o", "BatchMode=yes")
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    versions = {"python": "3.11.2", "hvd_sparse": "1", "horovod": "0.28.1", "torch": "2.13.0", "tensorflow": None}
-    found = {"versions": {**versions, "numpy": "2.0.2"}, "cores": 2, "interfaces": {}, "port": 1, "missing": []}
+    versions = {
+        "python": "3.11.2",
+        "hvd_sparse": "1",
+        "horovod": "0.28.1",
+        "torch": "2.13.0",
+        "tensorflow": None,
+    }
+    found = {
+        "versions": {**versions, "numpy": "2.0.2"},
+        "cores": 2,
+        "interfaces": {},
+        "port": 1,
+        "missing": [],
+    }
     return {**found, **changes}
 
 
 def options(**changes: Any) -> argparse.Namespace:
-    defaults: dict[str, Any] = {"python": sys.executable, "controller": "gloo", "ranks": 2, "interface": None}
-    return argparse.Namespace(**{**defaults, "log_dir": Path("logs"), "ssh_port": None, "option": [], **changes})
+    defaults: dict[str, Any] = {
+        "python": sys.executable,
+        "controller": "gloo",
+        "ranks": 2,
+        "interface": None,
+    }
+    return argparse.Namespace(
+        **{**defaults, "log_dir": Path("logs"), "ssh_port": None, "option": [], **changes}
+    )
 
 
 def test_hosts_are_read_from_words_and_files(tmp_path):
@@ -47,7 +73,13 @@ def test_hosts_are_read_from_words_and_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a:0", "'a:0'"), ("a:x", "'a:x'"), (":2", "':2'"), ("", "no host"), ("a:1,b:1,a:2", "'a' is named twice")],
+    [
+        ("a:0", "'a:0'"),
+        ("a:x", "'a:x'"),
+        (":2", "':2'"),
+        ("", "no host"),
+        ("a:1,b:1,a:2", "'a' is named twice"),
+    ],
 )
 def test_hosts_that_are_none_are_refused_with_the_remedy(text, said):
     with pytest.raises(LaunchError, match=re.escape(said)):
@@ -71,7 +103,9 @@ def test_every_difference_names_the_host_the_package_and_both_versions():
 
 def test_the_interface_is_the_one_that_carries_the_addresses(monkeypatch):
     monkeypatch.setattr(socket, "gethostbyname", {"a": "10.0.0.1", "b": "10.0.0.2"}.__getitem__)
-    carried = {"a": facts(interfaces={"lo": ["127.0.0.1"], "eth1": ["10.0.0.1"], "eth0": ["192.168.0.1"]})}
+    carried = {
+        "a": facts(interfaces={"lo": ["127.0.0.1"], "eth1": ["10.0.0.1"], "eth0": ["192.168.0.1"]})
+    }
     carried["b"] = facts(interfaces={"eth1": ["10.0.0.2"]})
     assert common_interface(carried) == "eth1"
     carried["b"] = facts(interfaces={"ens3": ["10.0.0.2"]})
@@ -79,17 +113,31 @@ def test_the_interface_is_the_one_that_carries_the_addresses(monkeypatch):
         common_interface(carried)
 
 
-def test_a_host_that_calls_itself_loopback_is_known_by_the_address_nearest_to_the_others(monkeypatch):
+def test_a_host_that_calls_itself_loopback_is_known_by_the_address_nearest_to_the_others(
+    monkeypatch,
+):
     monkeypatch.setattr(socket, "gethostbyname", {"a": "127.0.1.1", "b": "10.1.0.2"}.__getitem__)
-    here = {"lo": ["127.0.0.1"], "docker0": ["172.17.0.1"], "eth0": ["10.1.0.1"], "eth1": ["10.9.0.1"]}
-    assert common_interface({"a": facts(interfaces=here), "b": facts(interfaces={"eth0": ["10.1.0.2"]})}) == "eth0"
+    here = {
+        "lo": ["127.0.0.1"],
+        "docker0": ["172.17.0.1"],
+        "eth0": ["10.1.0.1"],
+        "eth1": ["10.9.0.1"],
+    }
+    assert (
+        common_interface(
+            {"a": facts(interfaces=here), "b": facts(interfaces={"eth0": ["10.1.0.2"]})}
+        )
+        == "eth0"
+    )
 
 
 def test_waiting_ranks_yield_only_where_they_outnumber_cores():
     hosts = [Host("localhost", 2)]
     roomy, _ = build(options(controller="mpi"), hosts, {"localhost": facts(cores=2)}, ["x"], {})
     assert not any("yield" in part for part in roomy)
-    crowded, settings = build(options(controller="mpi"), hosts, {"localhost": facts(cores=1)}, ["x"], {})
+    crowded, settings = build(
+        options(controller="mpi"), hosts, {"localhost": facts(cores=1)}, ["x"], {}
+    )
     assert "--mpi-args=--oversubscribe --mca mpi_yield_when_idle 1" in crowded
     assert settings["OMP_NUM_THREADS"] == "1"
 
@@ -105,7 +153,9 @@ def test_a_frozen_host_keeps_no_mpirun_for_ever():
 
 def test_settings_reach_the_ranks_and_nothing_else_is_touched():
     surroundings = {"HVD_SPARSE_A": "1", "HOROVOD_CYCLE_TIME": "0.5", "SECRET": "x"}
-    line, settings = build(options(), [Host("localhost", 2)], None, ["python", "t.py"], surroundings)
+    line, settings = build(
+        options(), [Host("localhost", 2)], None, ["python", "t.py"], surroundings
+    )
     assert settings == {"HVD_SPARSE_A": "1", "HOROVOD_CYCLE_TIME": "0.5"}
     assert line[1:4] == ["--gloo", "-np", "2"]
     assert line[-2:] == ["python", "t.py"]
@@ -135,14 +185,30 @@ def test_a_host_without_an_address_is_named():
 
 
 def test_a_dry_run_prints_a_command_that_the_shell_reads_back(tmp_path):
-    command = [sys.executable, "-m", "hvd_sparse", "launch", "-np", "2", "--dry-run", "--log-dir", str(tmp_path / "l")]
+    command = [
+        sys.executable,
+        "-m",
+        "hvd_sparse",
+        "launch",
+        "-np",
+        "2",
+        "--dry-run",
+        "--log-dir",
+        str(tmp_path / "l"),
+    ]
     environment = {**os.environ, "HVD_SPARSE_NOTE": "two words", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, "--", "python", "-c", "print('$HOME')"], capture_output=True, text=True, check=True, env=environment
+        [*command, "--", "python", "-c", "print('$HOME')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
     )
     assert "'HVD_SPARSE_NOTE=two words'" in done.stdout
     assert "-H localhost:2" in done.stdout
-    echoed = subprocess.run(["sh", "-c", f"printf '%s|' {done.stdout}"], capture_output=True, text=True, check=True)
+    echoed = subprocess.run(
+        ["sh", "-c", f"printf '%s|' {done.stdout}"], capture_output=True, text=True, check=True
+    )
     assert echoed.stdout.rstrip("\n|").endswith("python|-c|print('$HOME')")
     assert not (tmp_path / "l").exists()
 

@@ -22,7 +22,11 @@ def supervised(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     mpirun.write_text(f"#!/bin/bash\n{script}\n")
     mpirun.chmod(0o755)
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(mpirun)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, str(mpirun)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

@@ -26,7 +26,9 @@ def why_not() -> str | None:
         return f"{', '.join(missing)} missing: apt-get install iproute2 util-linux"
     script = "ip link add probe type bridge && ip netns add probe || exit 1"
     mount = "mount -t tmpfs netns /run/netns 2>/dev/null || { mkdir -p /run/netns && mount -t tmpfs netns /run/netns; }"
-    done = subprocess.run(inside(["sh", "-c", f"{mount} && {script}"]), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        inside(["sh", "-c", f"{mount} && {script}"]), capture_output=True, text=True, check=False
+    )
     return None if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
 
 

@@ -18,7 +18,9 @@ after = cluster.bytes_received()
 cluster.shape(None)
 unshaped = probe.measure(cluster, None)
 names = [
-    subprocess.run(cluster.on(host, ["hostname"]), capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(
+        cluster.on(host, ["hostname"]), capture_output=True, text=True, check=True
+    ).stdout.strip()
     for host in cluster.hosts
 ]
 received = {host: after[host] - before[host] for host in cluster.hosts}

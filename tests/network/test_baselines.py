@@ -14,7 +14,7 @@ from benchmarks.network.methods import Dgc, Gathered, TopK
 from benchmarks.network.spans import Spans
 from benchmarks.network.summary import ratio
 from benchmarks.network.timings import ready
-from hvd_sparse.planning.architectures import parameters
+from hvd_sparse.autotune.costmodel.architectures import parameters
 
 DENSITY = 0.01
 
@@ -28,7 +28,9 @@ def laplace(numel: int, seed: int) -> torch.Tensor:
     return torch.distributions.Laplace(0.0, 1.0).sample((numel,))
 
 
-def after(method: Gathered, position: int, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def after(
+    method: Gathered, position: int, *gradients: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and indices of the last of these steps."""
     for gradient in gradients:
         chosen = method.select(position, gradient)
@@ -96,6 +98,8 @@ def test_models_have_a_time_for_every_gradient_recorded_or_not(model):
 
 def test_ratios_are_taken_within_a_round():
     rows = [
-        {"method": m, "round": r, "total": t} for r, pair in enumerate([(2, 1), (40, 10)]) for m, t in zip("ab", pair)
+        {"method": m, "round": r, "total": t}
+        for r, pair in enumerate([(2, 1), (40, 10)])
+        for m, t in zip("ab", pair)
     ]
     assert ratio(rows, "a", "b") == {"median": 3.0, "low": 2.0, "high": 4.0}

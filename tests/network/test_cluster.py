@@ -87,8 +87,28 @@ def _sleepers() -> list[str]:
 @needs_spaces
 def test_the_bench_measures_every_method_over_the_wire(tmp_path):
     methods = ["dense", "topk", "dgc", "ldte_bs"]
-    arguments = ["--hosts", "2", "--rates", "100mbit", "--models", "transformer", "--rounds", "1", "--steps", "1"]
-    arguments += ["--warmup", "1", "--compute", "asleep", "--output", str(tmp_path / "net"), "--methods", *methods]
+    arguments = [
+        "--hosts",
+        "2",
+        "--rates",
+        "100mbit",
+        "--models",
+        "transformer",
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+    ]
+    arguments += [
+        "--warmup",
+        "1",
+        "--compute",
+        "asleep",
+        "--output",
+        str(tmp_path / "net"),
+        "--methods",
+        *methods,
+    ]
     code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
     assert code == 0, output[-6000:]
     (setting,) = json.loads((tmp_path / "net.json").read_text())["settings"]
@@ -107,7 +127,15 @@ def test_the_bench_measures_every_method_over_the_wire(tmp_path):
 
 @needs_spaces
 def test_the_bytes_of_exchanges_on_the_wire_are_those_of_the_formulas(tmp_path):
-    arguments = ["--exchanges", "--hosts", "2", "--steps", "3", "--output", str(tmp_path / "counts")]
+    arguments = [
+        "--exchanges",
+        "--hosts",
+        "2",
+        "--steps",
+        "3",
+        "--output",
+        str(tmp_path / "counts"),
+    ]
     code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
     assert code == 0, output[-6000:]
     counts = json.loads((tmp_path / "counts.json").read_text())["counts"]

@@ -16,15 +16,32 @@ def setting(rate: str, ours_s: float, controller: str = "gloo") -> dict[str, Any
     row |= {"round": 0, "mean_total": 0.1, "all_threads": 0.1, "received": 1e6}
     wire = {"alone_mbit_s": {"long": 1.0, "medium": 1.0, "small": 1.0}, "ring_mbit_s": [1.0]}
     return {
-        **{"rate": rate, "model": "resnet50", "compute": "none", "hosts": 4, "controller": controller, "command": "it"},
+        **{
+            "rate": rate,
+            "model": "resnet50",
+            "compute": "none",
+            "hosts": 4,
+            "controller": controller,
+            "command": "it",
+        },
         **{"wire": wire, "load": 0.0, "reports": {"auto": {"verdict": "sparse it is"}}},
-        "rows": [{**row, "method": "dense", "total": 10.0}, {**row, "method": "auto", "total": ours_s}],
+        "rows": [
+            {**row, "method": "dense", "total": 10.0},
+            {**row, "method": "auto", "total": ours_s},
+        ],
     }
 
 
 def options(output: Path, *, append: bool) -> argparse.Namespace:
     return argparse.Namespace(
-        output=output, append=append, hosts=4, controller="gloo", density=0.001, backward_ms=80.0, rounds=1, steps=1
+        output=output,
+        append=append,
+        hosts=4,
+        controller="gloo",
+        density=0.001,
+        backward_ms=80.0,
+        rounds=1,
+        steps=1,
     )
 
 
@@ -47,7 +64,10 @@ def test_what_is_measured_anew_takes_the_place_of_what_was(tmp_path: Path) -> No
 
 def test_a_goal_is_met_or_missed_by_what_was_measured(tmp_path: Path) -> None:
     by_mpi = [setting("none", 1.0, "mpi"), setting("1gbit", 1.0, "mpi")]
-    document = {"made_with": {}, "settings": [setting("1gbit", 0.1), setting("none", 100.0), *by_mpi]}
+    document = {
+        "made_with": {},
+        "settings": [setting("1gbit", 0.1), setting("none", 100.0), *by_mpi],
+    }
     page.write(document, tmp_path / "net")
     text = (tmp_path / "net.md").read_text(encoding="utf-8")
     hundred, ten, tenth = (f"{times} ({times} to {times})" for times in ("100.00", "10.00", "0.10"))
@@ -62,4 +82,7 @@ def test_of_a_goal_that_is_missed_the_nearer_controller_counts(tmp_path: Path) -
     page.write(document, tmp_path / "net")
     text = (tmp_path / "net.md").read_text(encoding="utf-8")
     missed = "missed by 2.5 times by MPI: it would be a step of 200 ms, and the threads of one rank work 100 ms"
-    assert f"| 1gbit, none, over dense | 50 | 10.00 (10.00 to 10.00) | 20.00 (20.00 to 20.00) | {missed} |" in text
+    assert (
+        f"| 1gbit, none, over dense | 50 | 10.00 (10.00 to 10.00) | 20.00 (20.00 to 20.00) | {missed} |"
+        in text
+    )

@@ -17,11 +17,15 @@ from benchmarks.network import simulated
 from benchmarks.network.__main__ import parse
 from benchmarks.network.simulated_page import OWN, SCALED, in_words, table
 from benchmarks.network.timings import ready
-from hvd_sparse.planning.architectures import parameters
+from hvd_sparse.autotune.costmodel.architectures import parameters
 from hvd_sparse.registry import EXCHANGES
 
 LINE = {"start_s": 1e-3, "byte_s": 1e-8}
-COSTS = {"world_size": 2, "lines": dict.fromkeys(("allgather", "allreduce", "alltoall"), LINE), "work": {}}
+COSTS = {
+    "world_size": 2,
+    "lines": dict.fromkeys(("allgather", "allreduce", "alltoall"), LINE),
+    "work": {},
+}
 WAYS = ["dense", "fp16", *simulated.exchanges()]
 
 
@@ -35,7 +39,12 @@ def test_the_profile_is_the_backward_pass_that_is_replayed(compute: str):
     profile = simulated.replayed("transformer", compute, 0.08)
     assert profile.numel == sum(each.numel for each in listed)
     assert profile.is_apart == (compute == "asleep")
-    done = dict(zip((each.name for each in listed), ready("transformer", [(each.name, each) for each in listed])))
+    done = dict(
+        zip(
+            (each.name for each in listed),
+            ready("transformer", [(each.name, each) for each in listed]),
+        )
+    )
     for layer, ready_s in zip(profile.layers, profile.ready_s):
         assert ready_s == pytest.approx(0.0 if compute == "none" else 0.08 * done[layer.name])
 
@@ -55,8 +64,13 @@ def rows(off: float) -> list[dict[str, Any]]:
     points = simulated.predict(profile, COSTS, 3, 0.01)
     methods = {way: way if way in simulated.DENSE else simulated.spec(way, 0.01) for way in WAYS}
     measured = steps({methods[way]: off / 1.25 * points[way]["step_s"] for way in WAYS})
-    found = simulated.rows_of(measured, [0.01], {OWN: COSTS, SCALED: {**COSTS, "world_size": 3}}, profile, 3)
-    return [{"rate": "1gbit", "hosts": 3, "model": "transformer", "compute": "asleep", **row} for row in found]
+    found = simulated.rows_of(
+        measured, [0.01], {OWN: COSTS, SCALED: {**COSTS, "world_size": 3}}, profile, 3
+    )
+    return [
+        {"rate": "1gbit", "hosts": 3, "model": "transformer", "compute": "asleep", **row}
+        for row in found
+    ]
 
 
 def test_a_row_a_way_has_what_was_predicted_and_measured():
@@ -72,11 +86,15 @@ def test_a_row_a_way_has_what_was_predicted_and_measured():
 def test_those_within_a_fifth_are_counted(off: float, near: int):
     assert len(WAYS) == 6
     words = in_words(rows(off))
-    assert words.startswith(f"Of 6 predictions {near} are within 20 % of what was measured (dense {near // 6} of 1, ")
+    assert words.startswith(
+        f"Of 6 predictions {near} are within 20 % of what was measured (dense {near // 6} of 1, "
+    )
 
 
 def test_a_pass_that_is_computed_really_is_not_simulated(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "--simulated", "--compute", "real", "--models", "transformer"])
+    monkeypatch.setattr(
+        sys, "argv", ["bench", "--simulated", "--compute", "real", "--models", "transformer"]
+    )
     with pytest.raises(SystemExit):
         parse()
     assert "known beforehand" in capsys.readouterr().err
@@ -84,14 +102,36 @@ def test_a_pass_that_is_computed_really_is_not_simulated(monkeypatch, capsys):
 
 @needs_spaces
 def test_steps_are_simulated_and_measured_on_hosts(tmp_path: Path):
-    arguments = ["--simulated", "--hosts", "2", "--rates", "1gbit", "--models", "transformer", "--compute", "none"]
-    arguments += ["--rounds", "1", "--steps", "1", "--warmup", "1", "--densities", "0.001", "--quick"]
+    arguments = [
+        "--simulated",
+        "--hosts",
+        "2",
+        "--rates",
+        "1gbit",
+        "--models",
+        "transformer",
+        "--compute",
+        "none",
+    ]
+    arguments += [
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+        "--warmup",
+        "1",
+        "--densities",
+        "0.001",
+        "--quick",
+    ]
     arguments += ["--output", str(tmp_path / "sim")]
     code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 300)
     assert code == 0, output[-6000:]
     document = json.loads((tmp_path / "sim.json").read_text())
     assert [row["way"] for row in document["rows"]] == WAYS
-    assert all(row["predicted_s"] > 0 and row["measured_s"]["median"] > 0 for row in document["rows"])
+    assert all(
+        row["predicted_s"] > 0 and row["measured_s"]["median"] > 0 for row in document["rows"]
+    )
     assert document["settings"][0]["costs"]["world_size"] == 2
     page = (tmp_path / "sim.md").read_text()
     assert "Of 6 predictions" in page and "taken to more" not in page

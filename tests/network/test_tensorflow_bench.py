@@ -37,12 +37,17 @@ def test_what_only_pytorch_has_is_refused(arguments, words, monkeypatch, capsys)
 
 def test_methods_are_called_as_in_the_other_bench():
     assert split("auto") == ("auto", {})
-    assert split("ldte_bs,codec=block16,rollback=false") == ("ldte_bs", {"codec": "block16", "rollback": False})
+    assert split("ldte_bs,codec=block16,rollback=false") == (
+        "ldte_bs",
+        {"codec": "block16", "rollback": False},
+    )
 
 
 def test_times_are_those_of_the_better_of_dense_and_fp16():
     seconds = {"dense": 0.2, "fp16": 0.1, "auto": 0.101}
-    rows = [{"method": name, "round": r, "total": s} for name, s in seconds.items() for r in (0, 1, 2)]
+    rows = [
+        {"method": name, "round": r, "total": s} for name, s in seconds.items() for r in (0, 1, 2)
+    ]
     lines = tensorflow_page.table({"rows": rows}).splitlines()[2:]
     assert [line.split("|")[3].split()[0] for line in lines] == ["2.000", "1.000", "1.010"]
 

@@ -31,8 +31,12 @@ def _around(name: str, extra: Callable[..., Any]) -> Callable[[Any], Mutant]:
 
 
 MUTANTS: dict[str, Callable[[Any], Mutant]] = {
-    "looks at the gradient first": _around("accumulate_and_take", lambda gradient, *_: gradient.max()),
-    "looks at the residual first": _around("accumulate_and_take", lambda gradient, residual, *_: residual.max()),
+    "looks at the gradient first": _around(
+        "accumulate_and_take", lambda gradient, *_: gradient.max()
+    ),
+    "looks at the residual first": _around(
+        "accumulate_and_take", lambda gradient, residual, *_: residual.max()
+    ),
     "adds zeros to the residual first": _around(
         "accumulate_and_take", lambda gradient, residual, *_: residual.__iadd__(0)
     ),

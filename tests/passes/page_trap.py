@@ -20,7 +20,18 @@ THP_DISABLE = 41
 def compile_trap(folder: Path) -> Path:
     """The shared library; a C compiler is what Horovod is built with, too."""
     library = folder / "page_trap.so"
-    command = ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-o", str(library), str(SOURCE)]
+    command = [
+        "cc",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-o",
+        str(library),
+        str(SOURCE),
+    ]
     subprocess.run(command, check=True, timeout=60)
     return library
 
@@ -37,7 +48,9 @@ class PageTrap:
         self._library.trap_watch.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
         self._library.trap_reads.restype = self._library.trap_writes.restype = ctypes.c_double
         self._library.trap_forget()
-        self._numbers = {name: self._library.trap_watch(x.ctypes.data, x.nbytes) for name, x in arrays.items()}
+        self._numbers = {
+            name: self._library.trap_watch(x.ctypes.data, x.nbytes) for name, x in arrays.items()
+        }
         assert -1 not in self._numbers.values()
 
     def passes(self, work: Callable[[], Any]) -> dict[str, dict[str, float]]:

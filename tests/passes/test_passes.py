@@ -47,7 +47,8 @@ CAUGHT_BY = {
 }
 
 pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64" or sys.platform != "linux", reason="page_trap.c knows x86-64 Linux only"
+    platform.machine() != "x86_64" or sys.platform != "linux",
+    reason="page_trap.c knows x86-64 Linux only",
 )
 
 
@@ -92,7 +93,9 @@ def test_a_step_keeps_to_the_budget(measured, case):
 def test_the_budget_is_no_larger_than_it_must_be(measured, case):
     engine, steps = measured
     counts = best(steps[case])
-    assert [what for what, passes in counts.items() if passes < BUDGETS[engine][what] - SLACK] == [], counts
+    assert [
+        what for what, passes in counts.items() if passes < BUDGETS[engine][what] - SLACK
+    ] == [], counts
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

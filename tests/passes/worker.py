@@ -17,10 +17,10 @@ from passes.mutants import MUTANTS
 from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import Outgoing, TensorState
-from hvd_sparse.engines import resolve_engine
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import Outgoing, TensorState
 from hvd_sparse.types import TensorSpec
 
 NUMEL, DENSITY = 2_000_000, 2e-5
@@ -38,14 +38,19 @@ class Measurement:
     """One tensor, step by step."""
 
     def __init__(self, library: Path, kernels: Any, selector: str, rollback: bool) -> None:
-        configuration = Configuration.create(selector={"id": selector, "density": DENSITY}, rollback=rollback)
+        configuration = Configuration.create(
+            selector={"id": selector, "density": DENSITY}, rollback=rollback
+        )
         self.pipeline = Pipeline(configuration, kernels)
         self.state = TensorState(TensorSpec("x", (NUMEL,), "float32"), configuration)
         self.gradients = Gradients.draw(NUMEL, seed=1)
         self.state.memory.load({"residual": self.gradients.steady_residual(DENSITY, seed=2)})
         self.gradient = np.empty(NUMEL, np.float32)
         residual = self.state.memory.residual
-        residuals = {"residual": residual.old, **({"second": residual.new} if residual.can_roll_back else {})}
+        residuals = {
+            "residual": residual.old,
+            **({"second": residual.new} if residual.can_roll_back else {}),
+        }
         self.trap = PageTrap(library, {"gradient": self.gradient, **residuals})
 
     def step(self) -> Outgoing:
@@ -81,7 +86,9 @@ class Measurement:
 
 def main(library: Path, engine: Any) -> dict[str, Any]:
     kernels = resolve_engine(engine)
-    measured = {case: Measurement(library, kernels, *options).run() for case, options in CASES.items()}
+    measured = {
+        case: Measurement(library, kernels, *options).run() for case, options in CASES.items()
+    }
     for mutant, mutate in MUTANTS.items():
         measured[mutant] = Measurement(library, mutate(kernels), "topk", False).run()
     return measured

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.planning.costs import Line, Work
-from hvd_sparse.planning.instance import Instance
-from hvd_sparse.planning.published import CPU, NETWORKS, P102_100
+from hvd_sparse.autotune.costmodel.costs import Line, Work
+from hvd_sparse.autotune.costmodel.instance import Instance
+from hvd_sparse.autotune.costmodel.published import CPU, NETWORKS, P102_100
 
 DENSITY = 0.001
 RANKS = sorted(NETWORKS["omgs-1gbe"])
@@ -19,15 +19,29 @@ def published_instance(rng: np.random.Generator, layers: int) -> Instance:
     start_s, byte_s = NETWORKS["omgs-1gbe"][ranks]
     sent = numel * DENSITY
     wire = Line(2 * start_s, 2 * byte_s)
-    return Instance(rng.uniform(1e-4, 1e-2, layers), numel, sent, 4 * ranks * sent, wire, P102_100, per_tensor=False)
+    return Instance(
+        rng.uniform(1e-4, 1e-2, layers),
+        numel,
+        sent,
+        4 * ranks * sent,
+        wire,
+        P102_100,
+        per_tensor=False,
+    )
 
 
-def our_instance(rng: np.random.Generator, layers: int, *, per_tensor: bool, is_late: bool) -> Instance:
+def our_instance(
+    rng: np.random.Generator, layers: int, *, per_tensor: bool, is_late: bool
+) -> Instance:
     """Random layers with costs of every kind, wire and computing about as long as each other."""
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     nbytes = 8 * DENSITY * numel * rng.uniform(0.5, 2, layers)
     wire, late = Line(*rng.uniform(0, [3e-3, 1e-7])), Line(*rng.uniform(0, [2e-3, 1e-7]))
-    work = Work(*rng.uniform(0, 2 * np.array([value for name, value in vars(CPU).items() if name != "exchanges"])))
+    work = Work(
+        *rng.uniform(
+            0, 2 * np.array([value for name, value in vars(CPU).items() if name != "exchanges"])
+        )
+    )
     backward_s = rng.uniform(0, 4e-3, layers) * rng.choice([0.01, 1.0])
     sent = DENSITY * numel
     if not is_late:
@@ -77,7 +91,11 @@ def greedy_by_arrays(instance: Instance) -> tuple[int, ...]:
         saved = tc(nbytes[layer]) + tc(nbytes[layer - 1]) - tc(bytes_of_both)
         if delay < saved:
             merged[layer] = True
-            p[layer - 1], tb[layer - 1], nbytes[layer - 1] = both, tb[layer] + tb[layer - 1], bytes_of_both
+            p[layer - 1], tb[layer - 1], nbytes[layer - 1] = (
+                both,
+                tb[layer] + tb[layer - 1],
+                bytes_of_both,
+            )
             p[layer] = tb[layer] = nbytes[layer] = 0.0
     if count > 1:
         merged[count - 1] = True  # nobody asked: it is always in the group of the next

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.autotune.costmodel import Layer, Profile
+from hvd_sparse.autotune.costmodel.advice import MARGIN, advise
+from hvd_sparse.autotune.costmodel.architectures import replayed
+from hvd_sparse.autotune.costmodel.costs import Line, MeasuredWire, Work
+from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.published import CPU
+from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.planning import Layer, Profile
-from hvd_sparse.planning.advice import MARGIN, advise
-from hvd_sparse.planning.architectures import replayed
-from hvd_sparse.planning.costs import Line, MeasuredWire, Work
-from hvd_sparse.planning.network import Network, Setting
-from hvd_sparse.planning.published import CPU
 
 RESNET = replayed("resnet50", 0.08)
-SMALL = Profile((Layer("c", 300_000, 2e-3), Layer("b", 400, 0.0, False), Layer("a", 2_000_000, 3e-3)), 2e-3)
+SMALL = Profile(
+    (Layer("c", 300_000, 2e-3), Layer("b", 400, 0.0, False), Layer("a", 2_000_000, 3e-3)), 2e-3
+)
 
 
 def on(bandwidth_bit_s, ranks=4, latency_s=5e-5, ranks_per_node=1, work=CPU):
@@ -34,15 +36,22 @@ def on(bandwidth_bit_s, ranks=4, latency_s=5e-5, ranks_per_node=1, work=CPU):
     st.floats(0, 100),
     st.lists(st.sampled_from([0.001, 0.01, 0.1, 1.0]), min_size=1, max_size=2, unique=True),
 )
-def test_advice_is_never_slower_than_dense_or_fp16(power, ranks, latency_s, per_node, slowness, densities):
-    work = Work(**{name: slowness * value for name, value in vars(CPU).items() if name != "exchanges"})
+def test_advice_is_never_slower_than_dense_or_fp16(
+    power, ranks, latency_s, per_node, slowness, densities
+):
+    work = Work(
+        **{name: slowness * value for name, value in vars(CPU).items() if name != "exchanges"}
+    )
     where = on(10**power, ranks, latency_s, per_node, work)
     found = advise(SMALL, where, densities=densities, codecs=["index_value"])
     better = min(found.dense.step_s, found.fp16.step_s)
     assert found.step_s <= better
     if found.choice == "sparse":
         assert found.chosen in found.candidates
-        assert found.chosen.prediction.step_s * MARGIN <= better and not found.chosen.prediction.goes_dense
+        assert (
+            found.chosen.prediction.step_s * MARGIN <= better
+            and not found.chosen.prediction.goes_dense
+        )
         assert found.sentence.startswith("Compress: ")
     else:
         assert found.chosen is None
@@ -57,12 +66,18 @@ def test_a_slow_network_is_worth_compressing_for_and_a_fast_one_is_not():
 
 
 def test_below_the_crossover_compressing_is_quicker_and_above_it_is_not():
-    found = advise(RESNET, on(1e9), densities=[0.001], codecs=["index_value"], exchange_ids=["allgather"])
+    found = advise(
+        RESNET, on(1e9), densities=[0.001], codecs=["index_value"], exchange_ids=["allgather"]
+    )
     crossover = found.crossover_bit_s
     assert 1e9 < crossover < 1e11
     for factor, pays in ((0.8, True), (1.2, False)):
         there = advise(
-            RESNET, on(factor * crossover), densities=[0.001], codecs=["index_value"], exchange_ids=["allgather"]
+            RESNET,
+            on(factor * crossover),
+            densities=[0.001],
+            codecs=["index_value"],
+            exchange_ids=["allgather"],
         )
         better = min(there.dense.step_s, there.fp16.step_s)
         assert (there.candidates[0].prediction.step_s < better) is pays
@@ -87,7 +102,9 @@ def test_no_exchange_that_assumes_something_about_gradients_is_advised_unasked()
     assert exchanges == {"allgather", "gtopk", "oktopk"}
     asked = advise(RESNET, on(1e9), exchange_ids=["shared_index"])
     assert {candidate.exchange for candidate in asked.candidates} == {"shared_index"}
-    assert "hierarchical" in {c.exchange for c in advise(RESNET, on(1e9, 16, ranks_per_node=4)).candidates}
+    assert "hierarchical" in {
+        c.exchange for c in advise(RESNET, on(1e9, 16, ranks_per_node=4)).candidates
+    }
 
 
 def test_the_plan_is_told_by_names_in_the_order_of_the_backward_pass():
@@ -102,10 +119,16 @@ def test_a_measured_network_has_no_crossover():
     line = Line(1e-3, 8e-9)
     wire = MeasuredWire({"allgather": line, "allreduce": line, "alltoall": line})
     found = advise(RESNET, Setting(in_nodes_of(1, 0, 3), wire, CPU))
-    assert found.crossover_bit_s is None and found.choice == "sparse" and "It pays" not in found.sentence
+    assert (
+        found.crossover_bit_s is None
+        and found.choice == "sparse"
+        and "It pays" not in found.sentence
+    )
 
 
-@pytest.mark.parametrize("options", [{"margin": 0.9}, {"margin": math.nan}, {"exchange_ids": []}, {"densities": []}])
+@pytest.mark.parametrize(
+    "options", [{"margin": 0.9}, {"margin": math.nan}, {"exchange_ids": []}, {"densities": []}]
+)
 def test_what_leaves_nothing_to_advise_is_refused(options):
     with pytest.raises(InvalidOption):
         advise(SMALL, on(1e9), **options)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from hvd_sparse.autotune.costmodel.architectures import (
+    ARCHITECTURES,
+    parameters,
+    replayed,
+    resnet50,
+)
 from hvd_sparse.errors import UnknownName
-from hvd_sparse.planning.architectures import ARCHITECTURES, parameters, replayed, resnet50
 
 TOTALS = {
     "resnet50": (161, 25_557_032, 25_502_912),
@@ -34,7 +39,9 @@ def test_a_model_has_the_entries_that_it_is_known_for(name):
 
 @pytest.mark.parametrize("name", GIGAFLOPS)
 def test_a_model_takes_the_operations_that_it_is_known_for(name):
-    assert sum(parameter.flops for parameter in parameters(name)) / 1e9 == pytest.approx(GIGAFLOPS[name], rel=0.01)
+    assert sum(parameter.flops for parameter in parameters(name)) / 1e9 == pytest.approx(
+        GIGAFLOPS[name], rel=0.01
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "inception_v4"])

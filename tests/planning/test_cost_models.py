@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.autotune.costmodel.costs import Line, MeasuredWire, Work, fit_line, fit_work
+from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network, Setting
+from hvd_sparse.autotune.costmodel.published import CPU, NETWORKS, P102_100, network, with_codec
+from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import InvalidOption, UnknownName
-from hvd_sparse.planning.costs import Line, MeasuredWire, Work, fit_line, fit_work
-from hvd_sparse.planning.network import MeasuredNetwork, Network, Setting
-from hvd_sparse.planning.published import CPU, NETWORKS, P102_100, network, with_codec
 from hvd_sparse.registry import CODECS
 
 SIZES = tuple(float(2**power) for power in range(8, 27, 2))
@@ -85,7 +85,11 @@ def test_published_lines_go_through_their_tables_and_on(name):
 def test_unknown_networks_and_bad_costs_are_refused():
     with pytest.raises(UnknownName, match="omgs-1gbe"):
         network("token-ring", 4)
-    for wrong in (lambda: Line(-1.0, 0.0), lambda: Work(entry_s=float("nan")), lambda: Network(0, 1e-3)):
+    for wrong in (
+        lambda: Line(-1.0, 0.0),
+        lambda: Work(entry_s=float("nan")),
+        lambda: Network(0, 1e-3),
+    ):
         with pytest.raises(InvalidOption):
             wrong()
 
@@ -141,20 +145,36 @@ def work_samples(work, messages, density):
     return select, [(n, work.settle_s(n, density * n * messages)) for n in sizes]
 
 
-@given(st.tuples(*[st.floats(1e-10, 1e-7)] * 4), st.floats(0, 1e-3), st.integers(1, 64), st.floats(1.5, 100))
+@given(
+    st.tuples(*[st.floats(1e-10, 1e-7)] * 4),
+    st.floats(0, 1e-3),
+    st.integers(1, 64),
+    st.floats(1.5, 100),
+)
 def test_work_is_found_again_from_what_two_densities_take(parts, call_s, messages, apart):
     entry_s, sent_s, dense_s, received_s = parts
-    work = Work(call_s=call_s, entry_s=entry_s, sent_s=sent_s, dense_s=dense_s, received_s=received_s)
+    work = Work(
+        call_s=call_s, entry_s=entry_s, sent_s=sent_s, dense_s=dense_s, received_s=received_s
+    )
     low, high = work_samples(work, messages, 0.001), work_samples(work, messages, 0.001 * apart)
-    found = fit_work({0.001 * apart: high[0], 0.001: low[0]}, {0.001 * apart: high[1], 0.001: low[1]}, messages)
+    found = fit_work(
+        {0.001 * apart: high[0], 0.001: low[0]}, {0.001 * apart: high[1], 0.001: low[1]}, messages
+    )
     wanted = work.to_dict()
-    for name, value in found.to_dict().items():  # sent_s is told apart from entry_s only as far as rounding lets it
+    for (
+        name,
+        value,
+    ) in (
+        found.to_dict().items()
+    ):  # sent_s is told apart from entry_s only as far as rounding lets it
         assert value == pytest.approx(wanted[name], rel=1e-3, abs=1e-12), name
 
 
 def test_work_that_gets_quicker_with_more_entries_costs_nothing_for_them():
     flat = ((1, 1.0), (2, 1.0))
-    found = fit_work({0.001: [(1, 2.0), (2, 4.0)], 0.01: [(1, 1.0), (2, 2.0)]}, {0.001: flat, 0.01: flat}, 2)
+    found = fit_work(
+        {0.001: [(1, 2.0), (2, 4.0)], 0.01: [(1, 1.0), (2, 2.0)]}, {0.001: flat, 0.01: flat}, 2
+    )
     assert (found.sent_s, found.entry_s, found.received_s, found.dense_s) == (0.0, 2.0, 0.0, 0.0)
 
 
@@ -167,7 +187,11 @@ def test_work_is_fitted_from_two_densities(densities):
         fit_work({0.1: samples[0.1], 0.5: samples[0.1]}, {0.1: samples[0.1], 0.6: samples[0.1]}, 2)
 
 
-LINES = {"allgather": Line(2e-3, 1e-8), "allreduce": Line(2.5e-3, 9e-9), "alltoall": Line(1e-3, 2e-8)}
+LINES = {
+    "allgather": Line(2e-3, 1e-8),
+    "allreduce": Line(2.5e-3, 9e-9),
+    "alltoall": Line(1e-3, 2e-8),
+}
 
 
 def test_measured_lines_hold_on_as_many_ranks_and_start_later_on_more():
@@ -175,8 +199,12 @@ def test_measured_lines_hold_on_as_many_ranks_and_start_later_on_more():
     assert network.latency_s == pytest.approx(0.5e-3)
     few, many = network.placement(2), network.placement(5)
     assert all(network.line(kind, few) == line for kind, line in LINES.items())
-    assert vars(network.line("allgather", many)) == pytest.approx({"start_s": 2e-3 + 3 * 0.5e-3, "byte_s": 1e-8})
-    assert vars(network.line("allreduce", many)) == pytest.approx({"start_s": 2.5e-3 + 2 * 3 * 0.5e-3, "byte_s": 9e-9})
+    assert vars(network.line("allgather", many)) == pytest.approx(
+        {"start_s": 2e-3 + 3 * 0.5e-3, "byte_s": 1e-8}
+    )
+    assert vars(network.line("allreduce", many)) == pytest.approx(
+        {"start_s": 2.5e-3 + 2 * 3 * 0.5e-3, "byte_s": 9e-9}
+    )
     assert network.line("alltoall", many) == network.local_line(many) == LINES["alltoall"]
     tree = MeasuredNetwork(LINES, 2, hops="tree")
     assert tree.line("allgather", network.placement(16)).start_s == pytest.approx(2e-3 + 3 * 0.5e-3)

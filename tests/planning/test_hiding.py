@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.core.counts import count_from_density
+from hvd_sparse.autotune.costmodel.architectures import replayed
+from hvd_sparse.autotune.costmodel.hiding import hide
+from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.published import CPU
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.planning.architectures import replayed
-from hvd_sparse.planning.hiding import hide
-from hvd_sparse.planning.network import Network, Setting
-from hvd_sparse.planning.published import CPU
 
 RESNET = replayed("resnet50").scaled(0.08)
 
@@ -24,7 +24,9 @@ def on(bandwidth_bit_s, ranks=4):
 
 @settings(max_examples=25)
 @given(st.floats(1e7, 1e11), st.floats(1e-4, 0.05), st.floats(1, 20), st.integers(2, 32))
-def test_layers_of_a_message_have_one_density_and_the_last_message_has_the_least(bandwidth_bit_s, low, factor, ranks):
+def test_layers_of_a_message_have_one_density_and_the_last_message_has_the_least(
+    bandwidth_bit_s, low, factor, ranks
+):
     found = hide(RESNET, on(bandwidth_bit_s, ranks), low, low * factor)
     by_message = {group: set() for group in found.groups}
     for group, density in zip(found.groups, found.densities):
@@ -42,7 +44,9 @@ def test_what_is_shown_adds_up():
     numel = sum(layer["numel"] for layer in told["layers"])
     sent = sum(count_from_density(layer["numel"], layer["density"]) for layer in told["layers"])
     assert told["share"] == pytest.approx(sent / numel) and told["share"] > 5 * told["low_share"]
-    assert [layer["name"] for layer in told["layers"]] == [layer.name for layer in RESNET.compressed.layers]
+    assert [layer["name"] for layer in told["layers"]] == [
+        layer.name for layer in RESNET.compressed.layers
+    ]
 
 
 def test_where_nothing_hides_everything_has_the_least_density():

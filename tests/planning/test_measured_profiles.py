@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_sparse.core.buckets import merge_small
-from hvd_sparse.core.configuration import Configuration
+from hvd_sparse.autotune.costmodel import Layer, Profile
+from hvd_sparse.autotune.costmodel.measured import measured_profile, planned_buckets
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.buckets import merge_small
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.planning import Layer, Profile
-from hvd_sparse.planning.measured import measured_profile, planned_buckets
 from hvd_sparse.types import TensorSpec
 
 SPECS = [TensorSpec(key, shape, "float32") for key, shape in

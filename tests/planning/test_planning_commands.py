@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from hvd_sparse.autotune.costmodel import Layer, Profile
 from hvd_sparse.cli import main
 from hvd_sparse.cli._measuring import SIZES
 from hvd_sparse.cli._settings import bandwidth, duration
-from hvd_sparse.planning import Layer, Profile
 
 RESNET = ["--model", "resnet50", "--backward", "80ms"]
 QUICK = ["--density", "0.001", "--codec", "index_value", "--exchange", "allgather"]
@@ -22,7 +22,9 @@ def advised(capsys, *arguments):
 
 
 def test_advice_comes_as_json(capsys):
-    found = advised(capsys, *RESNET, "--world-size", "4", "--bandwidth", "1Gbit", "--latency", "50us", *QUICK)
+    found = advised(
+        capsys, *RESNET, "--world-size", "4", "--bandwidth", "1Gbit", "--latency", "50us", *QUICK
+    )
     assert found["choice"] == "sparse"
     assert found["chosen"]["exchange"] == "allgather" and found["chosen"]["density"] == 0.001
     assert found["step_s"] < min(found["dense"]["step_s"], found["fp16"]["step_s"])
@@ -41,7 +43,14 @@ def test_advice_is_printed_for_people(capsys):
     pytest.importorskip("rich", reason="tables are rich's")
     assert main(["advise", *RESNET, "--world-size", "4", *QUICK]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for words in ("dense", "fp16", "advised", "Compress: ldte_bs at density 0.001", "exact", "first ready first"):
+    for words in (
+        "dense",
+        "fp16",
+        "advised",
+        "Compress: ldte_bs at density 0.001",
+        "exact",
+        "first ready first",
+    ):
         assert words in printed
 
 
@@ -49,9 +58,22 @@ def test_layers_and_costs_may_come_from_files(capsys, tmp_path):
     layers, costs = tmp_path / "layers.json", tmp_path / "costs.json"
     layers.write_text(Profile((Layer("b", 10**6, 0.01), Layer("a", 10**6, 0.01))).to_json())
     line = {"start_s": 1e-3, "byte_s": 8e-8}
-    costs.write_text(json.dumps({"work": {"entry_s": 1e-9}, "lines": dict.fromkeys(("allgather", "allreduce"), line)}))
+    costs.write_text(
+        json.dumps(
+            {"work": {"entry_s": 1e-9}, "lines": dict.fromkeys(("allgather", "allreduce"), line)}
+        )
+    )
     found = advised(
-        capsys, "--model", str(layers), "--forward", "30ms", "--costs", str(costs), "--world-size", "3", *QUICK
+        capsys,
+        "--model",
+        str(layers),
+        "--forward",
+        "30ms",
+        "--costs",
+        str(costs),
+        "--world-size",
+        "3",
+        *QUICK,
     )
     assert found["crossover_bit_s"] is None
     assert found["dense"]["compute_s"] == pytest.approx(0.05)
@@ -62,7 +84,9 @@ def test_layers_and_costs_may_come_from_files(capsys, tmp_path):
 def test_densities_that_hide_are_told_layer_by_layer(capsys):
     found = advised(capsys, *RESNET, "--world-size", "4", *QUICK, "--hiding", "0.001", "0.05")
     assert len(found["hiding"]["layers"]) == 54
-    assert found["hiding"]["layers"][0]["density"] > found["hiding"]["layers"][-1]["density"] == 0.001
+    assert (
+        found["hiding"]["layers"][0]["density"] > found["hiding"]["layers"][-1]["density"] == 0.001
+    )
 
 
 def test_densities_that_hide_are_printed_as_a_table(capsys):
@@ -77,12 +101,16 @@ def test_offline_it_must_be_told_the_model_and_the_ranks(capsys, monkeypatch, mi
     for name in SIZES:
         monkeypatch.delenv(name, raising=False)
     given = {"model": ["--model", "resnet50"], "world-size": ["--world-size", "4"]}
-    assert main(["advise", *[word for name in given if name != missing for word in given[name]]]) == 1
+    assert (
+        main(["advise", *[word for name in given if name != missing for word in given[name]]]) == 1
+    )
     assert f"--{missing} is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("described", [["--bandwidth", "1Gbit"], ["--world-size", "2"], ["--costs", "c.json"]])
+@pytest.mark.parametrize(
+    "described", [["--bandwidth", "1Gbit"], ["--world-size", "2"], ["--costs", "c.json"]]
+)
 def test_what_is_measured_must_not_be_described(capsys, monkeypatch, name, described):
     for other in SIZES:
         monkeypatch.delenv(other, raising=False)
@@ -144,7 +172,9 @@ def test_a_simulation_takes_costs_that_were_measured(tmp_path):
 def test_nothing_is_saved_where_nothing_is_measured(capsys, monkeypatch, tmp_path):
     for name in SIZES:
         monkeypatch.delenv(name, raising=False)
-    assert main(["advise", *RESNET, "--world-size", "4", "--save", str(tmp_path / "costs.json")]) == 1
+    assert (
+        main(["advise", *RESNET, "--world-size", "4", "--save", str(tmp_path / "costs.json")]) == 1
+    )
     assert "--save keeps what is measured" in capsys.readouterr().err
     assert main(["advise", *RESNET, "--world-size", "4", "--quick"]) == 1
     assert "--quick is of measuring" in capsys.readouterr().err
@@ -152,13 +182,22 @@ def test_nothing_is_saved_where_nothing_is_measured(capsys, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize(
     ("text", "bits"),
-    [("1Gbit", 1e9), ("100mbit", 1e8), ("2.5 Gbps", 2.5e9), ("25G", 2.5e10), ("64kbit", 64e3), ("1e9", 1e9)],
+    [
+        ("1Gbit", 1e9),
+        ("100mbit", 1e8),
+        ("2.5 Gbps", 2.5e9),
+        ("25G", 2.5e10),
+        ("64kbit", 64e3),
+        ("1e9", 1e9),
+    ],
 )
 def test_bandwidths_are_read(text, bits):
     assert bandwidth(text) == pytest.approx(bits)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("50us", 5e-5), ("80ms", 0.08), ("1.5 s", 1.5), ("10ns", 1e-8)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("50us", 5e-5), ("80ms", 0.08), ("1.5 s", 1.5), ("10ns", 1e-8)]
+)
 def test_times_are_read(text, seconds):
     assert duration(text) == pytest.approx(seconds)
 

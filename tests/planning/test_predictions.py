@@ -8,35 +8,51 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.economy import dense_inbound
-from hvd_sparse.core.message import overhead_bytes
-from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.autotune.costmodel import Layer, Profile
+from hvd_sparse.autotune.costmodel.architectures import replayed
+from hvd_sparse.autotune.costmodel.costs import Line, MeasuredWire, Work
+from hvd_sparse.autotune.costmodel.densities import hiding_densities
+from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.planner import best
+from hvd_sparse.autotune.costmodel.predict import (
+    dense_instance,
+    dense_step,
+    exchange_of,
+    sparse_instance,
+    sparse_step,
+)
+from hvd_sparse.autotune.costmodel.published import CPU
+from hvd_sparse.autotune.costmodel.simulation import simulate
+from hvd_sparse.autotune.costmodel.strategies import no_merge
+from hvd_sparse.autotune.costmodel.timeline import end_s, evaluate
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.planning import Layer, Profile
-from hvd_sparse.planning.architectures import replayed
-from hvd_sparse.planning.costs import Line, MeasuredWire, Work
-from hvd_sparse.planning.densities import hiding_densities
-from hvd_sparse.planning.network import Network, Setting
-from hvd_sparse.planning.planner import best
-from hvd_sparse.planning.predict import dense_instance, dense_step, exchange_of, sparse_instance, sparse_step
-from hvd_sparse.planning.published import CPU
-from hvd_sparse.planning.simulation import simulate
-from hvd_sparse.planning.strategies import no_merge
-from hvd_sparse.planning.timeline import end_s, evaluate
+from hvd_sparse.exchanges._economy import dense_inbound
 from hvd_sparse.registry import EXCHANGES
 
 PROFILE = Profile(
-    (Layer("d", 10_000, 1e-3), Layer("c", 500, 1e-3, False), Layer("b", 40_000, 2e-3), Layer("a", 20_000, 4e-3)), 5e-3
+    (
+        Layer("d", 10_000, 1e-3),
+        Layer("c", 500, 1e-3, False),
+        Layer("b", 40_000, 2e-3),
+        Layer("a", 20_000, 4e-3),
+    ),
+    5e-3,
 )
-WIRE = MeasuredWire({"allgather": Line(1e-3, 1e-8), "allreduce": Line(2e-3, 1e-8), "alltoall": Line(3e-3, 1e-8)})
+WIRE = MeasuredWire(
+    {"allgather": Line(1e-3, 1e-8), "allreduce": Line(2e-3, 1e-8), "alltoall": Line(3e-3, 1e-8)}
+)
 RUN = [id for id in EXCHANGES if id != "auto"]
 
 
 def configure(exchange="allgather", density=0.01, selector="topk", **options):
     if exchange == "hierarchical":
         exchange = {"id": exchange, "ranks_per_node": 2}
-    return Configuration.create(selector={"id": selector, "density": density}, exchange=exchange, **options)
+    return Configuration.create(
+        selector={"id": selector, "density": density}, exchange=exchange, **options
+    )
 
 
 def setting(exchange="allgather", ranks=4, work=CPU, wire=WIRE):
@@ -47,9 +63,13 @@ def setting(exchange="allgather", ranks=4, work=CPU, wire=WIRE):
 def test_a_step_brings_the_bytes_that_the_exchange_declares(exchange):
     where, configuration = setting(exchange), configure(exchange)
     instance = sparse_instance(PROFILE, configuration, where)
-    brought = np.sum(instance.late_nbytes) + (0 if configuration.exchange.sums_first else np.sum(instance.nbytes))
+    brought = np.sum(instance.late_nbytes) + (
+        0 if configuration.exchange.sums_first else np.sum(instance.nbytes)
+    )
     declared = sum(
-        configuration.exchange.inbound(0.01, configuration.codec.entry_bytes(layer.numel, 0.01), where.placement)
+        configuration.exchange.inbound(
+            0.01, configuration.codec.entry_bytes(layer.numel, 0.01), where.placement
+        )
         * layer.numel
         for layer in PROFILE.compressed.layers
     )
@@ -64,7 +84,9 @@ def test_every_collective_starts_once_a_group_and_all_but_the_first_come_late(ex
     header_s = overhead_bytes(1) * 3 * 1e-8
     first = WIRE.lines[phases[0]].start_s + (0 if configuration.exchange.sums_first else header_s)
     assert instance.wire.start_s == pytest.approx(first)
-    assert instance.late.start_s == pytest.approx(sum(WIRE.lines[kind].start_s + header_s for kind in phases[1:]))
+    assert instance.late.start_s == pytest.approx(
+        sum(WIRE.lines[kind].start_s + header_s for kind in phases[1:])
+    )
 
 
 def test_two_level_sums_stay_inside_the_nodes_and_divide_the_selection():
@@ -84,10 +106,15 @@ def test_dense_moves_what_a_ring_moves_and_fp16_half_of_it():
 
 def test_sums_of_float16_have_a_line_of_their_own_where_it_was_measured():
     slow = MeasuredWire({**WIRE.lines, "allreduce_fp16": Line(2e-3, 3e-8)})
-    assert dense_step(PROFILE, setting(wire=slow), 2).step_s > dense_step(PROFILE, setting(wire=slow)).step_s
+    assert (
+        dense_step(PROFILE, setting(wire=slow), 2).step_s
+        > dense_step(PROFILE, setting(wire=slow)).step_s
+    )
     assert dense_instance(PROFILE, setting(), 2).wire == WIRE.lines["allreduce"]
     network = Network(1e9, 5e-5)
-    assert network.line("allreduce_fp16", setting().placement) == network.line("allreduce", setting().placement)
+    assert network.line("allreduce_fp16", setting().placement) == network.line(
+        "allreduce", setting().placement
+    )
 
 
 def test_a_backward_pass_apart_hides_what_is_selected_meanwhile():
@@ -99,14 +126,21 @@ def test_a_backward_pass_apart_hides_what_is_selected_meanwhile():
     # three compressed layers; the gradient of the last comes when the others have long been selected from
     assert held_up.compute_s == pytest.approx(5e-3 + 8e-3 + 3 * 0.5e-3)
     assert apart.compute_s == pytest.approx(5e-3 + 8e-3 + 0.5e-3)
-    slow = sparse_step(replace(PROFILE, is_apart=True), configure(density=0.001), setting(work=Work(call_s=0.1)))
+    slow = sparse_step(
+        replace(PROFILE, is_apart=True), configure(density=0.001), setting(work=Work(call_s=0.1))
+    )
     assert slow.compute_s == pytest.approx(5e-3 + 1e-3 + 3 * 0.1)
 
 
 def test_tensors_that_go_dense_are_handed_over_and_taken_back():
     """By a compressor, that leaves them as they are, or without one."""
-    work = Work(tensor_s=1e-3, submit_s=2e-3, collect_s=4e-3, dense_submit_s=1e-3, dense_collect_s=3e-3)
-    found, free = (sparse_step(PROFILE, configure(density=0.001), setting(work=each)) for each in (work, Work()))
+    work = Work(
+        tensor_s=1e-3, submit_s=2e-3, collect_s=4e-3, dense_submit_s=1e-3, dense_collect_s=3e-3
+    )
+    found, free = (
+        sparse_step(PROFILE, configure(density=0.001), setting(work=each))
+        for each in (work, Work())
+    )
     assert found.compute_s == pytest.approx(free.compute_s + 2e-3)
     assert found.settle_s == pytest.approx(3 * 1e-3 + 4e-3)
     dense, quick = (dense_step(PROFILE, setting(work=each)) for each in (work, Work()))
@@ -114,9 +148,13 @@ def test_tensors_that_go_dense_are_handed_over_and_taken_back():
     assert dense.settle_s == pytest.approx(4 * 3e-3)
 
 
-@pytest.mark.parametrize(("exchange", "rounds"), [("allgather", 0), ("shared_index", 0), ("oktopk", 1), ("gtopk", 2)])
+@pytest.mark.parametrize(
+    ("exchange", "rounds"), [("allgather", 0), ("shared_index", 0), ("oktopk", 1), ("gtopk", 2)]
+)
 def test_exchanges_that_sum_on_the_way_code_once_more(exchange, rounds):
-    found = sparse_step(PROFILE, configure(exchange), setting(work=Work(sent_s=1e-5, tensor_s=1e-3)))
+    found = sparse_step(
+        PROFILE, configure(exchange), setting(work=Work(sent_s=1e-5, tensor_s=1e-3))
+    )
     sent = 700
     assert found.settle_s == pytest.approx(3 * 1e-3 + rounds * (sent * 1e-5 + 3 * 1e-3))
 
@@ -126,7 +164,10 @@ def test_the_parts_of_a_step_are_its_sum():
     assert found.step_s == pytest.approx(found.compute_s + found.waiting_s + found.settle_s)
     assert found.compute_s > PROFILE.other_s + PROFILE.backward_s
     instance = sparse_instance(PROFILE, configure(density=0.001), setting())
-    carriers_s = WIRE.lines["allreduce"](500 * dense_inbound(setting().placement)) + WIRE.lines["allreduce"].start_s
+    carriers_s = (
+        WIRE.lines["allreduce"](500 * dense_inbound(setting().placement))
+        + WIRE.lines["allreduce"].start_s
+    )
     assert found.compute_s + found.waiting_s == pytest.approx(
         PROFILE.other_s + end_s(instance, found.plan) + carriers_s
     )
@@ -144,7 +185,9 @@ def test_auto_is_predicted_as_what_it_chooses():
     configuration = configure("auto")
     chosen = exchange_of(configuration, PROFILE, setting())
     assert chosen.id in RUN
-    assert sparse_step(PROFILE, configuration, setting()) == sparse_step(PROFILE, configure(chosen.id), setting())
+    assert sparse_step(PROFILE, configuration, setting()) == sparse_step(
+        PROFILE, configure(chosen.id), setting()
+    )
 
 
 def test_a_method_that_is_told_no_density_cannot_be_predicted():
@@ -168,7 +211,9 @@ def test_layers_send_the_most_that_hides_behind_the_rest_of_the_backward_pass():
     found = hiding_densities(profile, configuration, where, apart, 1e-4, 0.1)
     assert found[-1] == 1e-4 and max(found) == 0.1 and len(found) == size
     instance = sparse_instance(profile, configuration, where, densities=found)
-    more = sparse_instance(profile, configuration, where, densities=[min(0.1, 1.2 * d) for d in found])
+    more = sparse_instance(
+        profile, configuration, where, densities=[min(0.1, 1.2 * d) for d in found]
+    )
     least = sparse_instance(profile, configuration, where, densities=[1e-4] * size)
     ready_s = np.cumsum([float(least.compute_s(i, i + 1)) for i in range(size)])
     free_s = 0.0
@@ -189,7 +234,8 @@ def test_groups_have_one_density_and_a_single_group_the_least():
 
 
 @pytest.mark.parametrize(
-    ("exchange", "low", "high"), [("gtopk", 0.001, 0.1), ("allgather", 0.1, 0.01), ("allgather", 0, 1)]
+    ("exchange", "low", "high"),
+    [("gtopk", 0.001, 0.1), ("allgather", 0.1, 0.01), ("allgather", 0, 1)],
 )
 def test_densities_that_nothing_hides_or_that_are_none_are_refused(exchange, low, high):
     with pytest.raises(InvalidOption):
@@ -199,7 +245,11 @@ def test_densities_that_nothing_hides_or_that_are_none_are_refused(exchange, low
 def test_the_two_level_exchange_declares_what_stays_inside():
     exchange = EXCHANGES.create("hierarchical", ranks_per_node=2)
     assert exchange.inside(in_nodes_of(4, 0, 16)) == 3.0
-    assert all(EXCHANGES.create(id).inside(in_nodes_of(4, 0, 16)) == 0.0 for id in EXCHANGES if id != "hierarchical")
+    assert all(
+        EXCHANGES.create(id).inside(in_nodes_of(4, 0, 16)) == 0.0
+        for id in EXCHANGES
+        if id != "hierarchical"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +260,10 @@ def points():
 
 def test_every_exchange_is_simulated_where_it_fits(points):
     methods = {
-        (p.network, p.ranks): {q.method for q in points if (q.network, q.ranks) == (p.network, p.ranks)} for p in points
+        (p.network, p.ranks): {
+            q.method for q in points if (q.network, q.ranks) == (p.network, p.ranks)
+        }
+        for p in points
     }
     assert methods["flat", 64] == {"dense", "fp16", *RUN} - {"hierarchical"}
     assert methods["nodes", 64] == {"dense", "fp16", *RUN}
@@ -220,7 +273,9 @@ def test_every_exchange_is_simulated_where_it_fits(points):
 def test_efficiency_is_what_is_left_of_a_rank(points):
     for point in points:
         assert 0 < point.efficiency <= 1 + 1e-12
-        assert point.efficiency * point.prediction.step_s == pytest.approx(PROFILE.other_s + PROFILE.backward_s)
+        assert point.efficiency * point.prediction.step_s == pytest.approx(
+            PROFILE.other_s + PROFILE.backward_s
+        )
     assert json.loads(json.dumps([point.to_dict() for point in points]))
 
 

@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_sparse.autotune.costmodel import Layer, Profile
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.planning import Layer, Profile
 
 SECONDS = st.floats(0, 10, allow_subnormal=False)
 LAYERS = st.builds(
-    lambda numel, seconds, is_sparse: (numel, seconds, is_sparse), st.integers(1, 10**9), SECONDS, st.booleans()
+    lambda numel, seconds, is_sparse: (numel, seconds, is_sparse),
+    st.integers(1, 10**9),
+    SECONDS,
+    st.booleans(),
 )
 PROFILES = st.builds(
-    lambda layers, other_s: Profile(tuple(Layer(f"l{i}", *each) for i, each in enumerate(layers)), other_s),
+    lambda layers, other_s: Profile(
+        tuple(Layer(f"l{i}", *each) for i, each in enumerate(layers)), other_s
+    ),
     st.lists(LAYERS, min_size=1, max_size=20),
     SECONDS,
 )
@@ -54,7 +59,11 @@ def test_a_profile_of_vectors_alone_cannot_be_compressed():
 
 
 def test_a_file_may_tell_of_shapes_alone():
-    described = [{"name": "w", "shape": [100, 100]}, {"name": "b", "shape": [10000]}, {"name": "v", "numel": 2000}]
+    described = [
+        {"name": "w", "shape": [100, 100]},
+        {"name": "b", "shape": [10000]},
+        {"name": "v", "numel": 2000},
+    ]
     profile = Profile.from_json(json.dumps(described))
     assert [layer.is_sparse for layer in profile.layers] == [True, False, True]
     assert [layer.numel for layer in profile.layers] == [10000, 10000, 2000]
@@ -75,7 +84,10 @@ def test_a_file_may_tell_of_shapes_alone():
         ('[{"name": "a", "numel": 5, "backward_s": -1}]', "backward_s -1"),
         ('[{"name": "a", "numel": 5, "time": 1}]', "unknown keys: time"),
         ('[{"name": "a", "numel": 5}, {"name": "a", "numel": 6}]', "twice: a"),
-        ('[{"name": "a", "numel": 5, "backward_s": 1}, {"name": "b", "numel": 6}]', "for all or for none"),
+        (
+            '[{"name": "a", "numel": 5, "backward_s": 1}, {"name": "b", "numel": 6}]',
+            "for all or for none",
+        ),
         ('{"layers": [{"name": "a", "numel": 5}], "other_s": "x"}', "other_s"),
     ],
 )

@@ -10,10 +10,10 @@ import pytest
 import worlds
 from soak_plan import SHAPES, Plan, check_redistribution, check_step
 
-from hvd_sparse.core.compressor import Compressor
-from hvd_sparse.core.redistribution import redistribute
-from hvd_sparse.core.session import Session
-from hvd_sparse.runtime import checkpoint
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.resilience import checkpoint_file as checkpoint
+from hvd_sparse.resilience.redistribution import redistribute
 from hvd_sparse.types import TensorSpec
 
 SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]
@@ -43,7 +43,9 @@ def gather(collective: Any, value: Any) -> list[Any]:
     return [pickle.loads(part.tobytes()) for part in np.split(everything, np.cumsum(sizes)[:-1])]
 
 
-def run_segment(collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any) -> bytes:
+def run_segment(
+    collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any
+) -> bytes:
     """Some steps of one world, from what was saved of the last; what this rank saves.  Rank 0 checks for all."""
     compressor = NumpyCompressor(collective, configuration, average)
     rank, size = collective.rank, collective.world_size
@@ -51,7 +53,10 @@ def run_segment(collective: Any, plan: Plan, configuration: Any, steps: range, a
         states = [checkpoint.from_bytes(state) for state in saved]
         compressor.load_state_dict(redistribute(states, size)[rank])
         kept = gather(collective, compressor.residuals())
-        old = [{key: t["arrays"]["residual"] for key, t in state["tensors"].items()} for state in states]
+        old = [
+            {key: t["arrays"]["residual"] for key, t in state["tensors"].items()}
+            for state in states
+        ]
         check_redistribution(old, kept, average=average)
     for step in steps:
         before = compressor.residuals()
@@ -63,15 +68,26 @@ def run_segment(collective: Any, plan: Plan, configuration: Any, steps: range, a
                 check_step(plan, step, *columns, average=average)
             except AssertionError as error:
                 failure = str(error)
-        assert not any(failures := gather(collective, failure)), failures  # all ranks end, or the others would wait
+        assert not any(failures := gather(collective, failure)), (
+            failures
+        )  # all ranks end, or the others would wait
     return checkpoint.to_bytes(compressor.state_dict())
 
 
-def soak(seed: int, segments: int, steps_a_segment: int, selector: str, average: bool, over: str = "tensor") -> int:
+def soak(
+    seed: int,
+    segments: int,
+    steps_a_segment: int,
+    selector: str,
+    average: bool,
+    over: str = "tensor",
+) -> int:
     """How many steps had a fault."""
     plan, saved, start = Plan(seed), [], 0
     schedule = plan.schedule(segments * steps_a_segment)
-    configuration = worlds.configure(selector, 0.1, schedule=schedule, check_replicas_every=10, select_over=over)
+    configuration = worlds.configure(
+        selector, 0.1, schedule=schedule, check_replicas_every=10, select_over=over
+    )
     for size in plan.sizes(segments):
         steps = range(start, start + steps_a_segment)
         world = worlds.LocalWorld(size, 3600.0)
@@ -82,10 +98,20 @@ def soak(seed: int, segments: int, steps_a_segment: int, selector: str, average:
 
 @pytest.mark.parametrize(
     ("selector", "average", "over"),
-    [("ldte_bs", True, "tensor"), ("topk", False, "tensor"), ("sidco", True, "tensor"), ("ldte_bs", False, "group")],
+    [
+        ("ldte_bs", True, "tensor"),
+        ("topk", False, "tensor"),
+        ("sidco", True, "tensor"),
+        ("ldte_bs", False, "group"),
+    ],
 )
-def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(selector: str, average: bool, over: str) -> None:
-    assert soak(seed=1, segments=6, steps_a_segment=40, selector=selector, average=average, over=over) > 5
+def test_nothing_is_lost_and_replicas_stay_equal_at_every_step(
+    selector: str, average: bool, over: str
+) -> None:
+    assert (
+        soak(seed=1, segments=6, steps_a_segment=40, selector=selector, average=average, over=over)
+        > 5
+    )
 
 
 @pytest.mark.soak

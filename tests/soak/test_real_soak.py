@@ -13,9 +13,17 @@ def soak(folder: Path, sizes: list[int], steps: int, between: int) -> tuple[int,
     """How many steps were checked, and how many had a fault."""
     checks = faults = 0
     for segment, size in enumerate(sizes):
-        arguments = (str(folder), str(segment * steps), str(steps), str(between), str(len(sizes) * steps))
+        arguments = (
+            str(folder),
+            str(segment * steps),
+            str(steps),
+            str(between),
+            str(len(sizes) * steps),
+        )
         controller = CONTROLLERS[segment % len(CONTROLLERS)]
-        results = launch("soak/torch_soak.py", size, controller, *arguments, limit_s=120 + steps).check()
+        results = launch(
+            "soak/torch_soak.py", size, controller, *arguments, limit_s=120 + steps
+        ).check()
         for result in results:
             assert result["skipped"] == result["faults"]
         checks += results[0]["checks"]

@@ -13,7 +13,7 @@ from harness import report
 from soak_plan import SHAPES, Plan, check_redistribution, check_step
 from torch import nn
 
-from hvd_sparse.runtime import checkpoint
+from hvd_sparse.resilience import checkpoint_file as checkpoint
 from hvd_sparse.torch import Compression
 
 SEED = 3
@@ -38,12 +38,16 @@ def main() -> None:
         engine="numpy",
     )
     descent = torch.optim.SGD(parameters.values(), lr=0.0)
-    optimizer = hvd.DistributedOptimizer(descent, named_parameters=parameters.items(), compression=compressor)
+    optimizer = hvd.DistributedOptimizer(
+        descent, named_parameters=parameters.items(), compression=compressor
+    )
 
     def residuals() -> dict[str, np.ndarray]:
         tensors = compressor.state_dict()["tensors"]
         return {
-            key: tensors[key]["arrays"]["residual"].numpy() if key in tensors else np.zeros(int(np.prod(shape)), "f4")
+            key: tensors[key]["arrays"]["residual"].numpy()
+            if key in tensors
+            else np.zeros(int(np.prod(shape)), "f4")
             for key, shape in SHAPES.items()
         }
 
@@ -53,7 +57,8 @@ def main() -> None:
     if start:
         compressor.load(folder / str(start))
         old = [
-            {k: t["arrays"]["residual"] for k, t in s["tensors"].items()} for s in checkpoint.read(folder / str(start))
+            {k: t["arrays"]["residual"] for k, t in s["tensors"].items()}
+            for s in checkpoint.read(folder / str(start))
         ]
         check_redistribution(old, gather(residuals()), average=True)
     checks = faults = 0
@@ -74,7 +79,9 @@ def main() -> None:
             for parameter in parameters.values():
                 parameter.zero_()  # a step with NaN that nobody skips would spoil them
     compressor.save(folder / str(start + count))
-    report(rank, {"checks": checks, "faults": faults, "skipped": compressor.stats()["nonfinite_steps"]})
+    report(
+        rank, {"checks": checks, "faults": faults, "skipped": compressor.stats()["nonfinite_steps"]}
+    )
     hvd.barrier()
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import worlds
 
 from hvd_sparse.collectives.local import LocalCollective
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 
 SPECS = worlds.tensors((6, 5), (8,), (3, 3))
 BUCKETS = [(1, 2), (0,)]
@@ -30,7 +30,10 @@ def gradients(collective: LocalCollective, step: int) -> dict[str, np.ndarray]:
 def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
     """A step: what was accumulated before it, the average that came of it, what stays after it."""
     kept = worlds.residuals(session)
-    accumulated = {key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64) for key, g in given.items()}
+    accumulated = {
+        key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64)
+        for key, g in given.items()
+    }
     return accumulated, session.reduce(given), worlds.residuals(session)
 
 
@@ -43,11 +46,14 @@ def assert_conserved(steps: list[Step]) -> None:
         assert (len(steps) * average + kept).tolist() == accumulated.tolist(), key
 
 
-def start_exchange(session: Session, positions: Any, given: dict[str, np.ndarray]) -> dict[int, tuple[np.ndarray, Any]]:
+def start_exchange(
+    session: Session, positions: Any, given: dict[str, np.ndarray]
+) -> dict[int, tuple[np.ndarray, Any]]:
     """Compress tensors in the order given, and reduce their carriers: what ``decompress`` takes, by position."""
     flat = {position: given[SPECS[position].key].reshape(-1) for position in positions}
     wires = {position: session.driver.compress(position, flat[position]) for position in positions}
     collective = session.collective
     return {
-        p: (collective.allreduce(wire, SPECS[p].key).wait(None), ticket) for p, (wire, ticket) in sorted(wires.items())
+        p: (collective.allreduce(wire, SPECS[p].key).wait(None), ticket)
+        for p, (wire, ticket) in sorted(wires.items())
     }

@@ -7,8 +7,8 @@ import pytest
 from conformance.codec_checks import selection_of
 from worlds import configure, integers, residuals, run, same_bits, tensors
 
-from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.core.session import Session
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 
@@ -25,11 +25,14 @@ def random_indices(count, seed=0):
 
 
 @pytest.mark.parametrize("values", OTHERS)
-@pytest.mark.parametrize("density", [1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.45, 0.6, 0.9, 0.96, 0.99, 1.0])
+@pytest.mark.parametrize(
+    "density", [1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.45, 0.6, 0.9, 0.96, 0.99, 1.0]
+)
 def test_no_other_codec_that_keeps_all_indices_needs_fewer_bytes(values, density):
     selection = selection_of(random_indices(count_from_density(NUMEL, density)), NUMEL)
     others = [
-        CODECS.create(id, **({"values": values} if id not in ("index_value", "run16") else {})) for id in OTHERS[values]
+        CODECS.create(id, **({"values": values} if id not in ("index_value", "run16") else {}))
+        for id in OTHERS[values]
     ]
     fewest = min(other.encode(selection).size for other in others)
     auto = CODECS.create("auto", values=values).at_density(density)
@@ -37,7 +40,9 @@ def test_no_other_codec_that_keeps_all_indices_needs_fewer_bytes(values, density
     assert auto.is_exact == (values == "float32")
 
 
-@pytest.mark.parametrize(("density", "id"), [(1e-4, "golomb"), (0.1, "golomb"), (0.6, "bitmap"), (1.0, "dense")])
+@pytest.mark.parametrize(
+    ("density", "id"), [(1e-4, "golomb"), (0.1, "golomb"), (0.6, "bitmap"), (1.0, "dense")]
+)
 def test_the_choice_follows_the_density(density, id):
     codec = CODECS.create("auto").at_density(density)
     assert codec.chosen(NUMEL).id == id
@@ -47,14 +52,19 @@ def test_the_choice_follows_the_density(density, id):
 def test_ranks_with_other_counts_write_the_same_codec():
     """The decision is not from what a rank happened to select."""
     codec = CODECS.create("auto").at_density(0.6)
-    frames = [codec.encode(selection_of(random_indices(count), NUMEL)) for count in (0, 1, 5_000, 180_000, NUMEL)]
+    frames = [
+        codec.encode(selection_of(random_indices(count), NUMEL))
+        for count in (0, 1, 5_000, 180_000, NUMEL)
+    ]
     assert {int(frame[3]) for frame in frames} == {CODECS.get("bitmap").number}
     assert [codec.decode(frame).count for frame in frames] == [0, 1, 5_000, 180_000, NUMEL]
 
 
 def test_a_frame_of_another_codec_than_was_decided_is_refused():
     codec = CODECS.create("auto").at_density(0.6)
-    with pytest.raises(CorruptPayload, match=r"payload of codec 3 and \d+ bytes is no bitmap payload"):
+    with pytest.raises(
+        CorruptPayload, match=r"payload of codec 3 and \d+ bytes is no bitmap payload"
+    ):
         codec.decode(CODECS.create("golomb").encode(selection_of((1, 2), NUMEL)))
 
 

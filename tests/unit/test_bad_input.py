@@ -9,19 +9,44 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.core.compressor import check_keys
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.selectors._base import DensitySelector
-from hvd_sparse.core.session import Session
-from hvd_sparse.errors import InvalidOption, NonFiniteGradient, PeerFailure, UnknownName, UnsupportedInput
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import (
+    InvalidOption,
+    NonFiniteGradient,
+    PeerFailure,
+    UnknownName,
+    UnsupportedInput,
+)
+from hvd_sparse.frontend.compressor import check_keys
 from hvd_sparse.registry import MEMORIES, SCHEDULES, SELECTORS
+from hvd_sparse.selectors.contract import DensitySelector
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
-NO_DENSITIES = [0, 0.0, -1, -0.5, 1.5, 2, math.nan, math.inf, -math.inf, True, False, "x", "0.1", None, 1j, [0.1]]
+NO_DENSITIES = [
+    0,
+    0.0,
+    -1,
+    -0.5,
+    1.5,
+    2,
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    False,
+    "x",
+    "0.1",
+    None,
+    1j,
+    [0.1],
+]
 
 
 @pytest.mark.parametrize("density", NO_DENSITIES, ids=repr)
-@pytest.mark.parametrize("id", [id for id in SELECTORS if issubclass(SELECTORS.get(id), DensitySelector)])
+@pytest.mark.parametrize(
+    "id", [id for id in SELECTORS if issubclass(SELECTORS.get(id), DensitySelector)]
+)
 def test_a_density_outside_zero_to_one_is_refused_with_an_example(id, density):
     with pytest.raises(InvalidOption) as caught:
         SELECTORS.create(id, density=density)
@@ -150,14 +175,19 @@ def test_duplicate_and_missing_names_are_refused(keys, words):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "complex64", "float8_e4m3fn"])
 def test_tensors_that_hold_no_floats_are_refused_by_name(dtype):
-    with pytest.raises(UnsupportedInput, match=rf"tensor 'embedding' has dtype {dtype}: only .*float32.*leave it out"):
+    with pytest.raises(
+        UnsupportedInput,
+        match=rf"tensor 'embedding' has dtype {dtype}: only .*float32.*leave it out",
+    ):
         TensorSpec("embedding", (10, 10), dtype)
 
 
 @pytest.mark.parametrize("shape", [(2**16, 2**16), (2**32,), (2**40, 3)])
 def test_tensors_beyond_the_index_width_are_refused_by_name_and_size(shape):
     numel = math.prod(shape)
-    with pytest.raises(UnsupportedInput, match=rf"tensor 'w' has {numel} entries: .*{2**32 - 1}; split it"):
+    with pytest.raises(
+        UnsupportedInput, match=rf"tensor 'w' has {numel} entries: .*{2**32 - 1}; split it"
+    ):
         TensorSpec("w", shape, "float32")
 
 
@@ -172,7 +202,9 @@ def test_8_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
     specs = worlds.tensors((4, 4), (5, 5))
 
     def script(collective):
-        session = Session(worlds.configure(rollback=rollback, on_nonfinite="raise"), specs, collective)
+        session = Session(
+            worlds.configure(rollback=rollback, on_nonfinite="raise"), specs, collective
+        )
         broken = worlds.normals(specs, 0)
         broken["t1"][1, 1:4] = bad
         session.reduce(broken)

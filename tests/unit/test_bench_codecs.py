@@ -15,7 +15,16 @@ from hvd_sparse.registry import CODECS
 def quick(tmp_path_factory):
     """A quick run: what it printed, and the folder that it wrote to."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "codecs", "--quick", "--output", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "hvd_sparse",
+        "bench",
+        "codecs",
+        "--quick",
+        "--output",
+        str(folder),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
     return run.stdout, folder
@@ -30,7 +39,9 @@ def test_every_codec_is_in_the_table_the_page_and_the_picture(quick):
     for name in names:
         assert name in printed
         assert f"`{name}`" in page
-    assert "entropy" in printed and "GRACE" in page and "DGC's authors' code, int32 + float16" in page
+    assert (
+        "entropy" in printed and "GRACE" in page and "DGC's authors' code, int32 + float16" in page
+    )
     assert (folder / "codecs.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -22,7 +22,9 @@ def test_a_module_of_the_checkout_is_loaded():
 
 
 def test_a_bench_that_does_not_exist_is_an_error():
-    with pytest.raises(NotInstalled, match=r"benchmarks/nothing\.py is not beside .*: benches need a checkout"):
+    with pytest.raises(
+        NotInstalled, match=r"benchmarks/nothing\.py is not beside .*: benches need a checkout"
+    ):
         _checkout.load("nothing")
 
 
@@ -31,9 +33,14 @@ def test_without_the_folder_the_error_says_what_to_install(tmp_path):
     program = "from hvd_sparse.cli.bench._checkout import load; load('_streams')"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", program]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert run.returncode == 1
-    assert f"NotInstalled: benchmarks/_streams.py is not beside {tmp_path / 'hvd_sparse'}: benches need" in run.stderr
+    assert (
+        f"NotInstalled: benchmarks/_streams.py is not beside {tmp_path / 'hvd_sparse'}: benches need"
+        in run.stderr
+    )
     assert "pip install -e" in run.stderr
 
 
@@ -41,7 +48,16 @@ def test_without_the_folder_the_error_says_what_to_install(tmp_path):
 def quick(tmp_path_factory):
     """A quick run: what it printed, and the folder that it wrote to."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "select", "--quick", "--output", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "hvd_sparse",
+        "bench",
+        "select",
+        "--quick",
+        "--output",
+        str(folder),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
     return run.stdout, folder
@@ -54,7 +70,12 @@ def test_select_prints_every_line_that_it_writes(quick):
     for line in document["lines"]:
         assert line["section"] in printed
         assert line["what"] in printed
-        assert 0 < line["milliseconds"]["low"] <= line["milliseconds"]["median"] <= line["milliseconds"]["high"]
+        assert (
+            0
+            < line["milliseconds"]["low"]
+            <= line["milliseconds"]["median"]
+            <= line["milliseconds"]["high"]
+        )
     assert all(f"{row['selector']}, {row['model']}" in printed for row in document["trainings"])
 
 
@@ -68,7 +89,11 @@ def test_select_judges_what_there_are_goals_for(quick):
         "topk, rollback",
         "16 payloads",
     }
-    assert {line["what"] for line in judged} >= {"torch.topk", "DGC, sampled threshold", "Gaussian-k"}
+    assert {line["what"] for line in judged} >= {
+        "torch.topk",
+        "DGC, sampled threshold",
+        "Gaussian-k",
+    }
     assert {line["goal"] for line in judged} >= {
         "≤ 1.3",
         "≤ 2.5",
@@ -81,8 +106,13 @@ def test_select_judges_what_there_are_goals_for(quick):
         "≥ 30",
     }
     for line in judged:
-        value, limit = (line["versus"] or line["times_floor"])["median"], float(line["goal"].split()[1])
-        assert line["is_met"] == (value <= limit if line["goal"].startswith("≤") else value >= limit)
+        value, limit = (
+            (line["versus"] or line["times_floor"])["median"],
+            float(line["goal"].split()[1]),
+        )
+        assert line["is_met"] == (
+            value <= limit if line["goal"].startswith("≤") else value >= limit
+        )
 
 
 def test_select_draws_and_writes_a_page(quick):

@@ -19,7 +19,13 @@ def folder(tmp_path_factory):
 
 def test_no_strategy_beats_the_planner_for_any_model(folder):
     models = json.loads((folder / "planning.json").read_text())["models"]
-    assert {row["model"] for row in models} == {"resnet50", "vgg16", "inception_v4", "lstm", "transformer"}
+    assert {row["model"] for row in models} == {
+        "resnet50",
+        "vgg16",
+        "inception_v4",
+        "lstm",
+        "transformer",
+    }
     for row in models:
         assert row["ms"]["exact"] <= min(row["ms"].values()) * (1 + 1e-9)
         assert row["plan"][-1] == row["layers"]

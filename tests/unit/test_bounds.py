@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.core.bounds import capacity
-from hvd_sparse.core.codecs._frame import HEADER_BYTES
-from hvd_sparse.core.message import overhead_bytes
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.bounds import capacity
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.core.wire.frame import HEADER_BYTES
+from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.registry import CODECS, SELECTORS
 
 (SPEC,) = worlds.tensors((50, 40))
@@ -34,15 +34,25 @@ def run(configuration, steps=4):
         state = session.step.staging.settle_all()[0]
         kept = state.memory.arrays()["residual"].reshape(SPEC.shape)
         dense = session.step.stats.report(None)["dense_steps"]
-        return sum(g["t0"].astype(np.float64) for g in given), applied, kept.astype(np.float64), sizes, dense
+        return (
+            sum(g["t0"].astype(np.float64) for g in given),
+            applied,
+            kept.astype(np.float64),
+            sizes,
+            dense,
+        )
 
     return worlds.run(SIZE, script)
 
 
-@pytest.mark.parametrize("case", [case for case in cases.SELECTORS if "share" not in str(case)], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in cases.SELECTORS if "share" not in str(case)], ids=str
+)
 def test_messages_stay_within_it_and_the_rest_in_the_residual(case):
     selector = case.create(SELECTORS, density=0.1)
-    configuration = replace(worlds.configure(max_gathered_bytes=LIMIT), selector=selector, schedule=None)
+    configuration = replace(
+        worlds.configure(max_gathered_bytes=LIMIT), selector=selector, schedule=None
+    )
     outcomes = run(configuration)
     for _, applied, _, sizes, _ in outcomes:
         assert max(sizes) <= LIMIT / SIZE

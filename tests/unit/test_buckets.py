@@ -9,13 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import configure, tensors
 
-from hvd_sparse.core.buckets import merge_small, one_per_tensor
+from hvd_sparse.core.step.buckets import merge_small, one_per_tensor
 
 SHAPES = st.lists(st.lists(st.integers(0, 40), max_size=3).map(tuple), max_size=12)
 
 
-@given(shapes=SHAPES, min_numel=st.integers(0, 100), compress_1d=st.booleans(), bucket_bytes=st.integers(1, 4_000))
-def test_every_compressed_tensor_is_in_exactly_one_bucket(shapes, min_numel, compress_1d, bucket_bytes):
+@given(
+    shapes=SHAPES,
+    min_numel=st.integers(0, 100),
+    compress_1d=st.booleans(),
+    bucket_bytes=st.integers(1, 4_000),
+)
+def test_every_compressed_tensor_is_in_exactly_one_bucket(
+    shapes, min_numel, compress_1d, bucket_bytes
+):
     specs = tensors(*shapes)
     configuration = configure(min_numel=min_numel, compress_1d=compress_1d)
     wanted = [
@@ -26,7 +33,9 @@ def test_every_compressed_tensor_is_in_exactly_one_bucket(shapes, min_numel, com
     assert one_per_tensor(specs, configuration) == [(i,) for i in wanted]
     plan = merge_small(specs, configuration, bucket_bytes)
     assert sorted(i for bucket in plan for i in bucket) == wanted
-    assert [i for bucket in reversed(plan) for i in bucket] == wanted, "a bucket's members are no neighbours"
+    assert [i for bucket in reversed(plan) for i in bucket] == wanted, (
+        "a bucket's members are no neighbours"
+    )
 
 
 @given(shapes=SHAPES, bucket_bytes=st.integers(1, 2_000))
@@ -40,7 +49,9 @@ def test_a_bucket_is_closed_by_the_tensor_that_fills_it(shapes, bucket_bytes):
         assert filled - cost[min(bucket)] < bucket_bytes
 
 
-@pytest.mark.parametrize(("tensors_in_model", "messages"), [(1, 1), (204, 1), (205, 1), (206, 2), (300, 2)])
+@pytest.mark.parametrize(
+    ("tensors_in_model", "messages"), [(1, 1), (204, 1), (205, 1), (206, 2), (300, 2)]
+)
 def test_many_small_tensors_travel_in_few_messages(tensors_in_model, messages):
     """40 entries of each tensor, 8 bytes an entry: 205 of them reach 64 KiB."""
     plan = merge_small(tensors(*[(64, 64)] * tensors_in_model), configure(density=0.01))

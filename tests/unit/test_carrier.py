@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.carrier import CHECKSUM_BITS, carrier_layout
+from hvd_sparse.core.wire.carrier import CHECKSUM_BITS, carrier_layout
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -68,7 +68,9 @@ def test_factor_of_every_plain_reduction_is_recovered(world_size, reduction, dty
     for checksum in (0, 1, 0xABCDE, 2**CHECKSUM_BITS - 1):
         carriers = carriers_of(layout, [checksum] * world_size, density=0.25)
         report = layout.read(ring_sum(carriers, factor, prescale), "w")
-        assert report.factor == pytest.approx(factor * prescale, rel=(4 + world_size) * np.finfo(dtype).eps)
+        assert report.factor == pytest.approx(
+            factor * prescale, rel=(4 + world_size) * np.finfo(dtype).eps
+        )
         assert report.failures == 0
         assert report.density == pytest.approx(0.25, rel=1e-5)
 
@@ -83,7 +85,9 @@ def test_equal_ranks_are_never_taken_for_different_ones(dtype, checksum, world_s
 
 @dtypes
 @given(data=st.data(), world_size=st.integers(2, 300), checksum=CHECKSUMS, other=CHECKSUMS)
-def test_one_rank_that_runs_something_else_is_found_in_a_world_of_any_size(dtype, data, world_size, checksum, other):
+def test_one_rank_that_runs_something_else_is_found_in_a_world_of_any_size(
+    dtype, data, world_size, checksum, other
+):
     checksums = [checksum] * world_size
     checksums[data.draw(st.integers(0, world_size - 1))] = other
     layout = carrier_layout(dtype, world_size)
@@ -135,7 +139,9 @@ def test_what_is_no_sum_is_refused_with_the_remedy(world_size, reduction, dtype)
     layout = carrier_layout(dtype, world_size)
     for checksum, norm in ((0, 0.0), (0xFFFFF, 1e9)):
         carriers = carriers_of(layout, [checksum] * world_size, density=1.0, norm=norm)
-        with pytest.raises(UnsupportedReduction, match=r"'w'.*op=hvd.Average or hvd.Sum.*same process_set"):
+        with pytest.raises(
+            UnsupportedReduction, match=r"'w'.*op=hvd.Average or hvd.Sum.*same process_set"
+        ):
             layout.read(NO_SUMS[reduction](carriers), "w")
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.redistribution import redistribute
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure, RankMismatch
-from hvd_sparse.runtime import checkpoint
-from hvd_sparse.runtime.gathering import gather_into_file
+from hvd_sparse.resilience import checkpoint_file as checkpoint
+from hvd_sparse.resilience.gathering import gather_into_file
+from hvd_sparse.resilience.redistribution import redistribute
 
 ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
 
@@ -20,7 +20,13 @@ def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
     draw = np.random.default_rng([rank, size])
     arrays = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
     tensors = {
-        "a": {"steps": step, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True, "arrays": arrays},
+        "a": {
+            "steps": step,
+            "threshold": 0.1 + rank,
+            "memo": [1, 0.5],
+            "is_sparse": True,
+            "arrays": arrays,
+        },
         "b": {
             "steps": step,
             "threshold": None,
@@ -29,16 +35,26 @@ def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
             "arrays": {"residual": draw.normal(size=3)},
         },
     }
-    fixed = {"version": 2, "library": "1", "config": {"name": None}, "model": MODEL, "reduction": reduction}
+    fixed = {
+        "version": 2,
+        "library": "1",
+        "config": {"name": None},
+        "model": MODEL,
+        "reduction": reduction,
+    }
     return {**fixed, "rank": rank, "world_size": size, "tensors": tensors}
 
 
 def flat(states, key, name="residual"):
-    return np.stack([np.asarray(state["tensors"][key]["arrays"][name], np.float64) for state in states])
+    return np.stack(
+        [np.asarray(state["tensors"][key]["arrays"][name], np.float64) for state in states]
+    )
 
 
 def assert_same(one, other):
-    assert {k: v for k, v in one.items() if k != "tensors"} == {k: v for k, v in other.items() if k != "tensors"}
+    assert {k: v for k, v in one.items() if k != "tensors"} == {
+        k: v for k, v in other.items() if k != "tensors"
+    }
     for key, tensor in one["tensors"].items():
         arrays = other["tensors"][key]["arrays"]
         assert {n: (a.dtype, a.tobytes()) for n, a in tensor["arrays"].items()} == {
@@ -60,7 +76,9 @@ def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
     checkpoint.write(path, [state_of(0, 1)])
     whole = path.read_bytes()
     damaged = [whole[:size] for size in range(len(whole))]
-    damaged += [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(len(whole))]
+    damaged += [
+        whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(len(whole))
+    ]
     for content in [*damaged, whole + b"\0"]:
         path.write_bytes(content)
         with pytest.raises(CorruptCheckpoint):
@@ -68,7 +86,8 @@ def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "told", [{"dtype": "object"}, {"length": -1}, {"place": 10**9}, {"dtype": "O"}, {"length": None}]
+    "told",
+    [{"dtype": "object"}, {"length": -1}, {"place": 10**9}, {"dtype": "O"}, {"length": None}],
 )
 def test_a_file_with_a_right_digest_and_wrong_arrays_is_refused(tmp_path, told):
     with checkpoint.atomic(tmp_path / "file") as stream:
@@ -89,14 +108,21 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
 
 
 @pytest.mark.parametrize("new_size", [1, 2, 4, 7])
-@pytest.mark.parametrize(("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)])
-def test_the_mass_that_the_optimizer_is_owed_is_kept_across_world_sizes(new_size, reduction, factor):
+@pytest.mark.parametrize(
+    ("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)]
+)
+def test_the_mass_that_the_optimizer_is_owed_is_kept_across_world_sizes(
+    new_size, reduction, factor
+):
     """factor * sum over ranks, of residual and of velocity; two roundings to float32 a rank are allowed for."""
     old = [state_of(rank, 3, reduction, ("residual", "momentum")) for rank in range(3)]
     new = redistribute(old, new_size)
     assert [state["rank"] for state in new] == list(range(new_size))
     for name in ("residual", "momentum"):
-        owed, kept = flat(old, "a", name).sum(0) * factor(3), flat(new, "a", name).sum(0) * factor(new_size)
+        owed, kept = (
+            flat(old, "a", name).sum(0) * factor(3),
+            flat(new, "a", name).sum(0) * factor(new_size),
+        )
         np.testing.assert_allclose(kept, owed, rtol=1e-6, atol=1e-7)
 
 
@@ -160,7 +186,9 @@ def test_all_ranks_gather_into_one_file(tmp_path):
 
 def test_a_file_that_rank_0_cannot_write_is_an_error_on_every_rank(tmp_path):
     def on_rank(collective):
-        gather_into_file(state_of(collective.rank), tmp_path / "missing" / "file", collective, "save", 5.0)
+        gather_into_file(
+            state_of(collective.rank), tmp_path / "missing" / "file", collective, "save", 5.0
+        )
 
     results = LocalWorld(3).run_all(on_rank)
     assert [type(result) for result in results] == [PeerFailure] * 3

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from hvd_sparse.core.checksum import crc32
+from hvd_sparse.core.wire.checksum import crc32
 
 
 def test_it_is_the_crc_32_of_the_standard():
@@ -26,6 +26,8 @@ def test_every_length_and_continuation_is_zlibs(size):
 @pytest.mark.parametrize(("isal_is_there", "module"), [(True, "isal.isal_zlib"), (False, "zlib")])
 def test_isal_is_used_if_it_is_there_and_zlib_otherwise(isal_is_there, module):
     hide = "" if isal_is_there else "sys.modules['isal'] = None; "
-    script = f"import sys; {hide}from hvd_sparse.core.checksum import crc32; print(crc32.__module__, crc32(b'hvd'))"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    script = f"import sys; {hide}from hvd_sparse.core.wire.checksum import crc32; print(crc32.__module__, crc32(b'hvd'))"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
     assert run.stdout.split() == [module, str(zlib.crc32(b"hvd"))]

@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.runtime.commits import Commits
+from hvd_sparse.resilience.commits import Commits
 
 EXCHANGES = 4
 """Of a rejoining with two tensors: the roll call, a sum of each, and that all have joined."""
@@ -50,7 +50,13 @@ class Worker:
     def __init__(self, number):
         self.commits = Commits()
         self.model, self.draw = 0, np.random.default_rng(number)
-        self.state = {"model": NUMEL, "reduction": "average", "rank": 0, "world_size": 0, "tensors": {}}
+        self.state = {
+            "model": NUMEL,
+            "reduction": "average",
+            "rank": 0,
+            "world_size": 0,
+            "tensors": {},
+        }
         self.save()
 
     def save(self):
@@ -61,7 +67,11 @@ class Worker:
         self.model += 1
         fixed = {"threshold": 0.5, "memo": None, "exchange_memo": None, "is_sparse": True}
         fresh = {
-            key: {**fixed, "steps": self.model, "arrays": {"residual": self.draw.normal(size=NUMEL[key]).astype("f4")}}
+            key: {
+                **fixed,
+                "steps": self.model,
+                "arrays": {"residual": self.draw.normal(size=NUMEL[key]).astype("f4")},
+            }
             for key in keys
         }
         self.state = {**self.state, "tensors": {**self.state["tensors"], **fresh}}
@@ -71,7 +81,8 @@ class Worker:
 
     def owes(self):
         return (
-            np.concatenate([t["arrays"]["residual"] for t in self.state["tensors"].values()]) / self.state["world_size"]
+            np.concatenate([t["arrays"]["residual"] for t in self.state["tensors"].values()])
+            / self.state["world_size"]
         )
 
 
@@ -106,7 +117,9 @@ def fail_together(workers, exchange, failing, victim, saving=frozenset()):
     """Rejoining fails, and one dies of it; the survivors, back at their commits.  Who got past all may have committed."""
     found = rejoin(workers, exchange, failing)
     for rank, (worker, outcome) in enumerate(zip(workers, found)):
-        assert isinstance(outcome, Failure) or (outcome is None and exchange == EXCHANGES and rank not in failing)
+        assert isinstance(outcome, Failure) or (
+            outcome is None and exchange == EXCHANGES and rank not in failing
+        )
         if outcome is None and rank in saving:
             worker.save()
     survivors = [worker for rank, worker in enumerate(workers) if rank != victim]
@@ -117,7 +130,9 @@ def fail_together(workers, exchange, failing, victim, saving=frozenset()):
 
 def check_nothing_is_lost(workers, expected):
     assert rejoin(workers) == [None] * len(workers)
-    np.testing.assert_allclose(sum(worker.owes() for worker in workers), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        sum(worker.owes() for worker in workers), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("exchange", range(1, EXCHANGES + 1))
@@ -139,7 +154,9 @@ def test_so_it_is_when_several_fail_one_after_the_other(seed):
     workers = [*old, Worker(3)]
     for number in range(4, 8):
         failing = SUBSETS[draw.integers(len(SUBSETS))]
-        workers = fail_together(workers, draw.integers(1, EXCHANGES + 1), failing, draw.integers(1, 3))
+        workers = fail_together(
+            workers, draw.integers(1, EXCHANGES + 1), failing, draw.integers(1, 3)
+        )
         workers.append(Worker(number))
     check_nothing_is_lost(workers, sum(owed[worker] for worker in old if worker in workers))
 
@@ -160,7 +177,11 @@ def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim, st
         brought = [worker.owes() for worker in workers[:2]]
         survivors = fail_together(workers, EXCHANGES, failing, victim, saving)
         stands = min({0, 1, 2} - {victim}) in saving - failing
-        expected = sum(brought) * 2 / 3 if stands else sum(o for rank, o in enumerate(owed) if rank != victim)
+        expected = (
+            sum(brought) * 2 / 3
+            if stands
+            else sum(o for rank, o in enumerate(owed) if rank != victim)
+        )
         check_nothing_is_lost([*survivors, Worker(4)], expected)
 
 
@@ -179,7 +200,11 @@ def test_a_step_is_taken_where_the_first_rank_has_committed_it(saving, victim):
         worker.restore()
     stands = min({0, 1, 2} - {victim}) in saving
     expected = sum(o for rank, o in enumerate(after if stands else before) if rank != victim)
-    for exchange, failing, committing in ((EXCHANGES, {1}, {}), (2, {1}, {}), (EXCHANGES, {0}, {1})):
+    for exchange, failing, committing in (
+        (EXCHANGES, {1}, {}),
+        (2, {1}, {}),
+        (EXCHANGES, {0}, {1}),
+    ):
         survivors = fail_together([*survivors, Worker(3)], exchange, failing, 2, committing)
     check_nothing_is_lost([*survivors, Worker(4)], expected)
     assert {worker.state["tensors"]["a"]["steps"] for worker in survivors} == {3 if stands else 2}
@@ -196,7 +221,9 @@ def test_half_a_step_that_the_first_rank_has_committed_is_an_error_on_all():
     for error in rejoin([*workers[:2], Worker(3)]):
         assert isinstance(error, RankMismatch)
         assert "the ranks [1] hold no state of the step that rank 0 goes on from" in str(error)
-        assert "tensor 'a' has made [2, 3] steps" in str(error) and "anew from a checkpoint" in str(error)
+        assert "tensor 'a' has made [2, 3] steps" in str(error) and "anew from a checkpoint" in str(
+            error
+        )
 
 
 def test_a_newcomers_old_checkpoint_does_not_count():

@@ -11,9 +11,9 @@ import pytest
 import worlds
 from worlds import configure, normals, tensors
 
-from hvd_sparse.core.compressor import Compressor, say_alone
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
+from hvd_sparse.frontend.compressor import Compressor, say_alone
 from hvd_sparse.types import TensorSpec
 
 SPECS = tensors((30, 4), (9,))
@@ -42,7 +42,9 @@ def make():
     made = []
 
     def make_one(configuration=None, specs=SPECS):
-        compressor = worlds.run(1, lambda c: NumpyCompressor(c, configuration or configure("ldte_bs", 0.1), specs))[0]
+        compressor = worlds.run(
+            1, lambda c: NumpyCompressor(c, configuration or configure("ldte_bs", 0.1), specs)
+        )[0]
         made.append(compressor)
         return compressor
 
@@ -110,15 +112,30 @@ def test_a_state_from_before_the_first_step_takes_everything_back(make):
     [
         (lambda s: s.update(version=99), "it has version 99, this build reads 2"),
         (lambda s: s["tensors"].update(other=s["tensors"]["t0"]), "tensor 'other' is unknown"),
-        (lambda s: s["tensors"].update(t1=s["tensors"]["t0"]), "its residual of 't1' has 120 entries, the tensor 9"),
+        (
+            lambda s: s["tensors"].update(t1=s["tensors"]["t0"]),
+            "its residual of 't1' has 120 entries, the tensor 9",
+        ),
         (lambda s: s["config"].update(rollback=False), "rollback was False and is True"),
         (lambda s: s["config"]["selector"].update(density=0.5), "'density': 0.5"),
-        (lambda s: s["config"]["selector"].update(id="unheard_of"), "its configuration is none of this build's"),
-        (lambda s: s["model"].update(t1="[7] float32"), "tensor 't1' was [7] float32 and is [9] float32"),
+        (
+            lambda s: s["config"]["selector"].update(id="unheard_of"),
+            "its configuration is none of this build's",
+        ),
+        (
+            lambda s: s["model"].update(t1="[7] float32"),
+            "tensor 't1' was [7] float32 and is [9] float32",
+        ),
         (lambda s: s["model"].update(t2="[7] float32"), "tensor 't2' is no longer there"),
         (lambda s: s["model"].pop("t1"), "tensor 't1' is new"),
-        (lambda s: s.update(world_size=2), "it is of a world of 2 ranks, this one has 1: save(path) and load(path)"),
-        (lambda s: s.update(rank=1), "it is rank 1's, this is rank 0: residuals belong to their rank"),
+        (
+            lambda s: s.update(world_size=2),
+            "it is of a world of 2 ranks, this one has 1: save(path) and load(path)",
+        ),
+        (
+            lambda s: s.update(rank=1),
+            "it is rank 1's, this is rank 0: residuals belong to their rank",
+        ),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, words):
@@ -144,7 +161,9 @@ def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
     assert (taken.missing_keys, taken.unexpected_keys) == (["t7"], ["t1"])
     assert worlds.snapshot(new.session) == {"t0": expected["t0"]}
     other_shape = make(specs=[TensorSpec("t0", (30, 5), "float32")])
-    with pytest.raises(RankMismatch, match=r"tensor 't0' was \[30, 4\] float32 and is \[30, 5\] float32"):
+    with pytest.raises(
+        RankMismatch, match=r"tensor 't0' was \[30, 4\] float32 and is \[30, 5\] float32"
+    ):
         other_shape.load_state_dict(state, strict=False)
 
 
@@ -159,7 +178,9 @@ def test_a_state_that_lacks_a_field_is_no_state(make, field):
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
     first = make()
-    with pytest.raises(InvalidOption, match=rf"two compressors are called '{first.name}'.*name=.*close\(\)"):
+    with pytest.raises(
+        InvalidOption, match=rf"two compressors are called '{first.name}'.*name=.*close\(\)"
+    ):
         make()
 
 
@@ -202,7 +223,9 @@ def test_compressors_meet_for_the_handshake_by_order_of_creation_whatever_their_
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_pickling_and_copying_are_refused_with_the_remedy(make, take):
-    with pytest.raises(InvalidOption, match=r"cannot be pickled or copied: .*state_dict\(\).*from_config"):
+    with pytest.raises(
+        InvalidOption, match=r"cannot be pickled or copied: .*state_dict\(\).*from_config"
+    ):
         take(make())
 
 
@@ -223,7 +246,9 @@ def test_repr_stats_and_config_say_what_the_compressor_is(make):
 
 
 @pytest.mark.parametrize(("elastic", "warnings"), [("", 1), ("1", 0)])
-def test_a_world_of_one_is_warned_of_once_unless_it_may_grow(make, monkeypatch, caplog, elastic, warnings):
+def test_a_world_of_one_is_warned_of_once_unless_it_may_grow(
+    make, monkeypatch, caplog, elastic, warnings
+):
     monkeypatch.setenv("HOROVOD_ELASTIC", elastic)
     say_alone.cache_clear()
     make(configure(name="one")), make(configure(name="other"))

@@ -11,13 +11,13 @@ import cases
 import pytest
 from worlds import tensors
 
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.methods import METHODS, Methods
-from hvd_sparse.core.selectors.topk import TopK
-from hvd_sparse.engines import NumpyEngine
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import NumpyEngine
 from hvd_sparse.errors import InvalidOption, UnknownName
+from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.papers import bibtex
 from hvd_sparse.registry import CODECS, SELECTORS
+from hvd_sparse.selectors.topk import TopK
 
 TOPK = {"id": "topk", "density": 0.25}
 SHARED = {
@@ -59,7 +59,11 @@ def test_parts_are_given_as_ids_mappings_or_objects():
 
 def test_every_option_is_tried_below():
     parts_without_options = {"memory", "codec", "exchange"}
-    assert {f.name for f in dataclasses.fields(Configuration)} == {*SHARED, *LOCAL, *parts_without_options}
+    assert {f.name for f in dataclasses.fields(Configuration)} == {
+        *SHARED,
+        *LOCAL,
+        *parts_without_options,
+    }
 
 
 @pytest.mark.parametrize("option", SHARED)
@@ -82,7 +86,9 @@ def test_schedule_is_the_selectors_density_unless_told():
 
 
 def test_unknown_options_are_refused_with_those_there_are():
-    with pytest.raises(InvalidOption, match=r"unknown option 'dense', 'min_size'; .*min_numel.*allow_dense"):
+    with pytest.raises(
+        InvalidOption, match=r"unknown option 'dense', 'min_size'; .*min_numel.*allow_dense"
+    ):
         create(min_size=3, dense=True)
 
 
@@ -130,7 +136,10 @@ def test_an_unknown_engine_is_refused_when_it_is_named_not_when_it_is_used():
 
 def test_an_engine_is_given_as_an_id_a_mapping_or_an_object():
     assert create(engine="numpy") == create(engine={"id": "numpy"}) == create(engine=NumpyEngine())
-    assert create(engine={"id": "numba", "threads": 2}).describe()["engine"] == {"id": "numba", "threads": 2}
+    assert create(engine={"id": "numba", "threads": 2}).describe()["engine"] == {
+        "id": "numba",
+        "threads": 2,
+    }
     with pytest.raises(InvalidOption, match=r"threads of NumbaEngine is 0"):
         create(engine={"id": "numba", "threads": 0})
 
@@ -160,7 +169,9 @@ def test_small_flat_and_empty_tensors_stay_dense(shape, options, is_sparse):
     assert create(**options).is_sparse(spec.shape, spec.numel) is is_sparse
 
 
-@pytest.mark.parametrize(("world_size", "goes_dense"), [(1, False), (2, False), (3, False), (4, True), (5, True)])
+@pytest.mark.parametrize(
+    ("world_size", "goes_dense"), [(1, False), (2, False), (3, False), (4, True), (5, True)]
+)
 def test_a_step_goes_dense_where_that_moves_no_more_bytes(world_size, goes_dense):
     """At a density of 1/4 and 8 bytes an entry: from 4 ranks on."""
     (spec,) = tensors((40, 40))
@@ -195,7 +206,10 @@ SPECIAL = {
     "adacomp": {"codec": "ternary"},
     "ef_sign": {"codec": "one_bit"},
     "stc": {"codec": "sign_mean"},
-    "strom": {"selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True}, "codec": "sign_index"},
+    "strom": {
+        "selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True},
+        "codec": "sign_index",
+    },
     "terngrad": {"memory": "none", "codec": "two_bit"},
 }
 """Methods that are not the selector of their own name with error feedback and ``index_value``."""
@@ -210,7 +224,9 @@ def required(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_named_method_is_the_preset_of_its_parts(method):
     given = required(method)
-    params, configuration, process_set = getattr(Recorder, method)("p", **given, min_numel=3, process_set="s")
+    params, configuration, process_set = getattr(Recorder, method)(
+        "p", **given, min_numel=3, process_set="s"
+    )
     assert (params, process_set) == ("p", "s")
     expected = {"selector": {"id": method, **given}, **SPECIAL.get(method, {})}
     assert configuration == create(**expected, min_numel=3)
@@ -235,7 +251,9 @@ def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method
         ("sign_mean", 15, False),
     ],
 )
-def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(codec, world_size, goes_dense):
+def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
+    codec, world_size, goes_dense
+):
     """At a density of 1/4 of 1,600 entries: 8 bytes an entry, 4 and a count, 4 and half a byte, less than half a byte."""
     (spec,) = tensors((40, 40))
     assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
@@ -243,7 +261,9 @@ def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(codec, 
 
 def test_every_method_of_the_class_is_listed_with_its_paper():
     not_methods = {"build", "from_config"}
-    assert set(METHODS) == {name for name in vars(Methods) if not name.startswith("_")} - not_methods
+    assert (
+        set(METHODS) == {name for name in vars(Methods) if not name.startswith("_")} - not_methods
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)

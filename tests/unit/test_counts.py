@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.counts import check_density, count_from_density
-from hvd_sparse.core.economy import is_dense_cheaper
-from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.checks import check_density, count_from_density
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.exchanges._economy import is_dense_cheaper
 from hvd_sparse.registry import EXCHANGES
 
 ALLGATHER = EXCHANGES.create("allgather")
@@ -25,7 +25,15 @@ def test_count_is_the_whole_part_of_the_exact_product(numel, thousandths):
 
 @pytest.mark.parametrize(
     ("numel", "density", "count"),
-    [(0, 0.5, 0), (1, 0.001, 1), (999, 0.001, 1), (1_999, 0.001, 1), (2_000, 0.001, 2), (7, 1.0, 7), (10, 1e-300, 1)],
+    [
+        (0, 0.5, 0),
+        (1, 0.001, 1),
+        (999, 0.001, 1),
+        (1_999, 0.001, 1),
+        (2_000, 0.001, 2),
+        (7, 1.0, 7),
+        (10, 1e-300, 1),
+    ],
 )
 def test_count_is_at_least_one_and_at_most_all(numel, density, count):
     assert count_from_density(numel, density) == count
@@ -55,10 +63,14 @@ def test_dense_is_cheaper_from_one_over_world_size_on_at_eight_bytes_an_entry(wo
     entries=st.integers(1, 10_000),
     entry_bytes=st.sampled_from([6, 8, 12]),
 )
-def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(world_size, entries, entry_bytes):
+def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(
+    world_size, entries, entry_bytes
+):
     numel = 10_000
     gathered = (world_size - 1) * entries * entry_bytes
     ring = Fraction(2 * (world_size - 1) * 4 * numel, world_size)
     if gathered != ring:
         placement = in_nodes_of(1, 0, world_size)
-        assert is_dense_cheaper(ALLGATHER, entries / numel, entry_bytes, placement) == (gathered > ring)
+        assert is_dense_cheaper(ALLGATHER, entries / numel, entry_bytes, placement) == (
+            gathered > ring
+        )

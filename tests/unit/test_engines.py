@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvd_sparse.core import reference
-from hvd_sparse.engines import resolve_engine
-from hvd_sparse.engines.compiled import CompiledKernels, assembly, lists, packing, sweeps
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.kernels.numba import CompiledKernels, assembly, lists, packing, sweeps
 from hvd_sparse.types import Selection
 
 TESTS = Path(__file__).parents[1]
@@ -22,7 +22,9 @@ COMPILED = {
     for name, value in vars(module).items()
     if hasattr(value, "py_func") and not name.startswith("_")
 }
-WITHOUT_NUMBA = "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
+WITHOUT_NUMBA = (
+    "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
+)
 
 
 def run(script, **environment):
@@ -42,19 +44,27 @@ def test_the_fast_engine_is_used_unless_told_otherwise():
 
 
 def test_without_numba_it_is_numpy_which_says_so_once():
-    script = "from hvd_sparse.core import reference\nfrom hvd_sparse.engines import resolve_engine\n"
-    done = run(WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference")
+    script = (
+        "from hvd_sparse.core import reference\nfrom hvd_sparse.engines import resolve_engine\n"
+    )
+    done = run(
+        WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
 
 
 def test_numpy_that_was_asked_for_says_nothing():
-    done = run(WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numpy')")
+    done = run(
+        WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numpy')"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
-    done = run(WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numba')")
+    done = run(
+        WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numba')"
+    )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
     assert "pip install 'hvd-sparse[fast]'" in done.stderr
@@ -74,12 +84,16 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.engines import resolve_engine\n"
-        "from hvd_sparse.engines.compiled.sweeps import add_and_take\n"
+        "from hvd_sparse.core.kernels.numba.sweeps import add_and_take\n"
         "code = add_and_take.inspect_asm(add_and_take.signatures[0])\n"
         "assert '%zmm' not in code\n"
         "check_kernels(resolve_engine('numba'))\n"
     )
-    machine = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    machine = {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
     done = run(script, **machine)
     assert done.returncode == 0, done.stderr
 
@@ -102,7 +116,9 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("numel", [assembly.LARGE_BYTES // 4 + more for more in (0, 1, assembly.BLOCK + 17)])
+@pytest.mark.parametrize(
+    "numel", [assembly.LARGE_BYTES // 4 + more for more in (0, 1, assembly.BLOCK + 17)]
+)
 def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_nothing_beside_them_is_touched(
     dtype, numel
 ):

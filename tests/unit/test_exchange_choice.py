@@ -8,9 +8,9 @@ import pytest
 import worlds
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.placement import Placement, in_nodes_of
-from hvd_sparse.core.session import Session
+from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.registry import EXCHANGES
 
@@ -27,7 +27,9 @@ TOPK = {"id": "topk", "density": 0.001}
 )
 def test_a_tensor_is_divided_among_the_ranks_of_every_node(nodes, numel, parts):
     placement = Placement(0, nodes)
-    assert [(p.start, p.stop) for p in (placement.part(r, numel) for r in range(len(nodes)))] == parts
+    assert [
+        (p.start, p.stop) for p in (placement.part(r, numel) for r in range(len(nodes)))
+    ] == parts
     assert [placement.mates(r) for r in range(2)] == [
         [i for i, n in enumerate(nodes) if n == nodes[r]] for r in range(2)
     ]
@@ -57,7 +59,9 @@ def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
         def __getattr__(self, name):
             return getattr(self._collective, name)
 
-    errors = LocalWorld(2, worlds.TIMEOUT_S).run_all(lambda c: Session(configuration, specs, Lost(c)))
+    errors = LocalWorld(2, worlds.TIMEOUT_S).run_all(
+        lambda c: Session(configuration, specs, Lost(c))
+    )
     assert [type(error) for error in errors] == [RankMismatch] * 2
 
 
@@ -124,15 +128,25 @@ def test_auto_is_the_same_on_all_ranks_and_is_reported():
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"selector": {"id": "fixed_threshold", "threshold": 1.0}, "exchange": "gtopk"}, "is told none"),
+        (
+            {"selector": {"id": "fixed_threshold", "threshold": 1.0}, "exchange": "gtopk"},
+            "is told none",
+        ),
         ({"selector": {"id": "adacomp"}, "exchange": "oktopk"}, "is told none"),
-        ({"selector": {"id": "stc", "density": 0.1}, "exchange": "shared_index"}, "sends other values"),
+        (
+            {"selector": {"id": "stc", "density": 0.1}, "exchange": "shared_index"},
+            "sends other values",
+        ),
         (
             {"selector": TOPK, "memory": "momentum_correction", "exchange": "hierarchical"},
             "before they meet the residual",
         ),
         (
-            {"selector": TOPK, "memory": {"id": "error_feedback", "residual": "bfloat16"}, "exchange": "oktopk"},
+            {
+                "selector": TOPK,
+                "memory": {"id": "error_feedback", "residual": "bfloat16"},
+                "exchange": "oktopk",
+            },
             "rounded",
         ),
     ],

@@ -35,5 +35,7 @@ for codec, those, meant in zip(codecs, frames, values):
 def test_codecs_do_not_depend_on_how_a_thread_treats_subnormal_numbers():
     tests = Path(__file__).resolve().parents[1]
     script = f"import sys; sys.path[:0] = {[str(tests.parent), str(tests)]!r}\n{SCRIPT}"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
     assert run.returncode == 0, run.stderr

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from worlds import configure, tensors
 
-from hvd_sparse.core.footprint import footprint
-from hvd_sparse.core.staged import StagedArray
+from hvd_sparse.frontend.footprint import footprint
+from hvd_sparse.memories.double_buffer import StagedArray
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -21,7 +21,11 @@ def test_a_states_bytes_are_those_of_its_vectors(case, rollback):
     configuration = configure(memory=case.create(MEMORIES), rollback=rollback, min_numel=100)
     states = [configuration.memory.create(spec, rollback=rollback) for spec in SPECS]
     held = [
-        sum(thing.nbytes for thing in vars(state).values() if isinstance(thing, (StagedArray, np.ndarray)))
+        sum(
+            thing.nbytes
+            for thing in vars(state).values()
+            if isinstance(thing, (StagedArray, np.ndarray))
+        )
         for state in states
     ]
     expected = sum(held if configuration.memory.finishes else held[:2])
@@ -36,5 +40,7 @@ def test_error_feedback_takes_two_vectors_with_rollback_and_one_without():
 
 def test_gathered_bytes_grow_with_ranks_and_density():
     (spec,) = tensors((1000, 1000))
-    one, other = (footprint(configure(density=0.01), [spec], size)["gathered_bytes"] for size in (2, 8))
+    one, other = (
+        footprint(configure(density=0.01), [spec], size)["gathered_bytes"] for size in (2, 8)
+    )
     assert other == 4 * one > 2 * 10_000 * 8

@@ -8,8 +8,8 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.core.buckets import grouped, one_per_tensor
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.buckets import grouped, one_per_tensor
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9))
@@ -32,7 +32,9 @@ def train(plans, ranks=3, **options):
             session.step.regroup(buckets(plans[step % len(plans)]))
             gradients = worlds.normals(SPECS, collective.rank, step)
             if step == 3:
-                gradients = {key: value for key, value in gradients.items() if key not in ("t1", "t4")}
+                gradients = {
+                    key: value for key, value in gradients.items() if key not in ("t1", "t4")
+                }
             applied = session.reduce(gradients)
             bits += b"".join(applied[key].tobytes() for key in sorted(applied))
         kept = [
@@ -46,7 +48,9 @@ def train(plans, ranks=3, **options):
 
 def test_every_compressed_tensor_is_in_one_bucket_and_no_other():
     for groups in (None, 1, 2, 3, 6, 50, [["t0", "t5"], ["t3"]], [KEYS]):
-        assert sorted(position for bucket in buckets(groups) for position in bucket) == list(range(len(SPECS)))
+        assert sorted(position for bucket in buckets(groups) for position in bucket) == list(
+            range(len(SPECS))
+        )
 
 
 def test_a_number_of_groups_is_that_many_of_neighbours():
@@ -83,7 +87,9 @@ def test_groups_do_not_change_in_the_middle_of_a_step():
     def script(collective):
         session = Session(worlds.configure(), SPECS, collective, average=False)
         wire, ticket = session.driver.compress(0, np.ones(SPECS[0].numel, np.float32))
-        with pytest.raises(InvalidOption, match="'t0' has not come back: change groups between steps"):
+        with pytest.raises(
+            InvalidOption, match="'t0' has not come back: change groups between steps"
+        ):
             session.step.regroup(buckets(1))
         reduced = collective.allreduce(wire, "t0").wait(None)
         session.driver.decompress(reduced, ticket)

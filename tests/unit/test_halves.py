@@ -7,12 +7,12 @@ import pytest
 import worlds
 from distributions import SMOOTH, draw
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.halves import LARGEST, STORED, narrow, widen
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
+from hvd_sparse.memories._stochastic_rounding import LARGEST, STORED, narrow, widen
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -79,7 +79,9 @@ def test_rounding_up_ends_at_the_largest_number(kind):
 
 def start(kind, rollback=True):
     configuration = Configuration.create(
-        selector={"id": "topk", "density": 0.01}, memory={"id": "error_feedback", "residual": kind}, rollback=rollback
+        selector={"id": "topk", "density": 0.01},
+        memory={"id": "error_feedback", "residual": kind},
+        rollback=rollback,
     )
     (spec,) = worlds.tensors((50, 20))
     return Pipeline(configuration, reference), TensorState(spec, configuration)
@@ -109,7 +111,9 @@ def test_gradients_and_rounding_are_what_was_sent_and_what_is_kept(kind, rollbac
 @kinds
 def test_small_gradients_are_not_swallowed_by_a_large_residual(kind):
     """A residual of 1 and gradients of 2**-13, 4096 of them: 0.5 more, where rounding to the nearest would stay at 1."""
-    state = MEMORIES.create("error_feedback", residual=kind).create(TensorSpec("t", (400,), "float32"), rollback=False)
+    state = MEMORIES.create("error_feedback", residual=kind).create(
+        TensorSpec("t", (400,), "float32"), rollback=False
+    )
     nothing = reference.take_at_least(np.zeros(400, np.float32), 1.0)
     state.load({"residual": np.ones(400, np.float32)})
     for state.step in range(4096):
@@ -125,7 +129,9 @@ def test_what_float16_cannot_hold_is_refused_by_name_and_leaves_no_trace():
     pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
     state.commit()
     before = state.memory.arrays()["residual"].tobytes()
-    with pytest.raises(NonFiniteGradient, match=r"'t0': its residual has an entry of magnitude .*bfloat16"):
+    with pytest.raises(
+        NonFiniteGradient, match=r"'t0': its residual has an entry of magnitude .*bfloat16"
+    ):
         pipeline.send(state, 1e5 * draw("laplace", 1_000), 0, 1, dense=False)
     state.roll_back()
     assert state.memory.arrays()["residual"].tobytes() == before
@@ -141,4 +147,6 @@ def test_a_residual_of_16_bits_takes_half_the_memory():
 
 def test_float64_gradients_are_not_kept_in_16_bits():
     with pytest.raises(InvalidOption, match=r"'t' has float64 gradients.*residual='float32'"):
-        MEMORIES.create("error_feedback", residual="float16").create(TensorSpec("t", (9,), "float64"), rollback=True)
+        MEMORIES.create("error_feedback", residual="float16").create(
+            TensorSpec("t", (9,), "float64"), rollback=True
+        )

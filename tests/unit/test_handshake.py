@@ -7,8 +7,8 @@ import worlds
 from worlds import configure, tensors
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.driver import Conversation
-from hvd_sparse.core.handshake import describe_rank, handshake
+from hvd_sparse.core.step.driver import Conversation
+from hvd_sparse.core.step.handshake import describe_rank, handshake
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.types import TensorSpec
 
@@ -25,7 +25,9 @@ def shake(world, odd_one_out, usual=None):
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
         own = odd_one_out if is_odd else usual or document()
-        Conversation(handshake(own, collective.world_size), collective, "hs").finish(worlds.TIMEOUT_S)
+        Conversation(handshake(own, collective.world_size), collective, "hs").finish(
+            worlds.TIMEOUT_S
+        )
 
     return world.run_all(script)
 
@@ -45,7 +47,10 @@ DIFFERENCES = {
     "a tensor less": (document(specs=tensors((4, 3))), "t1 [5] float32"),
     "another shape": (document(specs=tensors((4, 4), (5,))), "t0 [4, 4] float32"),
     "another dtype": (document(specs=tensors((4, 3), (5,), dtype="float64")), "t0 [4, 3] float64"),
-    "another name of a tensor": (document(specs=[TensorSpec("head", (4, 3), "float32"), SPECS[1]]), "head [4, 3]"),
+    "another name of a tensor": (
+        document(specs=[TensorSpec("head", (4, 3), "float32"), SPECS[1]]),
+        "head [4, 3]",
+    ),
     "another order of tensors": (document(specs=SPECS[::-1]), "t1 [5] float32"),
     "another version": (document(version="9.9.9"), '"version": "9.9.9"'),
     "another name": (document(name="generator"), '"name": "generator"'),

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from distributions import ALL, SMOOTH, after_error_feedback, draw
 
-from hvd_sparse.core.kernels import Moments
-from hvd_sparse.core.search import STEPS
-from hvd_sparse.core.selectors._base import Context
-from hvd_sparse.core.selectors.ldte import Ldte, laplace_threshold
-from hvd_sparse.core.selectors.ldte_bs import LdteBs
+from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.selectors._search import STEPS
+from hvd_sparse.selectors.contract import Context
+from hvd_sparse.selectors.ldte import Ldte, laplace_threshold
+from hvd_sparse.selectors.ldte_bs import LdteBs
 
 DENSITIES = (0.001, 0.01, 0.1)
 GRADIENTS = tuple(SMOOTH)
@@ -34,7 +34,11 @@ def raw_count(x: np.ndarray, density: float) -> int:
 def check_ldte_bs(x: np.ndarray, selector: LdteBs, record, warm: float | None = None):
     """Inside its pass limit, and either inside the tolerance or exactly min(k, non-zeros)."""
     found = selector.find(x, Context(warm=warm))
-    k, count, nonzeros = wanted(x, selector.density), found.selection.count, int(np.count_nonzero(x))
+    k, count, nonzeros = (
+        wanted(x, selector.density),
+        found.selection.count,
+        int(np.count_nonzero(x)),
+    )
     low, high = (bound * k for bound in selector.tolerance)
     assert found.passes <= selector.max_passes
     assert count == min(k, nonzeros) or (low <= count <= high and not found.is_fallback)
@@ -42,7 +46,9 @@ def check_ldte_bs(x: np.ndarray, selector: LdteBs, record, warm: float | None = 
     record("ldte_count_over_k", raw)
     record("ldte_bs_count_over_k", count / k)
     record("ldte_bs_passes", found.passes)
-    print(f"count/k: LDTE {raw:.3f}, LDTE-BS {count / k:.3f} in {found.passes} passes, fallback {found.is_fallback}")
+    print(
+        f"count/k: LDTE {raw:.3f}, LDTE-BS {count / k:.3f} in {found.passes} passes, fallback {found.is_fallback}"
+    )
     return found
 
 
@@ -57,8 +63,12 @@ def test_ldte_bs_keeps_its_count_and_its_pass_limit(name, numel, density, search
 @searches
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(name, density, search, record_property):
-    found = check_ldte_bs(after_error_feedback(name, density), LdteBs(density, search=search), record_property)
+def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(
+    name, density, search, record_property
+):
+    found = check_ldte_bs(
+        after_error_feedback(name, density), LdteBs(density, search=search), record_property
+    )
     assert not found.is_fallback
     assert found.passes <= 12
 
@@ -150,5 +160,7 @@ def test_ldte_never_sends_more_than_its_cap():
 @pytest.mark.parametrize(("numel", "count"), [(1000, 1), (1000, 10), (7, 7)])
 def test_laplace_threshold_is_the_quantile_of_the_fitted_tail(numel, count):
     """P(|x| > t) = exp(-t / b) is count / numel."""
-    threshold = laplace_threshold(Moments(abs_sum=3.0 * numel, abs_max=99.0, nonzeros=numel, numel=numel), count)
+    threshold = laplace_threshold(
+        Moments(abs_sum=3.0 * numel, abs_max=99.0, nonzeros=numel, numel=numel), count
+    )
     assert math.exp(-threshold / 3.0) == pytest.approx(count / numel)

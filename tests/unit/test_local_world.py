@@ -29,14 +29,18 @@ def test_allreduce_adds_in_rank_order_in_the_dtype_given(world_size):
     expected = np.float32(0)
     for value in values:
         expected = expected + value
-    for result in LocalWorld(world_size, 10).run(lambda c: c.allreduce(values[c.rank : c.rank + 1], "x").wait(10)):
+    for result in LocalWorld(world_size, 10).run(
+        lambda c: c.allreduce(values[c.rank : c.rank + 1], "x").wait(10)
+    ):
         assert result.dtype == np.float32 and result.tolist() == [expected]
 
 
 @worlds_of
 def test_broadcast_gives_the_roots_array_to_all(world_size):
     root = world_size - 1
-    results = LocalWorld(world_size, 10).run(lambda c: c.broadcast(np.full(3, c.rank), root, "x").wait(10).tolist())
+    results = LocalWorld(world_size, 10).run(
+        lambda c: c.broadcast(np.full(3, c.rank), root, "x").wait(10).tolist()
+    )
     assert results == [[root] * 3] * world_size
 
 

@@ -11,12 +11,12 @@ import pytest
 import worlds
 from merged import KEYS, MERGED, SPECS, configure, lost, train
 
-from hvd_sparse.core.buckets import grouped
-from hvd_sparse.core.selectors._base import Context, Found
-from hvd_sparse.core.selectors.topk import TopK
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.buckets import grouped
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.types import TensorSpec
 
 
@@ -49,10 +49,17 @@ def test_a_selection_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(rol
             session.reduce(broken)
         after = worlds.snapshot(session)
         whole = session.reduce(worlds.integers(SPECS, collective.rank, 2))
-        return str(caught.value), before == after, all(np.isfinite(value).all() for value in whole.values())
+        return (
+            str(caught.value),
+            before == after,
+            all(np.isfinite(value).all() for value in whole.values()),
+        )
 
     for words, is_same, is_finite in worlds.run(3, script):
-        assert "rank 1: selecting from 't1', 't2' as one: ArithmeticError: no threshold to be found" in words
+        assert (
+            "rank 1: selecting from 't1', 't2' as one: ArithmeticError: no threshold to be found"
+            in words
+        )
         assert is_same or not rollback
         assert is_finite
 
@@ -69,8 +76,15 @@ def test_nan_in_one_tensor_of_a_group_is_seen_in_that_one_and_nothing_is_lost(ro
         results = session.reduce(broken)
         after = worlds.residuals(session)
         grown = {key: kept[key] + np.nan_to_num(broken[key]).reshape(-1) for key in KEYS}
-        is_kept = all(((after[k] == kept[k]) | ((after[k] == grown[k]) & (not rollback))).all() for k in KEYS)
-        return results, before == worlds.snapshot(session), is_kept, session.step.stats.nonfinite_steps
+        is_kept = all(
+            ((after[k] == kept[k]) | ((after[k] == grown[k]) & (not rollback))).all() for k in KEYS
+        )
+        return (
+            results,
+            before == worlds.snapshot(session),
+            is_kept,
+            session.step.stats.nonfinite_steps,
+        )
 
     for results, is_same, is_kept, nonfinite_steps in worlds.run(3, script):
         assert {key for key, value in results.items() if not np.isfinite(value).all()} == {"t1"}
@@ -83,7 +97,9 @@ def test_nan_in_one_tensor_of_a_group_is_seen_in_that_one_and_nothing_is_lost(ro
 def test_exchanges_that_choose_tensor_by_tensor_are_refused(case):
     exchange = case.create(EXCHANGES)
     if exchange.settles_later or exchange.sums_first:
-        with pytest.raises(InvalidOption, match=rf"select_over is 'group', and exchange {case.id} .*'allgather'"):
+        with pytest.raises(
+            InvalidOption, match=rf"select_over is 'group', and exchange {case.id} .*'allgather'"
+        ):
             configure(exchange=exchange)
     else:
         outcomes = train(configure(exchange=exchange))
@@ -95,7 +111,9 @@ def test_the_automatic_exchange_takes_one_that_can():
     exchange = {"id": "auto", "latency_ms": 1e-6, "bandwidth_gbit": 1e-3}
 
     def script(collective, over):
-        session = Session(configure(exchange=exchange, select_over=over, density=0.5), SPECS, collective)
+        session = Session(
+            configure(exchange=exchange, select_over=over, density=0.5), SPECS, collective
+        )
         return session.step.exchange.id
 
     assert set(worlds.run(16, lambda c: script(c, "group"))) == {"allgather"}
@@ -104,7 +122,10 @@ def test_the_automatic_exchange_takes_one_that_can():
 
 @pytest.mark.parametrize("case", [case for case in cases.SELECTORS if case not in MERGED], ids=str)
 def test_selectors_that_compare_a_tensors_gradient_with_its_residual_are_refused(case):
-    with pytest.raises(InvalidOption, match=f"select_over is 'group', and {case.id} compares .* use another selector"):
+    with pytest.raises(
+        InvalidOption,
+        match=f"select_over is 'group', and {case.id} compares .* use another selector",
+    ):
         configure(case)
 
 
@@ -139,7 +160,9 @@ def test_groups_of_more_entries_than_indices_can_number_are_refused():
     specs = worlds.tensors((2**16, 2**15), (2**16, 2**15))
 
     def script(collective):
-        with pytest.raises(InvalidOption, match=r"2 tensors of a group from 't0' to 't1' have 4294967296 entries"):
+        with pytest.raises(
+            InvalidOption, match=r"2 tensors of a group from 't0' to 't1' have 4294967296 entries"
+        ):
             Session(configure(), specs, collective)
 
     worlds.run(1, script)

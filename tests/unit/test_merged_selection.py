@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from merged import KEYS, MERGED, NUMEL, bits, configure, lost, train
 
-from hvd_sparse.core.counts import count_from_density
-from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
+from hvd_sparse.selectors.topk import TopK
 
 PLANS = [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 2, 50, [["t0", "t4"]], 1, 1]
 
@@ -45,7 +45,9 @@ def test_a_group_of_one_tensor_gives_the_bits_of_selection_by_tensor(case):
     assert bits(train(alone, draw=worlds.normals)) == bits(train(by_tensor, draw=worlds.normals))
 
 
-@pytest.mark.parametrize("case", [case for case in MERGED if not SELECTORS.get(case.id).needs_rng], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in MERGED if not SELECTORS.get(case.id).needs_rng], ids=str
+)
 def test_the_first_selection_is_the_selectors_own_from_the_joined_vector(case):
     configuration = configure(case)
     given, applied, *_ = train(configuration, ranks=1, steps=1)[0]
@@ -63,14 +65,24 @@ def test_the_first_selection_is_the_selectors_own_from_the_joined_vector(case):
     density=st.sampled_from([0.01, 0.1, 0.37, 0.9, 1.0]),
     dtype=st.sampled_from(["float32", "float64"]),
     draw=st.sampled_from([worlds.integers, worlds.normals]),
-    codec=st.sampled_from([{"id": id, "values": "float32"} for id in ("golomb", "block16", "auto")]),
+    codec=st.sampled_from(
+        [{"id": id, "values": "float32"} for id in ("golomb", "block16", "auto")]
+    ),
 )
-def test_top_k_of_a_group_is_top_k_of_its_tensors_as_one(shapes, owners, density, dtype, draw, codec):
+def test_top_k_of_a_group_is_top_k_of_its_tensors_as_one(
+    shapes, owners, density, dtype, draw, codec
+):
     """Step after step, with what was kept back, for any partition; ties to the tensor that was registered first."""
     specs = worlds.tensors(*shapes, dtype=dtype)
-    groups = [[spec.key for spec, owner in zip(specs, owners) if owner == number] for number in range(3)]
-    configuration = worlds.configure(density=density, select_over="group", groups=groups, codec=codec)
-    ((given, applied, kept, *_),) = train(configuration, ranks=1, steps=3, absent={}, draw=draw, specs=specs)
+    groups = [
+        [spec.key for spec, owner in zip(specs, owners) if owner == number] for number in range(3)
+    ]
+    configuration = worlds.configure(
+        density=density, select_over="group", groups=groups, codec=codec
+    )
+    ((given, applied, kept, *_),) = train(
+        configuration, ranks=1, steps=3, absent={}, draw=draw, specs=specs
+    )
     sizes = {spec.key: spec.numel for spec in specs}
     for members in filter(None, groups):
         residual = np.zeros(sum(sizes[key] for key in members), dtype)
@@ -80,7 +92,9 @@ def test_top_k_of_a_group_is_top_k_of_its_tensors_as_one(shapes, owners, density
             expected = np.zeros_like(residual)
             expected[chosen.indices] = chosen.values
             residual[chosen.indices] = 0
-            assert worlds.same_bits(np.concatenate([results[key].reshape(-1) for key in members]), expected)
+            assert worlds.same_bits(
+                np.concatenate([results[key].reshape(-1) for key in members]), expected
+            )
         assert worlds.same_bits(np.concatenate([kept[key] for key in members]), residual)
 
 
@@ -131,8 +145,12 @@ def test_a_schedule_gives_the_groups_density_at_every_step():
 def test_the_groups_step_is_that_of_its_furthest_tensor():
     schedule = {"id": "piecewise", "boundaries": (2,), "densities": (0.5, 0.01)}
     late = {0: ("t0", "t3"), 1: ("t0", "t4")}
-    outcomes = train(configure(schedule=schedule), ranks=1, steps=3, absent=late, draw=worlds.normals)
-    assert sum(int(np.count_nonzero(value)) for value in outcomes[0][1][2].values()) == count_from_density(NUMEL, 0.01)
+    outcomes = train(
+        configure(schedule=schedule), ranks=1, steps=3, absent=late, draw=worlds.normals
+    )
+    assert sum(
+        int(np.count_nonzero(value)) for value in outcomes[0][1][2].values()
+    ) == count_from_density(NUMEL, 0.01)
 
 
 def test_a_tensor_whose_step_runs_dense_is_not_in_the_vector():

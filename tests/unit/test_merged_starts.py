@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from merged import KEYS, NUMEL, SPECS, configure, train
 
-from hvd_sparse.core.selectors._base import Context, Found
-from hvd_sparse.core.selectors.topk import TopK
+from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.topk import TopK
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Told(TopK):
 
 def told(plans, steps, absent):
     Told.log.clear()
-    train(replace(configure(), selector=Told(0.05)), ranks=1, plans=plans, steps=steps, absent=absent)
+    train(
+        replace(configure(), selector=Told(0.05)), ranks=1, plans=plans, steps=steps, absent=absent
+    )
     return list(Told.log)
 
 
@@ -62,7 +64,13 @@ def test_the_only_gradient_of_a_group_is_selected_from_as_alone():
 
 def test_a_group_that_lacks_a_gradient_is_another_group():
     rest = NUMEL - SPECS[1].numel
-    assert told([1], 5, {2: ("t1",)}) == [(NUMEL, COLD), (NUMEL, WARM), (rest, COLD), (NUMEL, COLD), (NUMEL, WARM)]
+    assert told([1], 5, {2: ("t1",)}) == [
+        (NUMEL, COLD),
+        (NUMEL, WARM),
+        (rest, COLD),
+        (NUMEL, COLD),
+        (NUMEL, WARM),
+    ]
 
 
 def test_a_tensor_that_was_selected_in_a_group_starts_cold_alone_and_the_other_way_round():

@@ -11,7 +11,7 @@ from conformance.codec_checks import selection_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.message import (
+from hvd_sparse.core.wire.message import (
     ERROR_TEXT_LIMIT,
     overhead_bytes,
     split_messages,
@@ -39,7 +39,14 @@ def messages(draw, rank):
     step, configuration = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1))
     if draw(st.booleans()):
         text = draw(st.text(max_size=30))
-        return write_error(rank, step, configuration, text), (rank, step, configuration, (), [], text)
+        return write_error(rank, step, configuration, text), (
+            rank,
+            step,
+            configuration,
+            (),
+            [],
+            text,
+        )
     positions = draw(st.sets(st.integers(0, 2**31 - 1), max_size=4))
     frames = {position: frame(draw(st.integers(0, 10)), position) for position in positions}
     order = sorted(frames)
@@ -98,7 +105,9 @@ def test_messages_of_another_number_of_ranks_are_refused(world_size):
 
 def test_messages_in_another_order_than_the_ranks_are_refused():
     swapped = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 0)])
-    with pytest.raises(CorruptPayload, match="message 0 of a collective says that it is rank 1's, not rank 0's"):
+    with pytest.raises(
+        CorruptPayload, match="message 0 of a collective says that it is rank 1's, not rank 0's"
+    ):
         split_messages(swapped, 2)
 
 
@@ -110,7 +119,9 @@ def test_foreign_bytes_are_refused(foreign):
 
 def test_bytes_between_the_frames_and_the_end_of_a_message_are_refused():
     """Though every checksum is right and the length is the one announced."""
-    head = struct.pack("<3sBB3xIIIIQ", b"HSM", 1, 0, 0, 0, 0, 1, 32 + 4 + 4 + frame(2).size + 3) + struct.pack("<I", 7)
+    head = struct.pack(
+        "<3sBB3xIIIIQ", b"HSM", 1, 0, 0, 0, 0, 1, 32 + 4 + 4 + frame(2).size + 3
+    ) + struct.pack("<I", 7)
     forged = head + struct.pack("<I", zlib.crc32(head)) + frame(2).tobytes()
     with pytest.raises(CorruptPayload, match="3 bytes follow the 1 frames"):
         split_messages(np.frombuffer(forged + bytes(3), np.uint8), 1)
@@ -145,7 +156,10 @@ def forged(members: bytes, body: bytes, *, kind=0, padding=bytes(3)) -> np.ndarr
     """A message whose lengths and checksums are right, whatever else it says: written by hand."""
     count = len(members) // 4
     head = (
-        struct.pack("<3sBB3sIIIIQ", b"HSM", 1, kind, padding, 0, 7, 9, count, 36 + len(members) + len(body)) + members
+        struct.pack(
+            "<3sBB3sIIIIQ", b"HSM", 1, kind, padding, 0, 7, 9, count, 36 + len(members) + len(body)
+        )
+        + members
     )
     return np.frombuffer(head + struct.pack("<I", zlib.crc32(head)) + body, np.uint8)
 
@@ -173,7 +187,10 @@ def test_forgeries_without_a_fault_are_read():
         (forged(b"", b"", padding=b"\1\0\0"), "values that no rank writes"),
         (forged(struct.pack("<I", 2), error_body(b"no"), kind=1), "values that no rank writes"),
         (forged(b"", error_body(b"\xff\xfe"), kind=1), "no UTF-8"),
-        (forged(b"", error_body(b"x" * (ERROR_TEXT_LIMIT + 1)), kind=1), "longer than any that is written"),
+        (
+            forged(b"", error_body(b"x" * (ERROR_TEXT_LIMIT + 1)), kind=1),
+            "longer than any that is written",
+        ),
     ],
     ids=["descending", "twice", "padding", "error-with-members", "no-letters", "long-error"],
 )

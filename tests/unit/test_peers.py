@@ -9,10 +9,10 @@ from recorded import recorded
 
 from benchmarks._gradients import Gradients
 from benchmarks._peers import PEERS, DgcSampled, GaussianK, LaplaceBisection, Peer, RedsyncSearch
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 EXACT = ("torch.topk", "RedSync, trimmed top-k")
@@ -48,13 +48,20 @@ def test_a_peer_sends_as_many_entries_as_its_paper_says(name, density):
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_peers_choose_the_exact_top_k(name):
     for vector in recorded():
-        if np.unique(np.abs(vector.values)).size == vector.values.size:  # of equal magnitudes torch takes any
+        if (
+            np.unique(np.abs(vector.values)).size == vector.values.size
+        ):  # of equal magnitudes torch takes any
             k = max(1, int(vector.values.size * vector.density))
             indices = PEERS[name]().choose(torch.from_numpy(vector.values.copy()), k)
-            assert sorted(indices.tolist()) == reference.take_largest(vector.values, k).indices.tolist()
+            assert (
+                sorted(indices.tolist())
+                == reference.take_largest(vector.values, k).indices.tolist()
+            )
 
 
-@pytest.mark.parametrize("name", [name for name in PEERS if name != "DGC, sampled threshold"])  # it cuts by position
+@pytest.mark.parametrize(
+    "name", [name for name in PEERS if name != "DGC, sampled threshold"]
+)  # it cuts by position
 def test_what_is_sent_is_at_least_as_large_as_what_stays(name):
     x = drawn(name)
     indices = PEERS[name]().choose(x, 200)
@@ -68,7 +75,9 @@ def test_a_peer_loses_nothing(name):
     residual, expected = torch.zeros(50_000), torch.zeros(50_000)
     peer = Peer(PEERS[name](), residual, 0.01)
     for step in range(4):
-        gradient = torch.from_numpy(np.random.default_rng(step).laplace(size=50_000).astype(np.float32))
+        gradient = torch.from_numpy(
+            np.random.default_rng(step).laplace(size=50_000).astype(np.float32)
+        )
         expected.add_(gradient)
         indices, values = peer.step(gradient)
         assert indices.dtype == torch.int32
@@ -108,7 +117,9 @@ def test_searches_end_where_no_threshold_gives_the_count():
 def test_the_steady_residual_is_near_the_one_that_many_steps_leave():
     density, numel = 0.01, 20_000
     gradients = Gradients.draw(numel, seed=1)
-    configuration = Configuration.create(selector={"id": "topk", "density": density}, rollback=False)
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": density}, rollback=False
+    )
     pipeline, thresholds = Pipeline(configuration, reference), {}
     for start, steps in (("steady", 40), ("zeros", 20), ("zeros", 1_000)):
         state = TensorState(TensorSpec("x", (numel,), "float32"), configuration)
@@ -130,6 +141,8 @@ def test_gradients_differ_from_step_to_step_and_are_aligned():
     seen = [gradients.at(step) for step in range(8)]
     assert all(g.size == 100_000 and g.dtype == np.float32 and g.flags.c_contiguous for g in seen)
     assert len({g.tobytes() for g in seen}) == 8
-    offsets = {(g.ctypes.data - gradients.arrays[step % 4].ctypes.data) % 64 for step, g in enumerate(seen)}
+    offsets = {
+        (g.ctypes.data - gradients.arrays[step % 4].ctypes.data) % 64 for step, g in enumerate(seen)
+    }
     assert offsets == {0}
     assert np.array_equal(gradients.at(3), gradients.at(3))

@@ -9,9 +9,9 @@ from conformance.codec_checks import selection_of
 from distributions import draw
 from worlds import configure
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.pipeline import Pipeline
-from hvd_sparse.core.state import TensorState
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 
@@ -52,7 +52,12 @@ def test_a_dense_step_leaves_no_threshold_for_the_empty_residual_behind_it():
     state.commit()
     outgoing = pipeline.send(state, draw("normal", 1_000), 0, 1, dense=True)
     state.commit()
-    assert (state.threshold, outgoing.found, outgoing.frame, outgoing.entries) == (None, None, None, 1_000)
+    assert (state.threshold, outgoing.found, outgoing.frame, outgoing.entries) == (
+        None,
+        None,
+        None,
+        1_000,
+    )
 
 
 @pytest.mark.parametrize("telemetry", [True, False])
@@ -61,7 +66,9 @@ def test_the_norm_is_that_of_what_stays_and_only_on_demand(telemetry):
     outgoing = pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
     state.commit()
     residual = state.memory.arrays()["residual"].astype(float)
-    assert outgoing.norm == (pytest.approx(np.sqrt((residual**2).sum()), rel=1e-5) if telemetry else 0.0)
+    assert outgoing.norm == (
+        pytest.approx(np.sqrt((residual**2).sum()), rel=1e-5) if telemetry else 0.0
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,28 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.buckets import grouped, one_per_tensor
-from hvd_sparse.core.placement import in_nodes_of
-from hvd_sparse.core.step import Step
+from hvd_sparse.autotune.costmodel.costs import Line
+from hvd_sparse.autotune.costmodel.instance import Instance, groups
+from hvd_sparse.autotune.costmodel.partition import partition_end_s
+from hvd_sparse.autotune.costmodel.strategies import as_ready
+from hvd_sparse.autotune.costmodel.timeline import end_s
+from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
+from hvd_sparse.autotune.measurements import (
+    REPETITIONS,
+    SIZES,
+    STEPS,
+    WARMUP,
+    Measurements,
+    StepStarts,
+    sizes_of,
+)
+from hvd_sparse.autotune.planned_groups import Planning
+from hvd_sparse.autotune.route import Route
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.buckets import grouped, one_per_tensor
+from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import PeerFailure
-from hvd_sparse.planning.costs import Line
-from hvd_sparse.planning.instance import Instance, groups
-from hvd_sparse.planning.partition import partition_end_s
-from hvd_sparse.planning.strategies import as_ready
-from hvd_sparse.planning.timeline import end_s
-from hvd_sparse.runtime.group_plan import GroupPlan, make_plan
-from hvd_sparse.runtime.measuring import REPETITIONS, SIZES, STEPS, WARMUP, Measurements, StepStarts, sizes_of
-from hvd_sparse.runtime.planned import Planning
-from hvd_sparse.runtime.route import Route
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
 CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
@@ -51,7 +59,10 @@ def route(configuration=CONFIGURATION, ranks=2, nodes=2):
 
 def samples(start_s, byte_s, kinds=("allgather",)):
     """By kind; every rank receives ``size`` bytes, as of one other rank."""
-    return {kind: [(size, [start_s + byte_s * size] * REPETITIONS) for size in SIZES_TIMED] for kind in kinds}
+    return {
+        kind: [(size, [start_s + byte_s * size] * REPETITIONS) for size in SIZES_TIMED]
+        for kind in kinds
+    }
 
 
 def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
@@ -70,12 +81,19 @@ def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_c
     starts.end()
     assert [starts.begins(position) for position in (1, 2)] == [True, False]
     starts.end()
-    assert [starts.begins(position) for position in (None, None, 1, None)] == [True, False, False, False]
+    assert [starts.begins(position) for position in (None, None, 1, None)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_count():
     mine = Measurements()
-    for step, (delay_s, is_good) in enumerate([(0.5, True), (0.7, True), (9.0, False), (0.6, True)]):
+    for step, (delay_s, is_good) in enumerate(
+        [(0.5, True), (0.7, True), (9.0, False), (0.6, True)]
+    ):
         now_s = 100.0 * (step + 1)
         mine.begin(now_s, was_good=False)
         mine.arrive("b", now_s)
@@ -92,12 +110,23 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
     assert found["ready"] == {"b": 0.0, "a": pytest.approx(0.6)}
     assert found["work"] == {"b": 3.0} and found["nbytes"] == {"b": 6.0} and found["decode"] == {}
     assert sorted(found["whole"].values()) == pytest.approx([5.0, 6.0, 7.0])
-    assert found["steps"] == 3 and found["seen"]["a"] == found["seen"]["b"] and len(found["seen"]["a"]) == 3
+    assert (
+        found["steps"] == 3
+        and found["seen"]["a"] == found["seen"]["b"]
+        and len(found["seen"]["a"]) == 3
+    )
 
 
 def test_lengths_reach_from_the_smallest_tensor_to_all_together():
-    sizes = sizes_of([{"nbytes": {"a": 500.0, "b": 90_000.0}}, {"nbytes": {"a": 600.0, "b": 100_000.0}}])
-    assert sizes[0] == 500 and sizes[-1] == 100_600 and sizes == sorted(set(sizes)) and len(sizes) == SIZES
+    sizes = sizes_of(
+        [{"nbytes": {"a": 500.0, "b": 90_000.0}}, {"nbytes": {"a": 600.0, "b": 100_000.0}}]
+    )
+    assert (
+        sizes[0] == 500
+        and sizes[-1] == 100_600
+        and sizes == sorted(set(sizes))
+        and len(sizes) == SIZES
+    )
     for nothing in ({}, {"a": 0.0}, {"a": 3.0}):
         assert len(set(sizes_of([{"nbytes": nothing}]))) == SIZES
 
@@ -105,14 +134,18 @@ def test_lengths_reach_from_the_smallest_tensor_to_all_together():
 def test_dear_starts_merge_and_dear_bytes_do_not():
     assert len(planned_with([(10.0, 0.0)]).groups) == 1
     dear_bytes = planned_with([(0.0, 1e-5)], gap_s=0.5)
-    assert dear_bytes.groups[-1] == ("t0",), "whoever waits for the last gradient makes the step longer"
+    assert dear_bytes.groups[-1] == ("t0",), (
+        "whoever waits for the last gradient makes the step longer"
+    )
     assert dear_bytes.predicted_s["planned"] < dear_bytes.predicted_s["all"]
 
 
 def test_what_the_model_does_not_know_of_is_added_to_every_prediction():
     wires = [(1e-3, 1e-8)]
     plain, longer = planned_with(wires).predicted_s, planned_with(wires, whole_s=7.0).predicted_s
-    assert longer["default"] == pytest.approx(7.0), "so long the measured steps took, with these groups"
+    assert longer["default"] == pytest.approx(7.0), (
+        "so long the measured steps took, with these groups"
+    )
     assert {way: longer[way] - longer["default"] for way in longer} == pytest.approx(
         {way: plain[way] - plain["default"] for way in plain}
     )
@@ -121,20 +154,31 @@ def test_what_the_model_does_not_know_of_is_added_to_every_prediction():
 
 def test_the_slowest_rank_and_the_typical_message_count():
     alike = planned_with([(1e-3, 1e-8), (1e-3, 1e-8)])
-    assert alike.wire.byte_s == pytest.approx(1e-8) and alike.wire.start_s == pytest.approx(1e-3, rel=1e-3)
+    assert alike.wire.byte_s == pytest.approx(1e-8) and alike.wire.start_s == pytest.approx(
+        1e-3, rel=1e-3
+    )
     slower = planned_with([(1e-3, 1e-8), (5e-3, 4e-8)])
-    assert slower.wire.byte_s == pytest.approx(4e-8) and slower.wire.start_s == pytest.approx(5e-3, rel=1e-3)
+    assert slower.wire.byte_s == pytest.approx(4e-8) and slower.wire.start_s == pytest.approx(
+        5e-3, rel=1e-3
+    )
     noisy = samples(1e-3, 1e-8)
     for _, times in noisy["allgather"]:
         times[1] += 0.3
     seen = {spec.key: [3] for spec in SPECS}
-    assert make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT).wire == planned_with([(1e-3, 1e-8)]).wire
+    assert (
+        make_plan(route(), SPECS, [told(seen)], [noisy], DEFAULT).wire
+        == planned_with([(1e-3, 1e-8)]).wire
+    )
 
 
-@pytest.mark.parametrize(("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)])
+@pytest.mark.parametrize(
+    ("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)]
+)
 def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, ranks, nodes):
     """Each begins when the last gradient has come: merging spares their starts, whatever the first collective takes."""
-    on = route(worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes)
+    on = route(
+        worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes
+    )
     assert len(on.kinds) > 1
     plan = planned_with([(1e-3, 1e-8)] * ranks, on=on)
     behind = on.kinds[1:]
@@ -172,7 +216,10 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e5), st.booleans()), min_size=1, max_size=8), st.floats(0, 1))
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e5), st.booleans()), min_size=1, max_size=8),
+    st.floats(0, 1),
+)
 def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
     instance = Instance(
         np.array([backward_s for backward_s, _, _ in layers]), np.ones(len(layers)), np.zeros(len(layers)),
@@ -183,8 +230,12 @@ def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
     assert partition_end_s(instance, parts[::-1]) <= end_s(instance, plan) * (1 + 1e-9)
     alone = [(layer,) for layer in range(instance.size)]
     fused = as_ready(instance, float("inf"))
-    assert partition_end_s(instance, alone) == pytest.approx(end_s(instance, fused)), "as Horovod fuses"
-    assert partition_end_s(instance, [range(instance.size)]) == pytest.approx(end_s(instance, (instance.size,)))
+    assert partition_end_s(instance, alone) == pytest.approx(end_s(instance, fused)), (
+        "as Horovod fuses"
+    )
+    assert partition_end_s(instance, [range(instance.size)]) == pytest.approx(
+        end_s(instance, (instance.size,))
+    )
 
 
 def measured(planning, rank, good):
@@ -234,7 +285,8 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
             planning.measurements.arrive("nobody's", 1.0)
             good = measured(planning, collective.rank, True)
         with pytest.raises(
-            PeerFailure, match=r"rank 0 could not plan the groups: InvalidOption: gradients of nobody's"
+            PeerFailure,
+            match=r"rank 0 could not plan the groups: InvalidOption: gradients of nobody's",
         ):
             planning.next(collective, worlds.TIMEOUT_S, was_good=True)
         return planning.plan

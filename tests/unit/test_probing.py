@@ -8,16 +8,16 @@ import time
 import numpy as np
 import pytest
 
+from hvd_sparse.autotune.costmodel.costs import MeasuredWire, Work
+from hvd_sparse.autotune.handover import HANDED, PlainHanding
+from hvd_sparse.autotune.probe import LEAST, LONG_S, MOST, Prober, probe
+from hvd_sparse.autotune.samples import Samples
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core import reference
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.economy import dense_inbound
-from hvd_sparse.core.placement import in_nodes_of
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.planning.costs import MeasuredWire, Work
-from hvd_sparse.runtime.handing import HANDED, PlainHanding
-from hvd_sparse.runtime.probing import LEAST, LONG_S, MOST, Prober, probe
-from hvd_sparse.runtime.samples import Samples
+from hvd_sparse.exchanges._economy import dense_inbound
 
 RANKS = 3
 DENSITIES = (0.01, 0.1)
@@ -28,14 +28,21 @@ EXCHANGES = ("allgather", "gtopk", "shared_index")
 def outcomes():
     configurations = {
         exchange: [
-            Configuration.create(selector={"id": "topk", "density": d}, exchange=exchange, allow_dense=False)
+            Configuration.create(
+                selector={"id": "topk", "density": d}, exchange=exchange, allow_dense=False
+            )
             for d in DENSITIES
         ]
         for exchange in EXCHANGES
     }
 
     def script(collective):
-        options = {"timeout_s": 20, "submitted_bytes": (600, 6000), "numels": (2000, 8000), "budget_s": 0.0}
+        options = {
+            "timeout_s": 20,
+            "submitted_bytes": (600, 6000),
+            "numels": (2000, 8000),
+            "budget_s": 0.0,
+        }
         return probe(collective, configurations, reference, **options)
 
     return LocalWorld(RANKS, 60.0).run(script)
@@ -47,7 +54,10 @@ def test_all_ranks_measure_the_same(outcomes):
 
 
 def test_messages_count_as_the_planner_counts_what_is_received(outcomes):
-    sizes = {kind: [each.size for each in outcomes[0].samples if each.what == kind] for kind in outcomes[0].lines}
+    sizes = {
+        kind: [each.size for each in outcomes[0].samples if each.what == kind]
+        for kind in outcomes[0].lines
+    }
     dense = dense_inbound(in_nodes_of(1, 0, RANKS)) / 4
     assert sizes == {
         "allgather": [600 * 2, 6000 * 2],
@@ -82,7 +92,13 @@ def test_every_exchange_costs_what_was_measured_of_it(outcomes):
 def test_what_was_measured_is_a_file_of_costs(outcomes):
     document = json.loads(json.dumps(outcomes[0].to_dict()))
     assert Work(**document["work"]) == outcomes[0].work
-    assert set(document["lines"]) == {"allgather", "allreduce", "allreduce_dense", "allreduce_fp16", "alltoall"}
+    assert set(document["lines"]) == {
+        "allgather",
+        "allreduce",
+        "allreduce_dense",
+        "allreduce_fp16",
+        "alltoall",
+    }
     assert MeasuredWire(outcomes[0].lines).line("alltoall", None) == outcomes[0].lines["alltoall"]
     assert document["cores"] == outcomes[0].cores
     for each in document["samples"]:
@@ -116,14 +132,18 @@ def test_sizes_that_would_take_too_long_are_left_out():
 def test_handing_over_is_counted_by_tensor(outcomes):
     handed = {each.what: each for each in outcomes[0].samples if each.what in ("submit", "collect")}
     assert outcomes[0].work.submit_s == pytest.approx(np.median(handed["submit"].seconds) / HANDED)
-    assert outcomes[0].work.collect_s == pytest.approx(np.median(handed["collect"].seconds) / HANDED)
+    assert outcomes[0].work.collect_s == pytest.approx(
+        np.median(handed["collect"].seconds) / HANDED
+    )
 
 
 class Users:
     """Takes some time more than exchanges do, and twice that with a compressor."""
 
     def __init__(self, collective):
-        self.plain, self.compressed = (Slow(PlainHanding(collective, 20), times) for times in (1, 2))
+        self.plain, self.compressed = (
+            Slow(PlainHanding(collective, 20), times) for times in (1, 2)
+        )
         self._collective = collective
 
     def sum(self, kind, nbytes):
@@ -145,22 +165,42 @@ class Slow:
 
 def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_part_for_those_that_it_leaves():
     configurations = {
-        "allgather": [Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False) for d in DENSITIES]
+        "allgather": [
+            Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False)
+            for d in DENSITIES
+        ]
     }
 
     def script(collective):
-        options = {"timeout_s": 20, "submitted_bytes": (600, 6000), "numels": (2000, 8000), "budget_s": 0.0}
+        options = {
+            "timeout_s": 20,
+            "submitted_bytes": (600, 6000),
+            "numels": (2000, 8000),
+            "budget_s": 0.0,
+        }
         return probe(collective, configurations, reference, users=Users(collective), **options)
 
     first, second = LocalWorld(2, 60.0).run(script)
     assert first == second
-    medians = {each.what: float(np.median(each.seconds)) / HANDED for each in first.samples if each.size == HANDED}
+    medians = {
+        each.what: float(np.median(each.seconds)) / HANDED
+        for each in first.samples
+        if each.size == HANDED
+    }
     assert set(medians) == {
-        f"{how}{what}" for how in ("", "optimizer: ", "compressor: ") for what in ("submit", "collect")
+        f"{how}{what}"
+        for how in ("", "optimizer: ", "compressor: ")
+        for what in ("submit", "collect")
     }
     work = first.work
-    assert work.dense_submit_s == pytest.approx(medians["optimizer: submit"]) and work.dense_submit_s >= 0.01 / HANDED
-    assert work.submit_s == pytest.approx(medians["compressor: submit"]) and work.collect_s >= 0.02 / HANDED
+    assert (
+        work.dense_submit_s == pytest.approx(medians["optimizer: submit"])
+        and work.dense_submit_s >= 0.01 / HANDED
+    )
+    assert (
+        work.submit_s == pytest.approx(medians["compressor: submit"])
+        and work.collect_s >= 0.02 / HANDED
+    )
     assert work.call_s >= medians["optimizer: submit"] - medians["submit"]
     assert work.tensor_s >= medians["optimizer: collect"] - medians["collect"]
 

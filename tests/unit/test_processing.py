@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from hvd_sparse.autotune.probe import Prober
+from hvd_sparse.autotune.processor import MOST_CORES, Stopwatch, cores_there, idle_share
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.runtime.probing import Prober
-from hvd_sparse.runtime.processing import MOST_CORES, Stopwatch, cores_there, idle_share
 
 WORK_S = 0.05
 
@@ -40,7 +40,9 @@ def test_cores_are_no_more_than_there_are():
     assert 0.0 <= idle_share(0.05) <= (os.cpu_count() or 1)
 
 
-@pytest.mark.parametrize(("clock_s", "processor_s", "taken_s"), [(0.1, 0.2, 0.8), (0.9, 0.2, 0.9), (0.1, 0.0, 0.1)])
+@pytest.mark.parametrize(
+    ("clock_s", "processor_s", "taken_s"), [(0.1, 0.2, 0.8), (0.9, 0.2, 0.9), (0.1, 0.0, 0.1)]
+)
 def test_work_takes_no_less_than_the_cores_of_all_ranks_need_for_it(clock_s, processor_s, taken_s):
     """Ranks have used 1 and 3 times as much, so twice on average, of half a core each."""
 

@@ -30,11 +30,15 @@ def gadgets():
 @pytest.mark.parametrize("registry", ALL, ids=lambda r: r.kind)
 @pytest.mark.parametrize("id", ["nonsense", "", None, 3, [], {}], ids=repr)
 def test_an_unknown_id_is_refused_with_those_there_are(registry, id):
-    with pytest.raises(UnknownName, match=f"no {registry.kind} is called .*; there are: {registry.ids()[0]}"):
+    with pytest.raises(
+        UnknownName, match=f"no {registry.kind} is called .*; there are: {registry.ids()[0]}"
+    ):
         registry.create(id)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("top_k", "topk"), ("ldtebs", "ldte_bs"), ("Ldte", "ldte")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("top_k", "topk"), ("ldtebs", "ldte_bs"), ("Ldte", "ldte")]
+)
 def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
     with pytest.raises(UnknownName, match=f"did you mean '{meant}'"):
         SELECTORS.create(typed, density=0.1)
@@ -54,7 +58,9 @@ def test_create_takes_options_by_name(gadgets):
     ],
 )
 def test_missing_and_unknown_options_are_named_with_those_there_are(gadgets, options, words):
-    with pytest.raises(InvalidOption, match=f"gadget 'gadget': {words}; its options: size, colour, range"):
+    with pytest.raises(
+        InvalidOption, match=f"gadget 'gadget': {words}; its options: size, colour, range"
+    ):
         gadgets.create("gadget", **options)
 
 
@@ -72,7 +78,9 @@ def test_resolve_leaves_the_mapping_alone(gadgets):
     assert mapping == {"id": "gadget", "size": 3}
 
 
-@pytest.mark.parametrize("wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.parametrize(
+    "wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=lambda wrong: type(wrong).__name__
+)
 def test_resolve_refuses_what_is_no_part(gadgets, wrong):
     with pytest.raises(UnknownName, match="gadget"):
         gadgets.resolve(wrong)
@@ -105,7 +113,9 @@ def test_a_paper_is_found_under_the_key_of_its_entry(key):
 
 
 def test_an_unknown_paper_is_refused_with_those_there_are():
-    with pytest.raises(UnknownName, match=r"no paper has the key 'nobody1999'; there are: .*chen2021ldte"):
+    with pytest.raises(
+        UnknownName, match=r"no paper has the key 'nobody1999'; there are: .*chen2021ldte"
+    ):
         bibtex("nobody1999")
 
 
@@ -115,4 +125,6 @@ def test_every_error_is_a_sparse_error_and_one_that_python_knows():
     for cls in vars(errors).values():
         if isinstance(cls, type) and cls is not SparseError:
             assert issubclass(cls, SparseError)
-            assert any(base.__module__ == "builtins" and base is not object for base in cls.__bases__)
+            assert any(
+                base.__module__ == "builtins" and base is not object for base in cls.__bases__
+            )

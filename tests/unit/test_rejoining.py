@@ -7,7 +7,7 @@ import pytest
 import worlds
 
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.runtime.commits import Commits
+from hvd_sparse.resilience.commits import Commits
 
 MODEL = {"a": "[5, 4] float32", "b": "[3] float32"}
 NUMEL = {"a": 20, "b": 3}
@@ -21,7 +21,11 @@ def state_of(worker, rank, size, reduction="average", steps=7):
             "threshold": 0.5,
             "memo": [1],
             "is_sparse": key == "a",
-            "arrays": {"residual": draw.normal(size=n).astype("f4") if key == "a" else np.full(n, 2, np.float32)},
+            "arrays": {
+                "residual": draw.normal(size=n).astype("f4")
+                if key == "a"
+                else np.full(n, 2, np.float32)
+            },
         }
         for key, n in NUMEL.items()
     }
@@ -42,7 +46,9 @@ def owed(states, size, factor):
     return sum(s["tensors"]["a"]["arrays"]["residual"].astype("f8") for s in states) * factor(size)
 
 
-@pytest.mark.parametrize(("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)])
+@pytest.mark.parametrize(
+    ("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)]
+)
 @pytest.mark.parametrize("new", [0, 1, 3])
 @pytest.mark.parametrize("died", [0, 1])
 def test_what_the_survivors_owe_is_kept(reduction, factor, new, died):
@@ -76,9 +82,14 @@ def test_where_ranks_only_changed_places_residuals_stay_with_their_workers():
 
 
 def test_a_world_of_new_workers_starts_with_nothing():
-    assert [state["tensors"] for state in share([new_worker(rank, 3) for rank in range(3)])] == [{}] * 3
+    assert [state["tensors"] for state in share([new_worker(rank, 3) for rank in range(3)])] == [
+        {}
+    ] * 3
 
 
 def test_survivors_at_different_steps_are_refused_on_all_ranks():
-    with pytest.raises(RankMismatch, match=r"'a' has made \[7, 8\] steps .* give the compressor to the elastic state"):
+    with pytest.raises(
+        RankMismatch,
+        match=r"'a' has made \[7, 8\] steps .* give the compressor to the elastic state",
+    ):
         share([state_of(0, 0, 2), state_of(1, 1, 2, steps=8), new_worker(2, 3)])

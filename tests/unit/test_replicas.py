@@ -7,7 +7,7 @@ import pytest
 import worlds
 from worlds import configure, integers, tensors
 
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import ReplicaMismatch
 
 SPECS = tensors((6, 5), (8,), (3, 3))
@@ -28,7 +28,9 @@ def break_memory(session, position):
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_named(broken, world_size):
+def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_named(
+    broken, world_size
+):
     def script(collective):
         session = Session(configure(check_replicas_every=3), SPECS, collective)
         session.reduce(integers(SPECS, collective.rank, 0))
@@ -36,7 +38,9 @@ def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_nam
             break_memory(session, broken)
         for step in (1, 2):
             session.reduce(integers(SPECS, collective.rank, step))
-        with pytest.raises(ReplicaMismatch, match=f"tensor 't{broken}': the gradients that were applied"):
+        with pytest.raises(
+            ReplicaMismatch, match=f"tensor 't{broken}': the gradients that were applied"
+        ):
             session.reduce(integers(SPECS, collective.rank, 3))
 
     worlds.run(world_size, script)

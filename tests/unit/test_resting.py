@@ -7,7 +7,7 @@ from typing import Callable
 import pytest
 
 pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait")
-from hvd_sparse.torch.resting import MOST_SKIPPED, Rest
+from hvd_sparse.torch.last_gradient_wait import MOST_SKIPPED, Rest
 
 
 def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
@@ -40,7 +40,16 @@ def test_a_rest_ends_when_the_others_have_come() -> None:
 def test_rests_in_vain_become_rare() -> None:
     rest = Rest()
     rests = [step for step in range(260) if asked(rest, False)]
-    assert [after - before - 1 for before, after in zip(rests, rests[1:])] == [1, 2, 4, 8, 16, 32, 64, 64]
+    assert [after - before - 1 for before, after in zip(rests, rests[1:])] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+        64,
+    ]
     assert MOST_SKIPPED == 64
 
 

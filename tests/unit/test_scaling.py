@@ -7,7 +7,7 @@ import pytest
 import worlds
 from worlds import configure, tensors
 
-from hvd_sparse.core.session import Session
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.types import TensorSpec
 
@@ -16,11 +16,15 @@ FAULTY, BAD_STEP, STEPS = 1, 3, 7
 CONFIGURATIONS = {
     "sparse": configure("ldte_bs", 0.25),
     "dense steps": configure("topk", 1.0, allow_dense=True),
-    "momentum": configure(memory={"id": "momentum_correction", "momentum": 0.9, "weight_decay": 0.0}),
+    "momentum": configure(
+        memory={"id": "momentum_correction", "momentum": 0.9, "weight_decay": 0.0}
+    ),
     "thresholds that are used again": configure("redsync_search", 0.2),
     "tensors that stay dense": configure(min_numel=9),
     "a lossy selector": configure("stc", 0.2),
-    "warm-up": configure(schedule={"id": "piecewise", "boundaries": [2, 4], "densities": [1.0, 0.5, 0.2]}),
+    "warm-up": configure(
+        schedule={"id": "piecewise", "boundaries": [2, 4], "densities": [1.0, 0.5, 0.2]}
+    ),
 }
 
 
@@ -42,7 +46,9 @@ def bits(results):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("tensor", ["t0", "t1", "t2"])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no_trace(name, tensor, bad):
+def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no_trace(
+    name, tensor, bad
+):
     """The other steps are, bit for bit, those of a training that never had it."""
 
     def script(collective):
@@ -118,7 +124,9 @@ def test_a_scale_that_is_no_power_of_two_is_right_to_rounding():
         results = train(scaled, range(5), lambda step: 1000.0 + step)
         for step, (result, wanted) in enumerate(zip(results, train(plain, range(5)))):
             for key in wanted:
-                np.testing.assert_allclose(result[key] / (1000.0 + step), wanted[key], rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(
+                    result[key] / (1000.0 + step), wanted[key], rtol=1e-5, atol=1e-6
+                )
 
     worlds.run(2, script)
 
@@ -150,7 +158,9 @@ def test_what_16_bits_cannot_hold_is_nan_on_all_ranks_and_stays_in_the_residual(
 
     def script(collective):
         session = Session(configure(density=0.25), [spec], collective, average=False)
-        return session.reduce({"half": np.full((2, 2), 6e4, np.float32)}), worlds.residuals(session)["half"]
+        return session.reduce({"half": np.full((2, 2), 6e4, np.float32)}), worlds.residuals(
+            session
+        )["half"]
 
     for result, kept in worlds.run(2, script):
         if dtype == "float16":

@@ -11,8 +11,16 @@ from distributions import ALL, SMOOTH, draw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core import reference
-from hvd_sparse.core.search import STEPS, Band, Bracket, band_around, bisection, log_count, search_threshold
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.selectors._search import (
+    STEPS,
+    Band,
+    Bracket,
+    band_around,
+    bisection,
+    log_count,
+    search_threshold,
+)
 
 searches = pytest.mark.parametrize("search", STEPS)
 
@@ -51,7 +59,9 @@ def search_in(x, wanted, search, *, first=None, max_passes=60, tolerance=(0.8, 1
     low=st.integers(1, 100),
     high=st.integers(100, 400),
 )
-def test_band_holds_exactly_the_whole_counts_inside_the_tolerance_and_the_count_itself(count, low, high):
+def test_band_holds_exactly_the_whole_counts_inside_the_tolerance_and_the_count_itself(
+    count, low, high
+):
     band = band_around(count, (low / 100, high / 100))
     least, most = Fraction(low, 100) * count, Fraction(high, 100) * count
     assert band.wanted == count and count in band
@@ -102,7 +112,9 @@ def test_log_count_stays_off_both_ends(wanted, above, below, low, width):
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("wanted", [1, 10, 150])
 @pytest.mark.parametrize("max_passes", [1, 3, 60])
-def test_search_ends_in_the_band_or_below_more_than_enough_entries(search, name, wanted, max_passes):
+def test_search_ends_in_the_band_or_below_more_than_enough_entries(
+    search, name, wanted, max_passes
+):
     x = draw(name, 400)
     if np.count_nonzero(x) <= wanted * 1.3:
         return  # nothing to search for: the selector sends all

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import configure, integers, normals, residuals, tensors
 
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import SELECTORS
 
 selectors = pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
@@ -40,7 +40,9 @@ def train(collective, configuration, specs, steps, draw=normals, average=True):
 
 @st.composite
 def settings_of_a_world(draw):
-    shapes = draw(st.lists(st.lists(st.integers(1, 7), max_size=3).map(tuple), min_size=1, max_size=4))
+    shapes = draw(
+        st.lists(st.lists(st.integers(1, 7), max_size=3).map(tuple), min_size=1, max_size=4)
+    )
     return {
         "world_size": draw(st.sampled_from([1, 2, 4, 8])),
         "specs": tensors(*shapes, dtype=draw(st.sampled_from(["float32", "float64"]))),
@@ -59,11 +61,15 @@ def test_3_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
     Within rounding, where other values are sent than those accumulated.
     """
     specs, steps, size = world["specs"], world["steps"], world["world_size"]
-    configuration = configuration_of(world["selector"], world["density"], rollback=world["rollback"])
+    configuration = configuration_of(
+        world["selector"], world["density"], rollback=world["rollback"]
+    )
     outcomes = worlds.run(size, lambda c: train(c, configuration, specs, steps, integers))
     for spec in specs:
         given_in = sum(
-            integers(specs, rank, step)[spec.key].astype(float) for rank in range(size) for step in range(steps)
+            integers(specs, rank, step)[spec.key].astype(float)
+            for rank in range(size)
+            for step in range(steps)
         )
         averages = sum(reduced[spec.key].astype(float) for reduced in outcomes[0][0])
         kept = sum(left[spec.key].astype(float) for _, left, _ in outcomes).reshape(spec.shape)
@@ -88,19 +94,25 @@ def test_the_sum_is_taken_in_rank_order():
 
     def script(collective):
         session = Session(configure(density=1.0), tensors((1,)), collective, average=False)
-        return session.reduce({"t0": np.array([values[collective.rank]], np.float32)})["t0"].tolist()
+        return session.reduce({"t0": np.array([values[collective.rank]], np.float32)})[
+            "t0"
+        ].tolist()
 
     assert worlds.run(3, script) == [[0.0]] * 3
 
 
-@pytest.mark.parametrize("selector", [case for case in cases.SELECTORS if sends_all_at_density_one(case)], ids=str)
+@pytest.mark.parametrize(
+    "selector", [case for case in cases.SELECTORS if sends_all_at_density_one(case)], ids=str
+)
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_density_one_is_the_dense_reduction(selector, world_size, average):
     """Law 3, with the sparse path forced and proven: every entry sent, no dense step; exact on 2**i ranks."""
     specs = tensors(*SHAPES)
     configuration = configuration_of(selector, 1.0)
-    for reduced, left, report in worlds.run(world_size, lambda c: train(c, configuration, specs, 3, average=average)):
+    for reduced, left, report in worlds.run(
+        world_size, lambda c: train(c, configuration, specs, 3, average=average)
+    ):
         for step, got in enumerate(reduced):
             for spec in specs:
                 total = np.zeros(spec.shape, np.float32)

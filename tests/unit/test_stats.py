@@ -9,10 +9,10 @@ import worlds
 from worlds import configure, integers, normals, tensors
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.carrier import carrier_layout
-from hvd_sparse.core.configuration import Configuration
-from hvd_sparse.core.session import Session
-from hvd_sparse.core.stats import Stats
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.core.step.stats import Stats
+from hvd_sparse.core.wire.carrier import carrier_layout
 from hvd_sparse.errors import PeerFailure
 
 SPECS = tensors((20, 5), (7,))
@@ -32,7 +32,9 @@ def test_bytes_are_those_that_the_world_saw():
     reports = world.run(train, configure(density=0.1), 4)
     for report, sent in zip(reports, world.sent):
         assert report["bytes_sent"] == sent - HANDSHAKE_BYTES
-        assert report["bytes_sent"] == sum(report[f"{kind}_bytes"] for kind in ("payload", "carrier", "dense"))
+        assert report["bytes_sent"] == sum(
+            report[f"{kind}_bytes"] for kind in ("payload", "carrier", "dense")
+        )
 
 
 def test_payload_bytes_are_eight_an_entry_and_the_documented_headers():
@@ -73,7 +75,9 @@ def test_passes_and_fallbacks_of_the_search_are_counted():
 
 def test_steps_that_needed_no_pass_of_their_own_are_counted():
     report = worlds.run(1, lambda c: train(c, configure("ldte_bs", 0.1), 3))[0]
-    assert report["one_pass"] == sum(counts["one_pass"] for counts in report["tensors"].values()) > 0
+    assert (
+        report["one_pass"] == sum(counts["one_pass"] for counts in report["tensors"].values()) > 0
+    )
 
 
 def test_a_failed_step_counts_its_bytes_and_nothing_else():
@@ -89,7 +93,15 @@ def test_a_failed_step_counts_its_bytes_and_nothing_else():
 
     before, after = worlds.run(2, script)[0]
     assert after["bytes_sent"] > before["bytes_sent"]
-    for name in ("steps", "sparse_steps", "entries_sent", "entries_total", "passes", "fallbacks", "tensors"):
+    for name in (
+        "steps",
+        "sparse_steps",
+        "entries_sent",
+        "entries_total",
+        "passes",
+        "fallbacks",
+        "tensors",
+    ):
         assert after[name] == before[name]
 
 
@@ -100,4 +112,9 @@ def test_a_report_is_json():
 
 def test_a_new_compressor_has_sent_nothing():
     report = Stats().report(None)
-    assert (report["steps"], report["bytes_sent"], report["density_achieved"], report["tensors"]) == (0, 0, None, {})
+    assert (
+        report["steps"],
+        report["bytes_sent"],
+        report["density_achieved"],
+        report["tensors"],
+    ) == (0, 0, None, {})

@@ -13,10 +13,10 @@ import worlds
 from unit.steps import SPECS, assert_conserved, gradients, measured_step, start, start_exchange
 from worlds import configure, snapshot
 
+from hvd_sparse.collectives.contract import AllReduce
 from hvd_sparse.collectives.local import LocalCollective
-from hvd_sparse.core.collective import AllReduce
-from hvd_sparse.core.exchanges.allgather import AllGatherExchange
 from hvd_sparse.errors import UnsupportedReduction
+from hvd_sparse.exchanges.allgather import AllGatherExchange
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class TwoPhases(AllGatherExchange):
 
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
-    configuration = dataclasses.replace(configure(allow_dense=True, rollback=rollback), schedule=SparseThenDense())
+    configuration = dataclasses.replace(
+        configure(allow_dense=True, rollback=rollback), schedule=SparseThenDense()
+    )
 
     def script(collective):
         session = start(collective, configuration)
@@ -99,7 +101,10 @@ class Witness(LocalCollective):
 
 def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
     """MPI tells blocking collectives apart by nothing but their order."""
-    configuration, orders = dataclasses.replace(configure(), exchange=TwoPhases()), [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+    configuration, orders = (
+        dataclasses.replace(configure(), exchange=TwoPhases()),
+        [(0, 1, 2), (2, 1, 0), (1, 0, 2)],
+    )
 
     def script(collective):
         witness = Witness(collective)
@@ -139,7 +144,9 @@ def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, e
         if is_interrupted:
             start_exchange(session, entered, gradients(collective, 9))
             session.step.staging.settle_all()
-        return {k: v.tobytes() for k, v in session.reduce(gradients(collective, 1)).items()}, snapshot(session)
+        return {
+            k: v.tobytes() for k, v in session.reduce(gradients(collective, 1)).items()
+        }, snapshot(session)
 
     interrupted, whole = (worlds.run(2, lambda c, i=i: script(c, i)) for i in (True, False))
     assert interrupted == whole
@@ -171,7 +178,9 @@ def test_a_step_counts_when_it_is_complete_and_not_before():
     assert worlds.run(2, script) == [{"t0": 1, "t1": 2, "t2": 1}] * 2
 
 
-@pytest.mark.parametrize("reduce", [np.minimum, np.maximum, np.multiply], ids=["Min", "Max", "Product"])
+@pytest.mark.parametrize(
+    "reduce", [np.minimum, np.maximum, np.multiply], ids=["Min", "Max", "Product"]
+)
 def test_a_wrong_reduction_is_refused_before_anything_is_waited_for(reduce):
     """On every rank, with the state of before; nobody is left waiting for an exchange."""
 
@@ -180,7 +189,9 @@ def test_a_wrong_reduction_is_refused_before_anything_is_waited_for(reduce):
         session.reduce(gradients(collective, 0))
         before = snapshot(session)
         wire, ticket = session.driver.compress(0, gradients(collective, 1)["t0"].reshape(-1))
-        carriers = collective.allgather(wire, "carriers").wait(None).reshape(collective.world_size, -1)
+        carriers = (
+            collective.allgather(wire, "carriers").wait(None).reshape(collective.world_size, -1)
+        )
         with pytest.raises(UnsupportedReduction, match="'t0'"):
             session.driver.decompress(reduce.reduce(carriers), ticket)
         assert snapshot(session) == before

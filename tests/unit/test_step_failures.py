@@ -9,10 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import worlds
-from unit.steps import FAULTY, SPECS, assert_conserved, gradients, measured_step, start, start_exchange
+from unit.steps import (
+    FAULTY,
+    SPECS,
+    assert_conserved,
+    gradients,
+    measured_step,
+    start,
+    start_exchange,
+)
 from worlds import configure, snapshot
 
-from hvd_sparse.core import reference
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.errors import (
     ExchangeTimeout,
     PeerFailure,
@@ -40,10 +48,14 @@ def break_kernel(session, given):
             raise MemoryError("out of memory")
         return reference.accumulate_and_take(gradient, residual, out, aim)
 
-    session.step.pipeline.kernels = SimpleNamespace(**{**vars(reference), "accumulate_and_take": accumulate_and_take})
+    session.step.pipeline.kernels = SimpleNamespace(
+        **{**vars(reference), "accumulate_and_take": accumulate_and_take}
+    )
 
 
-NOT_FINITE = r"NonFiniteGradient: tensor 't2': 2 of 9 entries of its gradient are NaN or Inf; .* clip"
+NOT_FINITE = (
+    r"NonFiniteGradient: tensor 't2': 2 of 9 entries of its gradient are NaN or Inf; .* clip"
+)
 FAILURES = [
     pytest.param(SPARSE, spoil_last_gradient, NOT_FINITE, id="not-finite-sparse"),
     pytest.param(DENSE, spoil_last_gradient, NOT_FINITE, id="not-finite-dense"),
@@ -53,7 +65,9 @@ FAILURES = [
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize(("configuration", "break_it", "words"), FAILURES)
-def test_a_failure_on_one_rank_is_one_error_on_all_and_leaves_no_trace(configuration, break_it, words, world_size):
+def test_a_failure_on_one_rank_is_one_error_on_all_and_leaves_no_trace(
+    configuration, break_it, words, world_size
+):
     def script(collective):
         session = start(collective, configuration)
         session.reduce(gradients(collective, 0))
@@ -139,7 +153,9 @@ def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_in_time(world_
     def script(collective):
         session = start(collective, configure(timeout_s=limit_s))
         if collective.rank == FAULTY:
-            wire, ticket = session.driver.poison(UnknownGradient("which tensor is this?"), "x", np.float32)
+            wire, ticket = session.driver.poison(
+                UnknownGradient("which tensor is this?"), "x", np.float32
+            )
         else:
             wire, ticket = session.driver.compress(0, gradients(collective, 0)["t0"].reshape(-1))
         reduced = collective.allreduce(wire, "t0").wait(limit_s)
@@ -161,7 +177,9 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
         session = start(collective)
         session.reduce(gradients(collective, 0))
         before = snapshot(session)
-        first, (reduced, ticket), last = start_exchange(session, (0, 1, 2), gradients(collective, 1)).values()
+        first, (reduced, ticket), last = start_exchange(
+            session, (0, 1, 2), gradients(collective, 1)
+        ).values()
         session.driver.decompress(*first)
         with pytest.raises(UnsupportedReduction) as caught:
             session.driver.decompress(np.zeros_like(reduced), ticket)
@@ -188,14 +206,19 @@ def test_a_failure_takes_back_no_earlier_step():
 
 def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
     def script(collective):
-        session, given = start(collective, configure(timeout_s=0.3)), gradients(collective, 0)["t0"].reshape(-1)
+        session, given = (
+            start(collective, configure(timeout_s=0.3)),
+            gradients(collective, 0)["t0"].reshape(-1),
+        )
         if collective.rank == FAULTY:  # its carrier comes, its entries do not
             wire, _ = session.step.sending.compress(0, given, FAULTY, collective.world_size)
             collective.allreduce(wire, "t0").wait(None)
             return
         wire, ticket = session.driver.compress(0, given)
         reduced = collective.allreduce(wire, "t0").wait(None)
-        with pytest.raises(ExchangeTimeout, match=r"ranks \[1\] did not submit it; waiting for the tensors t0"):
+        with pytest.raises(
+            ExchangeTimeout, match=r"ranks \[1\] did not submit it; waiting for the tensors t0"
+        ):
             session.driver.decompress(reduced, ticket)
 
     worlds.run(2, script)

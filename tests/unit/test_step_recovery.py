@@ -20,7 +20,9 @@ def test_the_step_after_a_gradient_without_a_place_works_and_conserves(position,
         session = start(collective, configure(timeout_s=2.0))
         given, key = gradients(collective, 0), f"t{position}"
         if collective.rank == FAULTY:
-            wire, ticket = session.driver.poison(UnknownGradient("which tensor is this?"), "x", np.float32)
+            wire, ticket = session.driver.poison(
+                UnknownGradient("which tensor is this?"), "x", np.float32
+            )
         else:
             wire, ticket = session.driver.compress(position, given[key].reshape(-1))
         reduced = collective.allreduce(wire, key).wait(None)

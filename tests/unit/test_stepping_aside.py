@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from hvd_sparse.core.runs import StepRun
-from hvd_sparse.runtime.stepping_aside import Debts, StepClock
+from hvd_sparse.autotune.fallback import Debts, StepClock
+from hvd_sparse.core.step.records import StepRun
 
 
 def good_run(*positions):

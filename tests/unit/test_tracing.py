@@ -8,11 +8,11 @@ import pytest
 import worlds
 
 from hvd_sparse.cli import main
-from hvd_sparse.core.session import Session
-from hvd_sparse.core.spans import Spans
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.runtime.trace_files import merge_traces, read_trace
-from hvd_sparse.runtime.tracing import SETTING, TraceFile, follow, path_of
+from hvd_sparse.tracing.chrome_trace import SETTING, TraceFile, follow, path_of
+from hvd_sparse.tracing.merge import merge_traces, read_trace
+from hvd_sparse.tracing.spans import Spans
 
 HOROVOD = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":1795299382427932}},
@@ -40,13 +40,17 @@ def test_nobody_asks_the_clock_while_nobody_listens_and_whoever_does_is_told():
     assert spans.now() == 0.0
 
 
-@pytest.mark.parametrize(("exchange", "parts"), [("allgather", ["select", "encode", "decode"]), ("gtopk", ["select"])])
+@pytest.mark.parametrize(
+    ("exchange", "parts"), [("allgather", ["select", "encode", "decode"]), ("gtopk", ["select"])]
+)
 def test_a_step_tells_its_parts_by_tensor_and_its_exchanges_by_bucket(exchange, parts):
     specs = worlds.tensors((40, 3), (7, 9), (300, 2))
 
     def script(collective):
         spans = []
-        session = Session(worlds.configure(exchange=exchange, groups=[["t0", "t2"]]), specs, collective)
+        session = Session(
+            worlds.configure(exchange=exchange, groups=[["t0", "t2"]]), specs, collective
+        )
         session.step.spans.add(lambda *span: spans.append(span))
         session.reduce(worlds.normals(specs, collective.rank))
         return spans
@@ -70,8 +74,14 @@ def test_a_file_is_a_trace_at_any_time(tmp_path):
     events = json.loads((tmp_path / "a.json").read_text())
     assert events == before_its_end == read_trace(tmp_path / "a.json")
     spans = {event["name"]: event for event in events if event["ph"] == "X"}
-    assert (spans["select"]["ts"], spans["select"]["dur"], spans["exchange"]["dur"]) == (1e6, 2e6, 5e5)
-    assert spans["select"]["tid"] != spans["exchange"]["tid"] and {event["pid"] for event in events} == {3}
+    assert (spans["select"]["ts"], spans["select"]["dur"], spans["exchange"]["dur"]) == (
+        1e6,
+        2e6,
+        5e5,
+    )
+    assert spans["select"]["tid"] != spans["exchange"]["tid"] and {
+        event["pid"] for event in events
+    } == {3}
 
 
 def ends_of_events(text):
@@ -104,7 +114,9 @@ def test_files_are_merged_on_one_clock_and_no_processes_are_mixed_up(tmp_path, c
     assert "events of 2 files" in capsys.readouterr().out
     events = json.loads((tmp_path / "both.json").read_text())
     at = {event["name"]: event["ts"] for event in events if event["ph"] in "BX"}
-    assert at["select"] - at["NEGOTIATE_ALLGATHER"] == start_us + 1_000_000 - (1795299382427932 + 100)
+    assert at["select"] - at["NEGOTIATE_ALLGATHER"] == start_us + 1_000_000 - (
+        1795299382427932 + 100
+    )
     assert min(at.values()) >= 0
     pids = {event["name"]: event["pid"] for event in events if "ts" in event and "name" in event}
     assert pids["select"] == 0 and pids["NEGOTIATE_ALLGATHER"] == 1
@@ -125,7 +137,9 @@ def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
     assert path_of("a/b.json", 3).as_posix() == "a/b.3.json"
     assert path_of("a/{rank}/b", 3).as_posix() == "a/3/b"
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    assert path_of("b.json", 3) != path_of("b.json", 2) and path_of("b.json", 3).name.startswith("b.3.")
+    assert path_of("b.json", 3) != path_of("b.json", 2) and path_of("b.json", 3).name.startswith(
+        "b.3."
+    )
     monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
         follow(Spans(), lambda: 0)

@@ -7,20 +7,26 @@ import copy
 import numpy as np
 import pytest
 
+from hvd_sparse.autotune.trial import RECENT, WARMUP, WAYS, Trial
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.runtime.trial import RECENT, WARMUP, WAYS, Trial
 
 
 def run(seconds, steps, ranks=3, **options):
     """The ways of all steps and the trials; ``seconds(way, step, rank)`` is what a rank needs for a step."""
-    trials = [Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)]
+    trials = [
+        Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)
+    ]
     last, taken = [None] * ranks, []
     for step in range(steps):
-        told = [what_is_told(trial, seconds_of_last) for trial, seconds_of_last in zip(trials, last)]
+        told = [
+            what_is_told(trial, seconds_of_last) for trial, seconds_of_last in zip(trials, last)
+        ]
         asks = [one for one in told if one is not None]
         assert len(asks) in (0, ranks), "some ranks ask and others do not"
         answer = np.array(asks)
-        ways = {trial.next(own, lambda _, answer=answer: answer) for trial, own in zip(trials, last)}
+        ways = {
+            trial.next(own, lambda _, answer=answer: answer) for trial, own in zip(trials, last)
+        }
         assert len(ways) == 1, "ranks go different ways"
         taken.append(ways.pop())
         last = [seconds(taken[-1], step, rank) for rank in range(ranks)]
@@ -53,10 +59,16 @@ def test_a_way_without_hope_is_given_up_after_one_measured_step():
 
 def test_sparse_must_not_be_slower_and_single_slow_steps_do_not_count():
     assert run(lambda way, step, _: 0.1, 60)[1][0].verdict.way == "dense"
-    assert run(lambda way, step, _: 0.092 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "dense"
-    assert run(lambda way, step, _: 0.09 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "sparse"
+    assert (
+        run(lambda way, step, _: 0.092 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "dense"
+    )
+    assert (
+        run(lambda way, step, _: 0.09 if way == "sparse" else 0.1, 60)[1][0].verdict.way == "sparse"
+    )
     slow = {WARMUP + 1, WARMUP + 3}
-    _, trials = run(lambda way, step, _: 9.0 if step in slow else {"sparse": 0.1}.get(way, 0.12), 60)
+    _, trials = run(
+        lambda way, step, _: 9.0 if step in slow else {"sparse": 0.1}.get(way, 0.12), 60
+    )
     assert trials[0].verdict.way == "sparse"
 
 
@@ -65,7 +77,9 @@ def test_a_way_that_became_slower_is_tried_again():
 
     def seconds(way, step, rank):
         network_is_slow = step > 200
-        return {"dense": 0.1, "fp16": 0.11, "sparse": 0.2}[way] * (10 if network_is_slow and way != "sparse" else 1)
+        return {"dense": 0.1, "fp16": 0.11, "sparse": 0.2}[way] * (
+            10 if network_is_slow and way != "sparse" else 1
+        )
 
     taken, _ = run(seconds, 500, review_every=RECENT)
     assert set(taken[end:200]) == {"dense"}

@@ -14,11 +14,11 @@ import time
 import pytest
 import worlds
 
-from hvd_sparse.core.driver import Conversation
-from hvd_sparse.runtime.ledger import Ledger
-from hvd_sparse.runtime.peers import Endpoint, Listener, ask, ask_all, introduce
-from hvd_sparse.runtime.watchdog import EXIT_CODE, Watchdog
-from hvd_sparse.runtime.whereabouts import is_in_join, place_of_main_thread
+from hvd_sparse.core.step.driver import Conversation
+from hvd_sparse.resilience.ledger import Ledger
+from hvd_sparse.resilience.peers import Endpoint, Listener, ask, ask_all, introduce
+from hvd_sparse.resilience.stack import is_in_join, place_of_main_thread
+from hvd_sparse.resilience.watchdog import EXIT_CODE, Watchdog
 
 ANSWER = {"behind": ["a"], "pending": 2, "place": "train.py:3 (step)", "is_joined": False}
 
@@ -65,7 +65,9 @@ def listen():
 @pytest.fixture
 def other_process():
     """A watched process, and where it listens."""
-    process = subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS], stdout=subprocess.PIPE, text=True
+    )
     port, token = process.stdout.readline().split()
     yield process, Endpoint(5, socket.gethostname(), (), int(port), token)
     process.kill()
@@ -120,7 +122,9 @@ def test_whoever_does_not_know_the_secret_learns_nothing(listen):
     assert ask(endpoint, {}).state == "answers"
 
 
-@pytest.mark.parametrize("said", [b"", b"\n", b"{}\n", b"[]\n", b"\xff\xfe\n", b'{"token": 3}\n', b"9" * 5000])
+@pytest.mark.parametrize(
+    "said", [b"", b"\n", b"{}\n", b"[]\n", b"\xff\xfe\n", b'{"token": 3}\n', b"9" * 5000]
+)
 def test_a_listener_outlives_whatever_is_said_to_it(listen, said):
     endpoint = listen()
     with socket.create_connection(("127.0.0.1", endpoint.port), 5) as connection:
@@ -135,7 +139,9 @@ def test_all_ranks_are_asked_at_once_and_answer_in_order(listen):
     assert time.monotonic() - start < 8 * 0.2
 
 
-def test_a_process_that_runs_one_that_is_paused_and_one_that_has_ended_are_told_apart(other_process):
+def test_a_process_that_runs_one_that_is_paused_and_one_that_has_ended_are_told_apart(
+    other_process,
+):
     process, endpoint = other_process
     assert ask(endpoint, {"a": 1}, 5).behind == ("a",)
     os.kill(process.pid, signal.SIGSTOP)
@@ -191,7 +197,9 @@ def test_what_is_said_names_tensors_and_ranks(listen):
 @pytest.mark.parametrize(("program", "code"), [("ends", -signal.SIGALRM), ("goes on", EXIT_CODE)])
 def test_a_program_that_was_told_of_a_timeout_cannot_hang_in_horovod_afterwards(program, code):
     """Neither at its exit, nor where it handles the error."""
-    found = subprocess.run([sys.executable, "-c", STUCK, program], capture_output=True, text=True, timeout=30)
+    found = subprocess.run(
+        [sys.executable, "-c", STUCK, program], capture_output=True, text=True, timeout=30
+    )
     assert found.returncode == code, found
     assert "ExchangeTimeout: rank 0 waits for a since" in found.stderr
 
@@ -208,5 +216,7 @@ def test_the_place_is_the_programs_own_innermost_line():
     thread.start()
     thread.join()
     place, is_joined = told
-    assert re.search(rf"threading.py:\d+ \(\w+\), called by {re.escape(__file__)}:\d+ \(test_the_place", place)
+    assert re.search(
+        rf"threading.py:\d+ \(\w+\), called by {re.escape(__file__)}:\d+ \(test_the_place", place
+    )
     assert not is_joined  # that was a thread's join

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ...errors import NotInstalled
+from hvd_sparse.errors import NotInstalled
 
 ROOT = Path(__file__).resolve().parents[3]
 REPOSITORY = "a checkout of hvd_sparse, installed with: pip install -e '.[plot,torch]'"
@@ -16,16 +16,26 @@ REPOSITORY = "a checkout of hvd_sparse, installed with: pip install -e '.[plot,t
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What every bench can be told."""
-    parser.add_argument("--quick", action="store_true", help="small and few, to see that it works: no figures to quote")
     parser.add_argument(
-        "--output", type=Path, default=Path("bench-output"), metavar="DIR", help="for JSON and pictures (%(default)s)"
+        "--quick",
+        action="store_true",
+        help="small and few, to see that it works: no figures to quote",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("bench-output"),
+        metavar="DIR",
+        help="for JSON and pictures (%(default)s)",
     )
 
 
 def load(name: str) -> ModuleType:
     """The module ``benchmarks.<name>`` of this checkout; NotInstalled where it, or a package that it needs, is not there."""
     if not (ROOT / "benchmarks" / f"{name}.py").is_file():
-        raise NotInstalled(f"benchmarks/{name}.py is not beside {ROOT / 'hvd_sparse'}: benches need {REPOSITORY}")
+        raise NotInstalled(
+            f"benchmarks/{name}.py is not beside {ROOT / 'hvd_sparse'}: benches need {REPOSITORY}"
+        )
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import _checkout
+from hvd_sparse.cli.bench import _checkout
 
 
 def add_parser(benches: Any) -> None:
-    parser = benches.add_parser("planning", help="modelled steps by every plan for five models, and the planner's time")
+    parser = benches.add_parser(
+        "planning", help="modelled steps by every plan for five models, and the planner's time"
+    )
     _checkout.add_options(parser)
     parser.set_defaults(run=run)
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...registry import ENGINES
-from . import _checkout
+from hvd_sparse.cli.bench import _checkout
+from hvd_sparse.registry import ENGINES
 
 
 def add_parser(benches: Any) -> None:
-    parser = benches.add_parser("select", help="choosing entries: ours, the peers, and one pass over memory")
+    parser = benches.add_parser(
+        "select", help="choosing entries: ours, the peers, and one pass over memory"
+    )
     _checkout.add_options(parser)
-    parser.add_argument("--engine", choices=ENGINES.ids(), help="instead of the best that is installed")
     parser.add_argument(
-        "--rounds", type=int, help="of the largest vector with goals; more make the spread smaller (32)"
+        "--engine", choices=ENGINES.ids(), help="instead of the best that is installed"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="of the largest vector with goals; more make the spread smaller (32)",
     )
     parser.add_argument("--training-steps", type=int, help="of each of the real trainings (300)")
     parser.set_defaults(run=run)

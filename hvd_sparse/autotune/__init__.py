@@ -1,0 +1,1 @@
+"""Measuring a run, and choosing what is quickest in it."""

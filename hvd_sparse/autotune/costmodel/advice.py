@@ -1,0 +1,250 @@
+"""Whether to compress at all, and how: by what the model says, and never slower than what needs no compression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_sparse.autotune.costmodel.costs import Work
+from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.planner import STRATEGIES
+from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, sparse_step
+from hvd_sparse.autotune.costmodel.profile import Profile
+from hvd_sparse.autotune.costmodel.published import with_codec
+from hvd_sparse.autotune.costmodel.simulation import divides, exchanges
+from hvd_sparse.autotune.costmodel.wording import sentence_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import CODECS, EXCHANGES
+
+DENSITIES = (0.001, 0.01)
+CODEC_IDS = ("index_value", "block16")
+MARGIN = 1.05
+"""Compression is advised if it is quicker by this factor: models err, and dense gradients ask for no trust."""
+AS_GOOD = 1.02
+"""Ways that are slower by no more than this factor count as equally quick: of these, the one that sends most."""
+BANDWIDTHS = (1e6, 1e12)
+"""Between which the crossover is looked for, bit/s."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compress, and its step."""
+
+    density: float
+    codec: str
+    exchange: str
+    prediction: Prediction
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        named = {"density": self.density, "codec": self.codec, "exchange": self.exchange}
+        return {**named, **self.prediction.to_dict()}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the model says of one setting.
+
+    Attributes
+    ----------
+    choice : "dense", "fp16" or "sparse"
+    dense, fp16 : their steps
+    candidates : all ways to compress that were looked at, the quickest first
+    chosen : the one to take, None unless ``choice`` is "sparse"
+    strategies : seconds a step by strategy, of the chosen one or else of the quickest
+    groups : names of the layers that travel together, in the order of the backward pass, of the same
+    crossover_bit_s : above this bandwidth the same is no quicker than the better of dense and fp16, below it is; 0 if it is
+        quicker nowhere, infinity if everywhere; None where the network was measured and not described
+    sentence : all of it in words
+    """
+
+    choice: str
+    dense: Prediction
+    fp16: Prediction
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate | None
+    strategies: dict[str, float]
+    groups: tuple[tuple[str, ...], ...]
+    crossover_bit_s: float | None
+    sentence: str
+
+    @property
+    def step_s(self) -> float:
+        """Of what is advised."""
+        if self.chosen is not None:
+            return self.chosen.prediction.step_s
+        return (self.fp16 if self.choice == "fp16" else self.dense).step_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; an infinite crossover is None."""
+        crossover = self.crossover_bit_s
+        return {
+            "choice": self.choice,
+            "step_s": self.step_s,
+            "dense": self.dense.to_dict(),
+            "fp16": self.fp16.to_dict(),
+            "chosen": None if self.chosen is None else self.chosen.to_dict(),
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
+            "strategies": self.strategies,
+            "groups": [list(group) for group in self.groups],
+            "crossover_bit_s": None if crossover is None or math.isinf(crossover) else crossover,
+            "sentence": self.sentence,
+        }
+
+
+def advise(
+    profile: Profile,
+    setting: Setting,
+    *,
+    method: str = "ldte_bs",
+    densities: Sequence[float] = DENSITIES,
+    codecs: Sequence[str] = CODEC_IDS,
+    exchange_ids: Sequence[str] | None = None,
+    margin: float = MARGIN,
+) -> Advice:
+    """Predict every way to compress, and take one only if it beats the better of dense and fp16 by ``margin``.
+
+    Parameters
+    ----------
+    method : a selector that is told a density
+    densities : that training is known to stand; the model knows time alone, nothing of accuracy
+    codecs : ids, with their default options
+    exchange_ids : by default those whose result rests on no assumption about the gradients: not ``shared_index``
+    margin : 1 or more
+
+    Returns
+    -------
+    Advice   its ``step_s`` is never above that of dense or of fp16
+
+    Raises
+    ------
+    InvalidOption   nothing can be joined, or ``margin`` is below 1
+    """
+    if not margin >= 1:
+        raise InvalidOption(f"margin is {margin!r}: a factor of 1 or more")
+    for id in exchange_ids or ():
+        EXCHANGES.get(id)  # refuses what is none
+    dense, fp16 = dense_step(profile, setting), dense_step(profile, setting, 2)
+    configurations = _configurations(setting, method, densities, codecs, exchange_ids)
+    if not configurations:
+        raise InvalidOption(
+            f"no exchange and codec of those asked for can be joined with {method} here"
+        )
+    candidates = sorted(
+        (_candidate(profile, configuration, setting) for configuration in configurations),
+        key=lambda each: each.prediction.step_s,
+    )
+    better = min(dense.step_s, fp16.step_s)
+    chosen = _choose(candidates, better / margin)
+    shown = chosen or candidates[0]
+    configuration = configurations[
+        [_key(c) for c in configurations].index((shown.density, shown.codec, shown.exchange))
+    ]
+    crossover = None
+    if isinstance(setting.wire, Network):
+        crossover = _crossover(profile, configuration, setting, setting.wire)
+    choice = "sparse" if chosen else ("dense" if dense.step_s <= fp16.step_s else "fp16")
+    sentence = sentence_of(method, chosen, candidates[0], dense, fp16, crossover)
+    priced = _priced(configuration, setting)
+    strategies = {
+        name: sparse_step(profile, configuration, priced, strategy=strategy).step_s
+        for name, strategy in STRATEGIES.items()
+    }
+    names = _groups(profile, shown)
+    return Advice(
+        choice, dense, fp16, tuple(candidates), chosen, strategies, names, crossover, sentence
+    )
+
+
+def _configurations(
+    setting: Setting,
+    method: str,
+    densities: Sequence[float],
+    codecs: Sequence[str],
+    exchange_ids: Sequence[str] | None,
+) -> list[Configuration]:
+    placement = setting.placement
+    per_node = placement.world_size // placement.node_count
+    found = []
+    for density in densities:
+        for codec in codecs:
+            for id, configuration in exchanges(density, codec, method, per_node).items():
+                exchange, selector = configuration.exchange, configuration.selector
+                is_common = selector.has_shared_indices or selector.sums_statistics
+                wanted = (
+                    id in exchange_ids
+                    if exchange_ids is not None
+                    else is_common or not exchange.shares_indices
+                )
+                if wanted and not (exchange.sums_first and not divides(setting)):
+                    found.append(configuration)
+    return found
+
+
+def _key(configuration: Configuration) -> tuple[float, str, str]:
+    return configuration.selector.density, configuration.codec.id, configuration.exchange.id
+
+
+def _candidate(profile: Profile, configuration: Configuration, setting: Setting) -> Candidate:
+    return Candidate(
+        *_key(configuration), sparse_step(profile, configuration, _priced(configuration, setting))
+    )
+
+
+def _priced(configuration: Configuration, setting: Setting) -> Setting:
+    """The same place, with what this codec costs there."""
+    work: Work = with_codec(setting.work, configuration.codec)
+    return Setting(setting.placement, setting.wire, work)
+
+
+def _choose(candidates: Sequence[Candidate], limit_s: float) -> Candidate | None:
+    """Of those that are about as quick as the quickest, and quick enough, the one that sends most, then the most exact."""
+    possible = [
+        each
+        for each in candidates
+        if each.prediction.step_s <= limit_s and not each.prediction.goes_dense
+    ]
+    if not possible:
+        return None
+    quick = [
+        each
+        for each in possible
+        if each.prediction.step_s <= AS_GOOD * possible[0].prediction.step_s
+    ]
+    return max(
+        quick, key=lambda e: (e.density, CODECS.create(e.codec).is_exact, e.exchange == "allgather")
+    )
+
+
+def _groups(profile: Profile, candidate: Candidate) -> tuple[tuple[str, ...], ...]:
+    prediction = candidate.prediction
+    layers = profile.layers if prediction.goes_dense else profile.compressed.layers
+    names = [layer.name for layer in layers]
+    return tuple(
+        tuple(names[start:stop]) for start, stop in zip((0, *prediction.plan[:-1]), prediction.plan)
+    )
+
+
+def _crossover(
+    profile: Profile, configuration: Configuration, setting: Setting, network: Network
+) -> float:
+    """By halving the logarithm of the bandwidth; 0 and infinity stand for never and always."""
+
+    def pays(bandwidth_bit_s: float) -> bool:
+        wire = Network(**{**vars(network), "bandwidth_bit_s": bandwidth_bit_s})
+        here = Setting(setting.placement, wire, setting.work)
+        better = min(dense_step(profile, here).step_s, dense_step(profile, here, 2).step_s)
+        return sparse_step(profile, configuration, _priced(configuration, here)).step_s < better
+
+    low, high = map(math.log, BANDWIDTHS)
+    if not pays(math.exp(low)):
+        return 0.0
+    if pays(math.exp(high)):
+        return math.inf
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
+    return math.exp(low)

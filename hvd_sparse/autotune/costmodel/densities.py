@@ -1,0 +1,77 @@
+"""How much each layer can send without anybody waiting for it: LAGS-SGD."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvd_sparse.autotune.costmodel.instance import Plan, check_plan, groups
+from hvd_sparse.autotune.costmodel.network import Setting
+from hvd_sparse.autotune.costmodel.predict import sparse_instance
+from hvd_sparse.autotune.costmodel.profile import Profile
+from hvd_sparse.checks import check_density
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+
+STEPS = 48
+"""Between the least and the highest density, evenly on a logarithmic scale: ranks that compute in other orders agree."""
+
+
+def hiding_densities(
+    profile: Profile,
+    configuration: Configuration,
+    setting: Setting,
+    plan: Plan,
+    low: float,
+    high: float,
+) -> list[float]:
+    """The highest density of every compressed layer whose message is through before the next group's is ready.
+
+        time there is = compute end of the next group - max(compute end of this one, wire end of the one before)
+
+    The last group, behind which nothing is computed, gets ``low``, and so does every other that has no time to spare.
+
+    Parameters
+    ----------
+    configuration : its density does not matter; its exchange must be of one collective
+    plan : of the compressed layers, in the order of the backward pass; all layers of a group get one density, and with every
+        layer a group of its own this is the rule for single layers
+    low, high : densities in (0, 1]
+
+    Returns
+    -------
+    one density a compressed layer, in the order of the backward pass
+
+    Raises
+    ------
+    InvalidOption   low above high, or an exchange whose later collectives nothing can hide
+
+    Paper: shi2020lags, from its abstract; its authors' code leaves the rule out.  Derived.
+    """
+    low, high = check_density(low, "low"), check_density(high, "high")
+    if low > high:
+        raise InvalidOption(f"low is {low} and high is {high}: low is the smaller one")
+    grid = np.clip(np.geomspace(low, high, STEPS + 1), low, high)  # rounding may leave the range
+    grid[[0, -1]] = low, high
+    size = len(profile.compressed.layers)
+    instances = [
+        sparse_instance(profile, configuration, setting, densities=[float(d)] * size)
+        for d in dict.fromkeys(grid)
+    ]
+    least = instances[0]
+    if least.late.start_s > 0:
+        raise InvalidOption(
+            f"exchange {configuration.exchange.id} ends behind the backward pass: use exchange='allgather'"
+        )
+    found: list[float] = []
+    ends = groups(check_plan(plan, size))
+    ready_s = np.cumsum([float(least.compute_s(start, stop)) for start, stop in ends])
+    free_s = 0.0
+    for number, (start, stop) in enumerate(ends):
+        sends_s = max(free_s, float(ready_s[number]))
+        next_s = float(ready_s[number + 1]) if number + 1 < len(ends) else 0.0
+        takes_s = np.array([float(instance.wire_s(start, stop)) for instance in instances])
+        fitting = np.flatnonzero(sends_s + takes_s <= next_s)
+        chosen = int(fitting[-1]) if fitting.size else 0
+        free_s = sends_s + float(takes_s[chosen])
+        found += [float(grid[chosen])] * (stop - start)
+    return found

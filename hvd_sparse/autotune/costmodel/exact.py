@@ -1,0 +1,220 @@
+"""The quickest plan, by dynamic programming over where groups end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+
+from hvd_sparse.autotune.costmodel.instance import Instance, Plan
+from hvd_sparse.autotune.costmodel.strategies import (
+    as_ready,
+    best_buckets,
+    greedy,
+    greedy_fixed,
+    merge_all,
+    no_merge,
+    quickest,
+)
+from hvd_sparse.autotune.costmodel.timeline import end_s, simplified
+
+EFFORT = 10_000_000
+"""Extensions of states that are looked at in all: bounds the time, at about a second for 1,000 layers."""
+
+SWEEP = 256
+"""Stretches by which most dominated states are found."""
+
+ROUNDING = 1e-9
+
+RULES: dict[str, Callable[[Instance], Plan]] = {
+    "no_merge": no_merge,
+    "merge_all": merge_all,
+    "buckets": best_buckets,
+    "as_ready": as_ready,
+    "greedy": greedy,
+    "greedy_fixed": greedy_fixed,
+}
+"""By name.  Their plans bound what is worth a look, and are taken where thinning out has lost a better one."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What was found.
+
+    Attributes
+    ----------
+    plan : the quickest that was seen, with as few groups as it can do with
+    is_exact : no state was thinned out, so that no plan is quicker
+    largest_front : states at the boundary that had most of them
+    """
+
+    plan: Plan
+    is_exact: bool
+    largest_front: int
+
+
+@dataclass
+class _States:
+    """Ways to have closed a group at a boundary: ends of compute and wire, groups so far, and where each came from."""
+
+    compute_s: np.ndarray
+    wire_s: np.ndarray
+    groups: np.ndarray
+    boundary: np.ndarray
+    parent: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> _States:
+        return _States(*(values[chosen] for values in vars(self).values()))
+
+    def joined(self, other: _States) -> _States:
+        return _States(
+            *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values()))
+        )
+
+
+def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
+    """The plan that ends a step earliest.
+
+    A state of a boundary is (compute end, wire end, number of groups).  To add a group is monotone in all three, so that a
+    state can be dropped if another is nowhere larger; and if not even one single message of all that is left would end before
+    the best plan made by a rule.  The number of groups matters only where collectives come late.  Where tensors are selected
+    from one by one, all states have the same compute end, and the front is short.
+
+    Parameters
+    ----------
+    front_limit : most states of a boundary; by default so many that all extensions together are about ten million at most.
+        Of a longer front the state with the lowest bound is kept in every stretch, and the plan may be slightly slower
+        than the best, though never than those made by rules: ``is_exact`` tells
+
+    Departs from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
+    Cost: (layers * front)^2 / 2 sums at worst; mostly far fewer.
+    """
+    if front_limit is None:
+        front_limit = _default_limit(instance)
+    bounds = _Bounds(instance)
+    by_rule = quickest(instance, [rule(instance) for rule in RULES.values()])
+    limit_s = end_s(instance, by_rule) * (1 + ROUNDING)
+    none = np.zeros(1, np.int64)
+    pool = _States(np.zeros(1), np.zeros(1), none, none, none)
+    is_exact, largest = True, 0
+    for stop in range(1, instance.size + 1):
+        states = _extended(instance, pool, stop)
+        lower_s = bounds(states, stop)
+        possible = np.flatnonzero(lower_s <= limit_s)
+        states, lower_s = states.take(possible), lower_s[possible]
+        kept = _front(states)
+        if kept.size > front_limit:
+            kept, is_exact = _thinned(states.take(kept), lower_s[kept], kept, front_limit), False
+        largest = max(largest, kept.size)
+        pool = pool.joined(states.take(kept))
+    found = [_walk_back(pool, instance)] if pool.boundary[-1] == instance.size else []
+    return Exact(simplified(instance, quickest(instance, [*found, by_rule])), is_exact, largest)
+
+
+def _default_limit(instance: Instance) -> int:
+    """Fronts by number of groups are costlier to keep."""
+    has_levels = instance.late.start_s > 0 and not instance.per_tensor
+    effort = EFFORT // 2 if has_levels else EFFORT
+    return max(4, effort // instance.size**2)
+
+
+def _extended(instance: Instance, pool: _States, stop: int) -> _States:
+    """Every state so far with one more group, which ends here."""
+    starts = np.arange(stop)
+    own = pool.boundary
+    if (
+        instance.per_tensor
+    ):  # the sum in another order would differ in the last bits, and front on front be kept for it
+        compute_s = np.full(own.size, instance.compute_s(0, stop))
+    else:
+        compute_s = pool.compute_s + instance.compute_s(starts, stop)[own]
+    wire_s = np.maximum(pool.wire_s, compute_s) + instance.wire_s(starts, stop)[own]
+    groups = pool.groups + (1 if instance.late.start_s > 0 else 0)
+    return _States(compute_s, wire_s, groups, np.full(own.size, stop), np.arange(own.size))
+
+
+class _Bounds:
+    """How early a step can end at best, by state."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        size, work = instance.size, instance.work
+        alone_s = instance.compute_s(np.arange(size), np.arange(1, size + 1))
+        if (
+            not instance.per_tensor
+        ):  # merged selections are started once, and else cost no less than one by one
+            alone_s = alone_s - work.call_s
+        self._compute_s = np.concatenate([np.cumsum(alone_s[::-1])[::-1], [0.0]])
+        self._call_s = 0.0 if instance.per_tensor else work.call_s
+
+    def __call__(self, states: _States, stop: int) -> np.ndarray:
+        instance = self._instance
+        lower_s: np.ndarray = states.wire_s
+        if stop < instance.size:
+            last_s = instance.wire_s(instance.size - 1, instance.size)
+            computed_s = states.compute_s + self._compute_s[stop] + self._call_s
+            rest_s = instance.wire_s(stop, instance.size)
+            lower_s = np.maximum(lower_s + rest_s, computed_s + last_s) + instance.late.start_s
+        late_s: np.ndarray = instance.late.start_s * states.groups
+        lower_s = lower_s + late_s + instance.late.byte_s * float(np.sum(instance.late_nbytes))
+        return lower_s
+
+
+def _front(states: _States) -> np.ndarray:
+    """Positions of the states that no other is at most equal to in everything.
+
+    Where all three things differ, states are compared with those of as many groups only: a longer front, found in one sweep.
+    """
+    along, level = states.compute_s, states.groups
+    if along.size and np.ptp(along) == 0.0:
+        along, level = states.groups.astype(float), np.zeros_like(states.groups)
+    has_levels = bool(level.size) and np.ptp(level) > 0
+    candidates = np.arange(along.size) if has_levels else _not_behind(along, states.wire_s)
+    along, level, wire_s = along[candidates], level[candidates], states.wire_s[candidates]
+    order = np.lexsort((wire_s, along, level))
+    wire_s, level = wire_s[order], level[order]
+    if has_levels:  # every level begins below all before it, so that minima begin anew
+        wire_s = wire_s - 2.0 * float(np.max(wire_s)) * (level - level[0])
+    below = np.minimum.accumulate(np.concatenate([[np.inf], wire_s]))[:-1]
+    front: np.ndarray = candidates[order[wire_s < below]]
+    return front
+
+
+def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
+    """Positions of the states that no state of an earlier stretch is better than: most are gone before anything is sorted."""
+    stretch = _stretches(along, SWEEP)
+    least = np.full(SWEEP + 1, np.inf)
+    np.minimum.at(least, stretch + 1, wire_s)
+    return np.flatnonzero(wire_s < np.minimum.accumulate(least)[stretch])
+
+
+def _stretches(values: np.ndarray, count: int) -> np.ndarray:
+    """In which of so many equal stretches from the smallest to the largest each value is."""
+    if not values.size:
+        return np.empty(0, np.int64)
+    width = max(float(np.ptp(values)) / count, 1e-300)
+    stretch: np.ndarray = np.minimum((values - values.min()) / width, count - 1).astype(np.int64)
+    return stretch
+
+
+def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit: int) -> np.ndarray:
+    """Of every stretch of the front, along the compute end or else the wire end, the state with the lowest bound."""
+    along = states.compute_s if np.ptp(states.compute_s) > 0 else states.wire_s
+    stretch = _stretches(along, limit)
+    order = np.lexsort((lower_s, stretch))
+    first = np.concatenate([[True], np.diff(stretch[order]) > 0])
+    chosen: np.ndarray = positions[order[first]]
+    return chosen
+
+
+def _walk_back(pool: _States, instance: Instance) -> Plan:
+    """The plan of the best state of the last boundary."""
+    ends = np.flatnonzero(pool.boundary == instance.size)
+    final_s = pool.wire_s[ends] + instance.late.start_s * pool.groups[ends]
+    position = int(ends[np.argmin(final_s)])
+    plan: list[int] = []
+    while pool.boundary[position] > 0:
+        plan.append(int(pool.boundary[position]))
+        position = int(pool.parent[position])
+    return tuple(reversed(plan))

@@ -1,0 +1,239 @@
+"""From what all ranks have measured to groups of tensors: the quickest plan, and what the simple ones would take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.autotune.costmodel.costs import Line, Work, fit_line
+from hvd_sparse.autotune.costmodel.instance import Instance
+from hvd_sparse.autotune.costmodel.measured import measured_profile, planned_buckets
+from hvd_sparse.autotune.costmodel.partition import partition_end_s
+from hvd_sparse.autotune.costmodel.planner import best
+from hvd_sparse.autotune.measurements import Samples
+from hvd_sparse.autotune.route import Route
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.buckets import one_per_tensor
+from hvd_sparse.types import TensorSpec
+
+Buckets = list[tuple[int, ...]]
+
+WAYS = ("none", "all", "default", "planned")
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What was measured and decided; the same on all ranks.
+
+    Attributes
+    ----------
+    groups : names of the tensors that travel together
+    predicted_s : seconds from a step's first gradient to its last result: of "none" merged, of "all" in one message, of the
+        "default", and as "planned".  By the model, and with what it does not know of (Horovod's own work, tensors that are
+        not compressed): by how much longer the measured steps took.  With several optimizers the sum over a step of each
+    wire : seconds of a message's first collective over the bytes that a rank receives, on these ranks
+    late : of those behind it, which begin when the last gradient has come; nothing where a message is one allgather
+    work : seconds of selecting and encoding, and "decode" of decoding, over the entries of a tensor
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    predicted_s: dict[str, float]
+    wire: Line
+    late: Line
+    work: Line
+    decode: Line
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; ``GroupPlan.from_dict`` gives an equal one back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> GroupPlan:
+        lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
+        return cls(
+            tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
+        )
+
+    def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
+        """Positions of the tensors that travel together, as ``core.step.buckets`` has them."""
+        positions = {spec.key: position for position, spec in enumerate(specs)}
+        return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
+
+    def __str__(self) -> str:
+        told = ", ".join(
+            f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items()
+        )
+        return (
+            f"tensors travel in {len(self.groups)} messages, of at most {max(map(len, self.groups), default=0)} tensors (a "
+            f"step's exchange as predicted: {told}; a message takes {1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
+            f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding {1e6 * self.work.start_s:.0f} us a "
+            f"tensor and {1e9 * self.work.byte_s:.2f} ns an entry)"
+        )
+
+
+def make_plan(
+    route: Route,
+    specs: Sequence[TensorSpec],
+    told: Sequence[Mapping[str, Any]],
+    samples: Sequence[Samples],
+    default: Buckets,
+) -> GroupPlan:
+    """The quickest groups by the model, the default ones if none are quicker.
+
+    Of every time the slowest rank's counts, as all wait for it.  Tensors that different steps bring, those of another
+    optimizer, do not travel together; those that no measured step brought stay together as in the default.
+
+    Parameters
+    ----------
+    route : of a message
+    told : ``Measurements.to_dict`` of every rank; rank 0 has seen a step
+    samples : every rank's times of the route's collectives
+    default : the buckets of before
+    """
+    numel = {spec.key: spec.numel for spec in specs}
+    costs = _Costs(
+        *_wires(route, samples),
+        _line(_slowest(told, "work"), numel),
+        _line(_slowest(told, "decode"), numel),
+        _slowest(told, "ready"),
+        _slowest(told, "nbytes"),
+    )
+    predicted_s = dict.fromkeys(WAYS, 0.0)
+    chosen: Buckets = []
+    for keys in _families(told[0]["seen"], route.configuration, specs):
+        buckets, ends_s = _plan_family(keys, costs, route, specs, default)
+        chosen += buckets
+        rest_s = max(0.0, _whole_s(told, told[0]["seen"][keys[0]]) - ends_s["default"])
+        predicted_s = {way: seconds + ends_s[way] + rest_s for way, seconds in predicted_s.items()}
+    planned = {position for bucket in chosen for position in bucket}
+    unseen = (
+        position
+        for (position,) in one_per_tensor(specs, route.configuration)
+        if position not in planned
+    )
+    chosen += _restricted(default, unseen)
+    groups = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
+    return GroupPlan(groups, predicted_s, costs.wire, costs.late, costs.work, costs.decode)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The lines, and when the gradient of each tensor is ready and how many bytes it sends."""
+
+    wire: Line
+    late: Line
+    work: Line
+    decode: Line
+    ready_s: Mapping[str, float]
+    nbytes: Mapping[str, float]
+
+
+def _plan_family(
+    keys: Sequence[str],
+    costs: _Costs,
+    route: Route,
+    specs: Sequence[TensorSpec],
+    default: Buckets,
+) -> tuple[Buckets, dict[str, float]]:
+    """The groups of tensors that come in the same steps, and the seconds of a step in every way."""
+    profile = measured_profile(
+        specs, {key: [costs.ready_s[key]] for key in keys}, route.configuration
+    )
+    layers = profile.compressed.layers
+    received = [route.received(layer.numel, costs.nbytes.get(layer.name, 0.0)) for layer in layers]
+    instance = Instance(
+        np.array([layer.backward_s for layer in layers]),
+        np.array([layer.numel for layer in layers]),
+        np.zeros(len(layers)),
+        np.array([first for first, _ in received]),
+        costs.wire,
+        Work(call_s=costs.work.start_s, entry_s=costs.work.byte_s),
+        late=costs.late,
+        late_nbytes=np.array([behind for _, behind in received]),
+    )
+    positions = {spec.key: position for position, spec in enumerate(specs)}
+    places = {positions[layer.name]: place for place, layer in enumerate(layers)}
+    buckets: dict[str, Buckets] = {
+        "none": [(position,) for position in places],
+        "all": [tuple(places)],
+        "default": _restricted(default, places),
+        "planned": planned_buckets(best(instance), profile, specs),
+    }
+    settle_s = sum(float(costs.decode(layer.numel)) for layer in layers)
+    ends_s = {
+        way: settle_s
+        + partition_end_s(
+            instance, [[places[position] for position in bucket] for bucket in buckets[way]]
+        )
+        for way in WAYS
+    }
+    if ends_s["default"] <= ends_s["planned"]:
+        return buckets["default"], {**ends_s, "planned": ends_s["default"]}
+    return buckets["planned"], ends_s
+
+
+def _slowest(told: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for each in told:
+        for key, value in each[kind].items():
+            largest[key] = max(value, largest.get(key, 0.0))
+    return largest
+
+
+def _whole_s(told: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> float:
+    """Seconds that these steps took on the slowest rank."""
+    return max(
+        float(np.median([each["whole"].get(str(step), 0.0) for step in steps])) for each in told
+    )
+
+
+def _families(
+    seen: Mapping[str, Sequence[int]], configuration: Configuration, specs: Sequence[TensorSpec]
+) -> list[list[str]]:
+    """Tensors that the same steps brought, if any of them is compressed."""
+    families: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for key, steps in seen.items():
+        families[tuple(steps)].append(key)
+    compressed = {specs[position].key for (position,) in one_per_tensor(specs, configuration)}
+    return [keys for keys in families.values() if compressed.intersection(keys)]
+
+
+def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
+    """The same buckets without all other tensors."""
+    wanted = set(positions)
+    parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
+    return [part for part in parts if part]
+
+
+def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
+    """Of the first collective, and of those behind it together; with the headers that every message has."""
+    lines = {
+        kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]
+    }
+    return lines[route.kinds[0]], route.late(lines)
+
+
+def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
+    """Of the slowest rank at every repetition."""
+    pairs: list[tuple[float, float]] = []
+    for at_size in zip(*of_ranks):
+        slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
+        pairs += [(at_size[0][0], seconds) for seconds in slowest.tolist()]
+    line = fit_line(pairs)
+    return Line(line.start_s + line.byte_s * header_bytes, line.byte_s)
+
+
+def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
+    """Seconds of a tensor over its entries; with tensors of one size alone, all of it by entries."""
+    samples = [(float(numel[key]), value) for key, value in seconds.items()]
+    if not samples:
+        return Line(0.0, 0.0)
+    if len({size for size, _ in samples}) == 1:
+        return Line(
+            0.0, float(np.median([value for _, value in samples])) / max(1.0, samples[0][0])
+        )
+    return fit_line(samples)

@@ -1,0 +1,160 @@
+"""What the first steps of a run tell about it: when gradients come, what selecting and coding take, what is sent.
+
+And what the collectives that carry it take on this network, with these ranks: timed in one go between two steps.
+All of it is medians, so that a step or a message that was held up by something else has no say.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.autotune.messages import message
+from hvd_sparse.autotune.route import Route
+from hvd_sparse.collectives.contract import Collective
+
+WARMUP = 2
+"""Steps before anything counts: first calls compile, allocate and shake hands."""
+STEPS = 5
+"""Steps that are measured."""
+SIZES = 5
+"""Lengths of message that are timed."""
+REPETITIONS = 5
+"""Of every length, after one that does not count."""
+LEAST_SPREAD = 8
+"""The longest message timed is at least so many times the shortest, or their times would differ by noise alone."""
+
+ITEM = 8
+"""Bytes by which they differ: sums are of whole numbers of entries."""
+
+Samples = dict[str, list[tuple[float, list[float]]]]
+"""By kind of collective and length: bytes that a rank receives, and the seconds of every repetition."""
+
+
+class StepStarts:
+    """Tells a step's first gradient from the others: by what has come since the last result was asked for."""
+
+    def __init__(self) -> None:
+        self._in_step: set[int] = set()
+        self._is_between = True
+
+    def begins(self, position: int | None) -> bool:
+        """A tensor is handed over, or a gradient that is no known tensor's: whether it is its step's first."""
+        is_first = self._is_between or position in self._in_step
+        if is_first:
+            self._in_step.clear()
+        if position is not None:
+            self._in_step.add(position)
+        self._is_between = False
+        return is_first
+
+    def end(self) -> None:
+        """A result is asked for: whatever comes next begins a step."""
+        self._is_between = True
+
+
+class Measurements:
+    """One rank's, of its own steps.
+
+    A step's numbers are kept apart until it is known to have ended well: of one that failed, or that NaN has taken back, none
+    count.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[int]] = defaultdict(list)
+        self._kept: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._step: dict[str, dict[str, float]] = defaultdict(dict)
+        self._whole_s: dict[int, float] = {}
+        self._number = self._good = 0
+        self._began_s = self._own_s = self._ended_s = 0.0
+
+    def begin(self, now_s: float, *, was_good: bool) -> None:
+        """A step begins; ``was_good`` says of the last one whether its numbers count."""
+        if was_good:
+            self._good += 1
+            for kind, values in self._step.items():
+                for key, value in values.items():
+                    self._kept[kind][key].append(value)
+            for key in self._step["ready"]:
+                self._seen[key].append(self._number)
+            self._whole_s[self._number] = max(0.0, self._ended_s - self._began_s)
+        self._step.clear()
+        self._number += 1
+        self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
+
+    def end(self, now_s: float) -> None:
+        """A result is given back; the step's last one ends it."""
+        self._ended_s = now_s
+
+    def arrive(self, key: str, now_s: float) -> None:
+        """A gradient is handed over; what this package did since the step's first is taken out."""
+        self._step["ready"][key] = max(0.0, now_s - self._began_s - self._own_s)
+
+    def spend(self, seconds: float) -> None:
+        """This package was at work, and the backward pass was not."""
+        self._own_s += seconds
+
+    def send(self, key: str, nbytes: float) -> None:
+        """What a tensor adds to its message."""
+        self._step["nbytes"][key] = nbytes
+
+    def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
+        """A ``tracing.spans.Listener``."""
+        kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
+        if kind is not None:
+            self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able: by tensor, the medians of "ready", "work", "decode" (seconds) and "nbytes"; "seen" has the numbers of the
+        steps that brought it; "whole" the seconds from first gradient to last result, by the step's number; and "steps" is
+        how many counted in all."""
+        medians = {
+            kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
+            for kind in ("ready", "work", "decode", "nbytes")
+        }
+        whole = {str(number): seconds for number, seconds in self._whole_s.items()}
+        return {
+            **medians,
+            "whole": whole,
+            "steps": self._good,
+            "seen": {key: list(steps) for key, steps in self._seen.items()},
+        }
+
+
+def sizes_of(told: Sequence[dict[str, Any]]) -> list[int]:
+    """Lengths of message to time, in bytes, ascending: from the smallest tensor's share to what all send together.
+
+    told : what all ranks have measured; the same lengths on every rank
+    """
+    shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
+    least = max(64.0, min(shares, default=64.0))
+    most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
+    return [round(size) for size in np.geomspace(least, most, SIZES).tolist()]
+
+
+def time_messages(
+    collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
+) -> Samples:
+    """Seconds that the route's collectives take where every rank submits so many bytes, on this rank.  Collective.
+
+    No two messages are of one length, as those of a run hardly ever are: Horovod agrees anew on what it has not seen.
+    """
+    found: Samples = {}
+    mates = route.placement.mates(route.placement.rank)
+    for kind in dict.fromkeys(route.kinds):
+        found[kind] = []
+        for number, size in enumerate(sizes):
+            times, received = [], []
+            for repetition in range(1 + REPETITIONS):
+                made = message(collective, kind, size + ITEM * repetition, mates)
+                start_s = time.perf_counter()
+                made.start(f"{name}.{kind}.{number}").wait(timeout_s)
+                times.append(time.perf_counter() - start_s)
+                received.append(made.received)
+            found[kind].append((statistics.median(received), times[1:]))
+    return found

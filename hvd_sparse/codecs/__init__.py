@@ -1,0 +1,5 @@
+"""As which bytes: one codec a file."""
+
+from hvd_sparse.discovery import import_siblings
+
+import_siblings(__name__, __path__)

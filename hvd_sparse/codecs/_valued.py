@@ -1,0 +1,100 @@
+"""Codecs whose body is an encoding of the indices, and then the values in a format of choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.codecs._values import (
+    check_format,
+    decode_values,
+    format_number,
+    value_codes,
+    values_bytes,
+    write_values,
+)
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.core.kernels import packing
+from hvd_sparse.core.kernels.packing import Packers
+from hvd_sparse.core.wire.frame import (
+    HEADER_BYTES,
+    Frame,
+    need,
+    open_frame,
+    seal_frame,
+    selection_from,
+    write_parts,
+)
+from hvd_sparse.types import Selection
+
+
+@dataclass(frozen=True)
+class ValuedCodec(Codec):
+    """Base of the codecs that keep all indices and take an option for the values.
+
+    Parameters
+    ----------
+    values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes; "int8", 1 byte
+    """
+
+    values: str = "float32"
+
+    is_exact_for_signs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_format(self.values, type(self).__name__)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.values == "float32"
+
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        parts, values = self.encode_indices(selection, kernels), selection.values
+        index_bytes = sum(part.nbytes for part in parts)
+        bytes_of_values = values_bytes(values.size, self.values, values.itemsize)
+        buffer = np.empty(HEADER_BYTES + index_bytes + bytes_of_values, np.uint8)
+        write_values(values, self.values, buffer[write_parts(buffer, parts) :], kernels)
+        assert self.number is not None
+        return seal_frame(
+            buffer,
+            self.number,
+            values.dtype,
+            selection.numel,
+            selection.count,
+            format_number(self.values),
+        )
+
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+        frame = open_frame(buffer, self, format_number(self.values))
+        offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
+        need(offset >= 0, f"{frame.count} values cannot stand in {frame.body.size} bytes")
+        indices = self.decode_indices(frame.body[:offset], frame.count, frame.numel, kernels)
+        return selection_from(frame, indices, self.read_values(frame, offset, kernels))
+
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
+        return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
+
+    def read_values(self, frame: Frame, offset: int, kernels: Packers | ModuleType) -> np.ndarray:
+        """The values that stand in a body from an offset on; its length has been checked."""
+        return decode_values(
+            *value_codes(frame, offset, frame.count, self.values), self.values, frame, kernels
+        )
+
+    def encode_indices(
+        self, selection: Selection, kernels: Packers | ModuleType
+    ) -> list[np.ndarray]:
+        """Arrays to be written one after the other."""
+        raise NotImplementedError
+
+    def decode_indices(
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+    ) -> np.ndarray:
+        """uint32 [count], ascending; CorruptPayload unless they fill the body exactly."""
+        raise NotImplementedError
+
+    def index_bytes(self, count: int, numel: int) -> float:
+        """As ``body_bytes``, without the values."""
+        raise NotImplementedError

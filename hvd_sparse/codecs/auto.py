@@ -1,0 +1,102 @@
+"""The codec that needs the fewest bytes at the density asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_density, count_from_density
+from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.codecs.bitmap import Bitmap
+from hvd_sparse.codecs.block16 import Block16
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.codecs.dense import Dense
+from hvd_sparse.codecs.golomb import Golomb
+from hvd_sparse.core.kernels import packing
+from hvd_sparse.core.kernels.packing import Packers
+from hvd_sparse.core.wire.frame import peek_frame
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+
+CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
+"""Codecs that keep all indices, the fastest first."""
+
+NEAR = 1.01
+"""Of those within so much of the fewest bytes, the fastest is taken."""
+
+
+@CODECS.register("auto")
+@dataclass(frozen=True)
+class Auto(Codec):
+    """Write the frames of whichever codec is expected to need the fewest bytes: one that keeps all indices.
+
+        golomb below a density of about a half, then bitmap, dense at 1
+
+    Parameters
+    ----------
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for float64)
+    density : part of the entries that is sent, in (0, 1]; None takes the schedule's, and "golomb" where a method has none
+
+    Notes
+    -----
+    Decided from density, numel and dtype, which all ranks share, and not from what a rank selected.  A frame names the
+    codec that wrote it; one that is not what all ranks decided is refused.
+
+    Cost: that of the codec chosen.
+    """
+
+    values: str = "bfloat16"
+    density: float | None = None
+
+    number: ClassVar[int | None] = None
+    is_exact_for_signs: ClassVar[bool] = False
+    has_fixed_size: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        Golomb(self.values)
+        if self.density is not None:
+            object.__setattr__(self, "density", check_density(self.density, "density of Auto"))
+
+    @property
+    def is_exact(self) -> bool:
+        return self.values == "float32"
+
+    def at_density(self, density: float) -> Auto:
+        return self if self.density is not None else dataclasses.replace(self, density=density)
+
+    def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
+        """The codec for a tensor of this size.
+
+        value_bytes : of the accumulator's dtype
+        """
+        return _chosen(self.values, self.density, numel, value_bytes)
+
+    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+        return self.chosen(selection.numel, selection.values.dtype.itemsize).encode(
+            selection, kernels
+        )
+
+    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+        frame = peek_frame(buffer)
+        return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
+
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
+        return self.chosen(numel, value_bytes).body_bytes(count, numel, value_bytes)
+
+    def entry_bytes(self, numel: int, density: float) -> float:
+        return self.at_density(density).chosen(numel).entry_bytes(numel, density)
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(values: str, density: float | None, numel: int, value_bytes: int) -> ValuedCodec:
+    codecs = [candidate(values) for candidate in CANDIDATES]
+    if density is None or numel == 0:
+        return codecs[-1]
+    count = count_from_density(numel, density)
+    sizes = [codec.body_bytes(count, numel, value_bytes) for codec in codecs]
+    return next(codec for codec, size in zip(codecs, sizes) if size <= NEAR * min(sizes))

@@ -1,0 +1,82 @@
+"""16-bit positions inside blocks of 65,536 entries, and short values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.core.kernels.packing import BLOCK, Packers, blocks_of
+from hvd_sparse.core.wire.frame import need
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+
+POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
+
+
+@CODECS.register("block16")
+@dataclass(frozen=True)
+class Block16(ValuedCodec):
+    """Send the low 16 bits of every index, and how many entries every block of 65,536 has: 4 bytes an entry.
+
+        body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
+              uint16 positions [count]; values (``values``)
+
+    Parameters
+    ----------
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for float64)
+
+    Notes
+    -----
+    The counts are 2 bytes a block: a third of a byte an entry at density 1e-4, nothing at higher ones.
+
+    Cost: a copy of the positions and the conversion of the values, each way, all on 16-bit numbers; CRC-32 over half
+    of ``index_value``'s bytes.
+    """
+
+    values: str = "bfloat16"
+
+    number: ClassVar[int | None] = 2
+    has_fixed_size: ClassVar[bool] = False
+
+    def encode_indices(
+        self, selection: Selection, kernels: Packers | ModuleType
+    ) -> list[np.ndarray]:
+        counts = kernels.count_blocks(selection.indices, selection.numel)
+        width = POSITION if selection.count < BLOCK or counts.max() < BLOCK else WIDE_COUNT
+        return [counts.astype(width), selection.indices.astype(POSITION)]
+
+    def decode_indices(
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+    ) -> np.ndarray:
+        counts, positions = _split(body, count, numel)
+        need(int(counts.sum()) == count, "the blocks have another number of entries than announced")
+        indices = kernels.join_blocks(counts, positions)
+        if indices is None:
+            raise CorruptPayload("positions do not ascend in their block")
+        need(count == 0 or int(indices[-1]) < numel, f"an index leaves a tensor of {numel} entries")
+        return indices
+
+    def index_bytes(self, count: int, numel: int) -> float:
+        width = 4 if numel >= BLOCK and count == numel else 2
+        return width * blocks_of(numel) + 2 * count
+
+
+def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of the blocks, and positions."""
+    blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
+    width = 4 if blocks and counts_bytes == 4 * blocks else 2
+    need(
+        counts_bytes == width * blocks,
+        f"{count} indices below {numel} cannot fill {body.size} bytes",
+    )
+    counts = body[:counts_bytes].view(f"<u{width}")
+    need(
+        width == 2 or int(counts.max()) == BLOCK,
+        "counts of blocks are wide, though no block is full",
+    )
+    return counts, body[counts_bytes:].view("<u2")

@@ -1,0 +1,56 @@
+"""Golomb-coded gaps between indices, and short values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
+from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.core.kernels.packing import Packers
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+
+
+@CODECS.register("golomb")
+@dataclass(frozen=True)
+class Golomb(ValuedCodec):
+    """Send the gaps between indices in Golomb's code: 11.44 bits an index at density 0.001, where entropy asks for 11.41.
+
+        body: the gaps (``_gaps``: planes of low bits, then unary quotients); values (``values``)
+
+    Parameters
+    ----------
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for float64)
+
+    Notes
+    -----
+    The modulus, 2^b or 3 * 2^b, follows from count and numel, so nothing about it is sent.  Random indices cost within
+    1.1 % of their entropy at every density below 0.1; with powers of two alone it would be 2.1.
+
+    Cost: two running sums an entry, and about ten array operations, each way.
+
+    Paper: golomb1966run; for gradients, sattler2019stc.
+    """
+
+    values: str = "bfloat16"
+
+    paper: ClassVar[str | None] = "golomb1966run"
+    number: ClassVar[int | None] = 3
+    has_fixed_size: ClassVar[bool] = False
+
+    def encode_indices(
+        self, selection: Selection, kernels: Packers | ModuleType
+    ) -> list[np.ndarray]:
+        return encode_gaps(selection.indices, selection.numel)
+
+    def decode_indices(
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+    ) -> np.ndarray:
+        return decode_gaps(body, count, numel)
+
+    def index_bytes(self, count: int, numel: int) -> float:
+        return gaps_bytes(count, numel)

@@ -1,0 +1,64 @@
+"""Strom's wire: 31 bits of index and a sign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.core.wire.frame import Frame, need, need_ascending, need_size
+from hvd_sparse.errors import UnsupportedInput
+from hvd_sparse.registry import CODECS
+
+
+@CODECS.register("sign_index")
+@dataclass(frozen=True)
+class SignIndex(SignCodec):
+    """Send 2 * index + (1 if negative) of every entry, in 32 bits, and the smallest of the magnitudes: 4 bytes an entry.
+
+        body: float32 or float64 magnitude; uint32 words [count]
+
+    Notes
+    -----
+    The smallest magnitude is the threshold that was passed, as in the paper: what exceeds it stays in the residual and
+    is sent again.  Tensors have at most 2^31 entries.
+
+    Cost: a copy of the indices, each way.
+
+    Paper: strom2015scalable.
+    """
+
+    paper: ClassVar[str | None] = "strom2015scalable"
+    number: ClassVar[int | None] = 7
+    numel_limit: ClassVar[int] = 2**31 + 1
+
+    def magnitude(self, magnitudes: np.ndarray) -> float:
+        return float(magnitudes.min())
+
+    def encode_signs(
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+    ) -> list[np.ndarray]:
+        if numel >= self.numel_limit:
+            raise UnsupportedInput(
+                f"sign_index has 31 bits for an index, and the tensor has {numel} entries: use codec='sign_mean', or split "
+                "the tensor"
+            )
+        words = indices << np.uint32(1)
+        words |= is_negative
+        return [words.astype("<u4", copy=False)]
+
+    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+        need_size(frame, frame.value_type.itemsize + 4 * frame.count)
+        words = body.view("<u4")
+        indices = words >> np.uint32(1)
+        need(
+            frame.numel < self.numel_limit,
+            f"a tensor of {frame.numel} entries is too long for 31 bits",
+        )
+        need_ascending(indices, frame.numel)
+        return indices, (words & np.uint32(1)).astype(np.bool_)
+
+    def signs_bytes(self, count: int, numel: int) -> float:
+        return 4 * count

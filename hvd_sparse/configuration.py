@@ -1,0 +1,219 @@
+"""What a compressor does: its parts and the options that all methods share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from hvd_sparse.checks import check_choice, check_whole, count_from_density, is_number
+from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.compatibility import (
+    check_composition,
+    check_exchange,
+    check_groups,
+    check_select_over,
+)
+from hvd_sparse.core.step.bounds import capacity
+from hvd_sparse.core.wire.checksum import crc32
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.exchanges._economy import is_dense_cheaper
+from hvd_sparse.registry import (
+    CODECS,
+    ENGINES,
+    EXCHANGES,
+    MEMORIES,
+    SCHEDULES,
+    SELECTORS,
+    configuration,
+)
+from hvd_sparse.schedules.constant import Constant
+from hvd_sparse.types import TensorSpec
+
+PARTS = {
+    "selector": SELECTORS,
+    "memory": MEMORIES,
+    "codec": CODECS,
+    "exchange": EXCHANGES,
+    "schedule": SCHEDULES,
+}
+LOCAL = {"name", "engine", "timeout_s"}
+"""Options that may differ between ranks."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
+
+    Attributes
+    ----------
+    selector, memory, codec, exchange, schedule : the parts
+    min_numel : tensors with fewer entries go dense
+    compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
+    rollback : keep the old state until a step is known good, at the price of a second buffer
+    groups : how many messages the compressed tensors travel in, or the names of those that travel together; None
+        merges small neighbours; "planned" does too, until the first steps have been measured
+    select_over : "tensor": the selector chooses from every tensor by itself; "group": from those that travel together,
+        as one vector
+    max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank; where the density asks for
+        more its steps run dense (if ``allow_dense``), and what a method finds beyond it stays in the residual; None: no bound
+    allow_dense : a step at which dense moves no more bytes runs dense, residual included
+    on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step
+        leaves no trace; "raise": it is an error on all ranks
+    check_replicas_every : 0, or after how many steps the ranks compare what was applied of every compressed tensor (one
+        pass over it then, by the next step's carrier)
+    telemetry : send the residual's norm with the carrier (one more pass over it)
+    engine : of the kernels, as an id or a mapping like the parts; None for the best there is
+    name : part of every collective's name, or None for one made from the tensors' names and shapes
+    timeout_s : seconds after which a collective that did not finish is an error
+    """
+
+    selector: Any
+    memory: Any
+    codec: Any
+    exchange: Any
+    schedule: Any
+    min_numel: int = 1024
+    compress_1d: bool = False
+    rollback: bool = True
+    groups: Any = None
+    select_over: str = "tensor"
+    max_gathered_bytes: int | None = None
+    allow_dense: bool = True
+    on_nonfinite: str = "propagate"
+    check_replicas_every: int = 0
+    telemetry: bool = False
+    engine: Any = None
+    name: str | None = None
+    timeout_s: float | None = 600.0
+
+    @classmethod
+    def create(cls, *, selector: Any, schedule: Any = None, **options: Any) -> Configuration:
+        """From parts given as ids, ``{"id": ..., option: value}`` mappings or objects, and options."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise InvalidOption(
+                f"unknown option {', '.join(map(repr, unknown))}; the common options are: {', '.join(known)}"
+            )
+        selector = SELECTORS.resolve(selector)
+        parts = {
+            "memory": MEMORIES.resolve(options.pop("memory", "error_feedback")),
+            "codec": CODECS.resolve(options.pop("codec", "index_value")),
+            "exchange": EXCHANGES.resolve(options.pop("exchange", "allgather")),
+            "schedule": SCHEDULES.resolve(schedule)
+            if schedule is not None
+            else _default_schedule(selector),
+        }
+        return cls(selector=selector, **parts, **options)
+
+    def __post_init__(self) -> None:
+        if (
+            isinstance(self.min_numel, bool)
+            or not isinstance(self.min_numel, int)
+            or self.min_numel < 0
+        ):
+            raise InvalidOption(
+                f"min_numel is {self.min_numel!r}: a whole number of entries, 0 or more"
+            )
+        if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
+            raise InvalidOption(
+                f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait for ever"
+            )
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
+        if self.engine is not None:
+            engine = configuration(ENGINES.resolve(self.engine))
+            object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
+        object.__setattr__(self, "groups", check_groups(self.groups))
+        if self.max_gathered_bytes is not None:
+            check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
+        check_whole(self.check_replicas_every, "check_replicas_every", 0)
+        check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
+        check_composition(self.selector, self.memory, self.codec, self.schedule)
+        check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
+        check_select_over(self.select_over, self.exchange, self.selector, self.groups)
+        for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
+            if not isinstance(getattr(self, option), bool):
+                raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able; ``Configuration.create(**described)`` is equal to this."""
+        options = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in PARTS
+        }
+        parts = {part: getattr(self, part) for part in PARTS}
+        return {
+            **{name: None if part is None else configuration(part) for name, part in parts.items()},
+            **options,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """What all ranks must share, as a SHA-256 in hexadecimal."""
+        shared = {name: value for name, value in self.describe().items() if name not in LOCAL}
+        return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def checksum(self) -> int:
+        """The digest in 32 bits, for message headers."""
+        return crc32(self.digest.encode())
+
+    def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
+        """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""
+        return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
+
+    def goes_dense(
+        self,
+        spec: TensorSpec,
+        step: int,
+        world_size: int,
+        exchange: Any = None,
+        placement: Placement | None = None,
+    ) -> bool:
+        """Whether a compressed tensor's step runs dense: from shared quantities only.
+
+        exchange : the one that runs, where this configuration lets it be chosen
+        placement : where the ranks are, if it matters; else every rank is on a node of its own
+        """
+        density = self.density(step)
+        if density is None or not self.allow_dense:
+            return False
+        most = self.most_entries(spec, world_size, step)
+        if most is not None and count_from_density(spec.numel, density) > most:
+            return True
+        where = in_nodes_of(1, 0, world_size) if placement is None else placement
+        return is_dense_cheaper(
+            exchange or self.exchange, density, self.codec.entry_bytes(spec.numel, density), where
+        )
+
+    def most_entries(self, spec: TensorSpec, world_size: int, step: int) -> int | None:
+        """How many entries a rank may send of a tensor; None where nothing bounds them."""
+        if self.max_gathered_bytes is None:
+            return None
+        density = self.density(step)
+        codec = self.codec if density is None else self.codec.at_density(density)
+        return capacity(
+            codec, spec.numel, spec.accumulator.itemsize, world_size, self.max_gathered_bytes
+        )
+
+    def density(self, step: int) -> float | None:
+        """The density asked for at a tensor's step; None where the method decides by itself."""
+        return None if self.schedule is None else float(self.schedule.density(step))
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)
+        options = ", ".join(
+            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS
+        )
+        return f"{parts}, {options}"
+
+
+def _default_schedule(selector: Any) -> Any:
+    """The selector's own density at every step; None for a selector that is told none."""
+    density = getattr(selector, "density", None)
+    return None if density is None else Constant(density)

@@ -1,5 +1,0 @@
-"""As which bytes: one codec a file."""
-
-from ..discovery import import_siblings
-
-import_siblings(__name__, __path__)

@@ -1,5 +1,0 @@
-"""By which collectives: one exchange a file."""
-
-from ..discovery import import_siblings
-
-import_siblings(__name__, __path__)

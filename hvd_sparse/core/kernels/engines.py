@@ -1,0 +1,90 @@
+"""Engines: the kernels of ``core.kernels.contract`` restated for speed, one a file, and how one is chosen."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+from hvd_sparse.checks import check_whole
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import ENGINES
+
+logger = logging.getLogger("hvd_sparse")
+
+FAST = "numba"
+"""What is used where it is installed and nothing else is asked for."""
+
+
+@ENGINES.register("numpy")
+@dataclass(frozen=True)
+class NumpyEngine:
+    """The reference kernels, in plain numpy, on the CPU: they run anywhere, in several passes."""
+
+    @property
+    def kernels(self) -> Any:
+        """``core.kernels.reference``."""
+        return reference
+
+
+@ENGINES.register("numba")
+@dataclass(frozen=True)
+class NumbaEngine:
+    """Compiled kernels, on the CPU: one pass to add the gradient, look at it and choose.
+
+    Parameters
+    ----------
+    threads : how many work on one tensor
+
+    Compiled when the compressor is made, once for a machine: numba keeps the code on disk.
+    """
+
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(self.threads, "threads of NumbaEngine", 1)
+        if not is_fast_installed():
+            raise InvalidOption(
+                "engine 'numba' needs the package numba: pip install 'hvd-sparse[fast]'"
+            )
+
+    @property
+    def kernels(self) -> Any:
+        """``core.kernels.numba``, loaded and compiled when it is first asked for."""
+        return _compiled(self.threads)
+
+
+def is_fast_installed() -> bool:
+    """Whether the package that compiles is there."""
+    return importlib.util.find_spec("numba") is not None
+
+
+@cache
+def _compiled(threads: int) -> Any:
+    from hvd_sparse.core.kernels.numba import CompiledKernels
+
+    return CompiledKernels(threads)
+
+
+def resolve_engine(engine: Any) -> Any:
+    """The kernels of an engine given as its id, as a mapping with options or as itself; None asks for the best there is.
+
+    UnknownName for an id that is none.
+    """
+    if engine is not None:
+        return ENGINES.resolve(engine).kernels
+    if is_fast_installed():
+        return ENGINES.create(FAST).kernels
+    _say_slow()
+    return ENGINES.create("numpy").kernels
+
+
+@lru_cache(maxsize=1)  # once a process
+def _say_slow() -> None:
+    logger.warning(
+        "gradients are selected by plain numpy, several times slower than compiled: pip install 'hvd-sparse[fast]', "
+        "or say engine='numpy' if this is meant"
+    )

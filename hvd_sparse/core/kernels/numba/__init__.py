@@ -1,0 +1,192 @@
+"""The kernels compiled by numba, for one or several threads.  Contracts: ``core.kernels.contract``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
+
+import numpy as np
+
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Aim, Moments, Taking
+from hvd_sparse.core.kernels.numba import assembly, lists, sweeps
+from hvd_sparse.core.kernels.numba._packers import CompiledPackers
+from hvd_sparse.types import Selection
+
+ENTRIES_PER_THREAD = 1 << 17
+"""Fewer are not worth handing to another thread."""
+
+LINE = 64
+"""Entries, at the most, that begin at a cache line together with the vector's first."""
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class CompiledKernels(CompiledPackers):
+    """One pass each, bound by memory; the global interpreter lock is free while they run.
+
+    threads : how many work on one vector; vectors too short for that many get fewer
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
+
+    # What is not on the way of every gradient is left to numpy.
+    mean_and_std = staticmethod(reference.mean_and_std)
+    tail = staticmethod(reference.tail)
+    digit_counts = staticmethod(reference.digit_counts)
+    chunk_norms = staticmethod(reference.chunk_norms)
+    sample_magnitudes = staticmethod(reference.sample_magnitudes)
+    take_indices = staticmethod(reference.take_indices)
+    take_bins = staticmethod(reference.take_bins)
+    compensate = staticmethod(reference.compensate)
+    push_momentum = staticmethod(reference.push_momentum)
+
+    def moments(self, x: np.ndarray) -> Moments:
+        return self._totals(x.size, lambda start, stop, totals: sweeps.look(x, start, stop, totals))
+
+    def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
+        def add(start: int, stop: int, totals: np.ndarray) -> None:
+            sweeps.add_and_look(gradient, residual, out, start, stop, totals)
+
+        return self._totals(out.size, add)
+
+    def count_at_least(self, x: np.ndarray, threshold: float) -> int:
+        cut = _rounded(threshold, x)
+        return sum(
+            self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut))
+        )
+
+    def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
+        cut = _rounded(threshold, x)
+        if not cut >= np.finfo(x.dtype).smallest_normal:
+            return reference.take_at_least(
+                x, threshold
+            )  # some threads take smaller numbers for zero, which is never taken
+        return _joined([taken for _, taken in self._take(x, cut, x.size)])
+
+    def count_and_take(
+        self, x: np.ndarray, threshold: float, capacity: int
+    ) -> tuple[int, Selection | None]:
+        parts = self._take(x, _rounded(threshold, x), capacity)
+        count = sum(count for count, _ in parts)
+        return count, _joined([taken for _, taken in parts]) if count <= capacity else None
+
+    def _take(self, x: np.ndarray, cut: Any, capacity: int) -> list[tuple[int, Selection]]:
+        def take(start: int, stop: int) -> tuple[int, Selection]:
+            indices, values = _room(
+                min(capacity, stop - start) + sweeps.SPARE, x
+            )  # untouched, it costs no memory
+            count = sweeps.take(x, start, stop, cut, indices, values, capacity)
+            kept = count if count <= capacity else 0
+            return count, Selection(indices[:kept].copy(), values[:kept].copy(), x.size)
+
+        return self._spread(x.size, take)
+
+    def take_largest(self, x: np.ndarray, count: int) -> Selection:
+        if count <= 0:
+            return Selection.empty(x.size, x.dtype)
+        indices, values = _room(min(count, x.size) + 1, x)
+        found = lists.take_largest(x, count, indices, values)
+        return Selection(indices[:found], values[:found], x.size)
+
+    def accumulate_and_take(
+        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
+    ) -> Taking:
+        cut = _rounded(aim.threshold, out)
+
+        def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+            indices, values = _room(min(aim.capacity, stop - start) + sweeps.SPARE, out)
+            totals = np.zeros(2)
+            count = sweeps.add_and_take(
+                gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
+            )
+            listed = max(0, count)
+            return totals, count, Selection(indices[:listed], values[:listed], out.size)
+
+        if not self._parts(out.size):
+            totals, count, taken = add(0, out.size)
+            return Taking(float(totals[0]), int(totals[1]), taken if count >= 0 else None)
+        parts = self._spread(out.size, add)
+        taken = _joined([part for _, _, part in parts])
+        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
+        if is_too_much:
+            self.restore(out, taken)
+        abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
+        return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
+
+    def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
+        indices, values = _room(count + 1, taken.values)
+        where = values if out is None else out
+        threshold = lists.trim(
+            taken.indices, taken.values, count, indices, values, where, out is not None
+        )
+        return Selection(indices[:count], values[:count], taken.numel), threshold
+
+    def restore(self, out: np.ndarray, selection: Selection) -> None:
+        lists.restore(out, selection.indices, selection.values)
+
+    def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
+        lists.clear(residual, indices)
+
+    def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
+        ends = np.cumsum([0, *(part.count for part in parts)])
+        joined = _joined(list(parts)) if parts else Selection.empty(out.size, out.dtype)
+        indices, values = (
+            np.require(array, requirements="A") for array in (joined.indices, joined.values)
+        )
+        assembly.assemble(out, indices, values, ends[:-1].copy(), ends[1:].copy())
+
+    def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
+        lists.scatter_add(
+            out, np.require(indices, requirements="A"), np.require(values, requirements="A")
+        )
+
+    def _totals(self, numel: int, work: Callable[[int, int, np.ndarray], None]) -> Moments:
+        def part(start: int, stop: int) -> np.ndarray:
+            totals = np.zeros(3)
+            work(start, stop, totals)
+            return totals
+
+        totals = self._spread(numel, part)
+        abs_sum = float(sum(part[0] for part in totals))
+        # The compiled maximum overlooks NaN, which the sum does not.
+        abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
+        return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
+
+    def _parts(self, numel: int) -> int:
+        """How many threads share a vector; 0 if none is needed beside this one."""
+        parts = min(self.threads, numel // ENTRIES_PER_THREAD)
+        return parts if parts > 1 else 0
+
+    def _spread(self, numel: int, work: Callable[[int, int], Any]) -> list[Any]:
+        """Results of the parts of a vector, in order."""
+        parts = self._parts(numel)
+        if self._pool is None or not parts:
+            return [work(0, numel)]
+        bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
+        others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
+        return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
+
+
+def _rounded(threshold: float, x: np.ndarray) -> Any:
+    """The threshold in the data's type; infinite where it is too large for it."""
+    if x.dtype == np.float64 or threshold < LARGEST:
+        return x.dtype.type(threshold)
+    with np.errstate(over="ignore"):
+        return x.dtype.type(threshold)
+
+
+def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.empty(count, np.uint32), np.empty(count, like.dtype)
+
+
+def _joined(parts: list[Selection]) -> Selection:
+    if len(parts) == 1:
+        return parts[0]
+    indices, values = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", "values")
+    )
+    return Selection(indices, values, parts[0].numel)

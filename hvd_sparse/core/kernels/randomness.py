@@ -1,0 +1,20 @@
+"""Random numbers that depend on nothing but what they are for.
+
+Counter-based, and keyed by seed, tensor and step: the same on every rank where no rank is given, whatever order
+hooks run in, without touching anybody's global generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+
+def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
+    """The generator of one tensor's step; with a rank, of that rank's."""
+    digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
+    counter = [0, 0, step, 0 if rank is None else rank + 1]
+    return np.random.Generator(
+        np.random.Philox(key=np.frombuffer(digest[:16], np.uint64), counter=counter)
+    )

@@ -1,0 +1,195 @@
+"""The kernels in plain numpy: clarity first.  Contracts: ``core.kernels.contract``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvd_sparse.core.kernels import packing
+from hvd_sparse.core.kernels.contract import Aim, Moments, Tail, Taking
+from hvd_sparse.types import Selection
+
+count_blocks, join_blocks = packing.count_blocks, packing.join_blocks
+half_codes, half_values = packing.half_codes, packing.half_values
+brain_codes, brain_values = packing.brain_codes, packing.brain_values
+
+
+def moments(x: np.ndarray) -> Moments:
+    if x.size == 0:
+        return Moments(0.0, 0.0, 0, 0)
+    magnitudes = np.abs(x)
+    return Moments(
+        abs_sum=float(magnitudes.sum(dtype=np.float64)),
+        abs_max=float(magnitudes.max()),
+        nonzeros=int(np.count_nonzero(x)),
+        numel=x.size,
+    )
+
+
+def mean_and_std(x: np.ndarray) -> tuple[float, float]:
+    with np.errstate(invalid="ignore"):  # infinite entries give NaN
+        mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
+        std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
+    return mean, std
+
+
+def tail(x: np.ndarray, threshold: float) -> Tail:
+    magnitudes = np.abs(x)
+    rounded = x.dtype.type(threshold)
+    above = magnitudes[magnitudes >= rounded] if rounded > 0 else magnitudes[magnitudes > 0]
+    if not above.size:
+        return Tail(0, 0.0, 0.0, 0.0)
+    with np.errstate(invalid="ignore"):  # infinite entries give NaN
+        excesses = above.astype(np.float64) - float(rounded)
+        positive = excesses[excesses > 0]
+        mean_log = float(np.log(positive).mean()) if positive.size else 0.0
+        return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
+
+
+def digit_counts(x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
+    bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
+    width = 8 * x.itemsize - shift - 8
+    if width:
+        bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
+    return np.bincount(
+        (bits >> np.array(shift, bits.dtype)).astype(np.uint8), minlength=256
+    ).astype(np.int64)
+
+
+def chunk_norms(x: np.ndarray, length: int) -> np.ndarray:
+    if not x.size:
+        return np.empty(0, x.dtype)
+    sums: np.ndarray = np.add.reduceat(np.abs(x), np.arange(0, x.size, length), dtype=np.float64)
+    return sums.astype(x.dtype)
+
+
+def sample_magnitudes(x: np.ndarray, start: int, stride: int) -> np.ndarray:
+    magnitudes: np.ndarray = np.abs(x[start::stride])
+    return magnitudes
+
+
+def count_at_least(x: np.ndarray, threshold: float) -> int:
+    return int(np.count_nonzero(np.abs(x) >= x.dtype.type(threshold)))
+
+
+def take_at_least(x: np.ndarray, threshold: float) -> Selection:
+    rounded = x.dtype.type(threshold)
+    magnitudes = np.abs(x)
+    return _take(x, magnitudes >= rounded if rounded > 0 else magnitudes > 0)
+
+
+def count_and_take(x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
+    taken = take_at_least(x, threshold)
+    return taken.count, taken if taken.count <= capacity else None
+
+
+def take_largest(x: np.ndarray, count: int) -> Selection:
+    if count <= 0 or x.size == 0:
+        return Selection.empty(x.size, x.dtype)
+    return _take(x, _largest(x, min(count, x.size)))
+
+
+def _largest(x: np.ndarray, count: int) -> np.ndarray:
+    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among them."""
+    magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
+    smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
+    kept: np.ndarray = magnitudes > smallest_kept
+    if smallest_kept > 0:
+        ties = np.flatnonzero(magnitudes == smallest_kept)
+        kept[ties[: count - np.count_nonzero(kept)]] = True
+    return kept
+
+
+def trim(taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
+    kept = _largest(taken.values, count)
+    if out is not None:
+        out[taken.indices[~kept]] = taken.values[~kept]
+    values = taken.values[kept]
+    return Selection(taken.indices[kept], values, taken.numel), float(np.abs(values).min())
+
+
+def restore(out: np.ndarray, selection: Selection) -> None:
+    out[selection.indices] = selection.values
+
+
+def take_indices(x: np.ndarray, indices: np.ndarray) -> Selection:
+    return Selection(indices, x[indices], x.size)
+
+
+def take_bins(
+    accumulated: np.ndarray, gradient: np.ndarray, length: int
+) -> tuple[np.ndarray, Selection]:
+    if not accumulated.size:
+        return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
+    maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
+    limits = np.repeat(maxima, length)[: accumulated.size]
+    reaches = np.abs(accumulated + gradient) >= limits
+    return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
+
+
+def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
+    np.add(residual, gradient, out=out)
+
+
+def accumulate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
+    with np.errstate(invalid="ignore", over="ignore"):  # the moments say so
+        accumulated = residual + gradient
+    found = moments(accumulated)
+    np.copyto(
+        out,
+        accumulated
+        if found.is_finite
+        else np.where(np.isfinite(accumulated), accumulated, residual),
+    )
+    return found
+
+
+def accumulate_and_take(
+    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
+) -> Taking:
+    with np.errstate(invalid="ignore", over="ignore"):  # counted
+        accumulated = residual + gradient
+    magnitudes = np.abs(accumulated)
+    finite = magnitudes < np.inf
+    taken = _take(accumulated, (magnitudes >= out.dtype.type(aim.threshold)) & finite)
+    np.copyto(out, np.where(finite, accumulated, residual))
+    if taken.count <= aim.capacity:
+        clear(out, taken.indices)
+    nonfinite = out.size - int(np.count_nonzero(finite))
+    return Taking(
+        float(magnitudes.sum(dtype=np.float64)),
+        nonfinite,
+        taken if taken.count <= aim.capacity else None,
+    )
+
+
+def push_momentum(
+    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool
+) -> None:
+    factor = out.dtype.type(momentum)
+    if nesterov:
+        np.add(residual, gradient, out=out)
+        np.multiply(out, factor, out=out)
+    else:
+        np.multiply(residual, factor, out=out)
+        np.add(out, gradient, out=out)
+
+
+def clear(residual: np.ndarray, indices: np.ndarray) -> None:
+    residual[indices] = 0
+
+
+def assemble(out: np.ndarray, parts: Sequence[Selection]) -> None:
+    out[:] = 0
+    for part in parts:
+        scatter_add(out, part.indices, part.values)
+
+
+def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
+    out[indices] += values
+
+
+def _take(x: np.ndarray, kept: np.ndarray) -> Selection:
+    indices = np.flatnonzero(kept)
+    return Selection(indices.astype(np.uint32), x[indices], x.size)

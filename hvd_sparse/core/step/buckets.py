@@ -1,0 +1,127 @@
+"""Which tensors travel in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.types import INDEX_LIMIT, TensorSpec
+
+BUCKET_BYTES = 64 * 1024
+"""Expected payload at which a bucket is full: above it a collective's start-up cost no longer counts."""
+
+UNKNOWN_DENSITY = 0.01
+"""Guess for methods that are told no density, to size buckets by."""
+
+
+def one_per_tensor(
+    specs: Sequence[TensorSpec], configuration: Configuration
+) -> list[tuple[int, ...]]:
+    """A bucket for every compressed tensor, by position."""
+    return [(i,) for i, spec in enumerate(specs) if configuration.is_sparse(spec.shape, spec.numel)]
+
+
+def merge_small(
+    specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
+) -> list[tuple[int, ...]]:
+    """Neighbouring compressed tensors together, from the last registered to the first.
+
+    Backward passes make gradients in about that order, so a bucket is complete early.  Where selection is over groups,
+    tensors that cannot be one vector are in different ones.
+    """
+    plan: list[tuple[int, ...]] = []
+    members: list[int] = []
+    filled = 0.0
+    for (position,) in reversed(one_per_tensor(specs, configuration)):
+        if members and why_not_merged([specs[i] for i in (position, *members)], configuration):
+            plan.append(tuple(sorted(members)))
+            members, filled = [], 0.0
+        members.append(position)
+        filled += _expected_bytes(specs[position], configuration)
+        if filled >= bucket_bytes:
+            plan.append(tuple(sorted(members)))
+            members, filled = [], 0.0
+    if members:
+        plan.append(tuple(sorted(members)))
+    return plan
+
+
+def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
+    """The buckets that ``configuration.groups`` asks for.
+
+    InvalidOption for names that no tensor has.  Tensors that are never compressed are in no bucket; those that are
+    and that no group names have one each.
+    """
+    groups = configuration.groups
+    if groups is None or groups == PLANNED:  # until there is a plan
+        return merge_small(specs, configuration)
+    each = one_per_tensor(specs, configuration)
+    if isinstance(groups, int):
+        return _equal(specs, configuration, [position for (position,) in each], groups)
+    positions = {spec.key: position for position, spec in enumerate(specs)}
+    unknown = [name for names in groups for name in names if name not in positions]
+    if unknown:
+        raise InvalidOption(
+            f"groups names {', '.join(map(repr, unknown))}, which no tensor is called; there are: {', '.join(positions)}"
+        )
+    compressed = {position for (position,) in each}
+    named = [
+        tuple(sorted(positions[name] for name in names if positions[name] in compressed))
+        for names in groups
+    ]
+    taken = {position for bucket in named for position in bucket}
+    return [bucket for bucket in named if bucket] + [
+        bucket for bucket in reversed(each) if bucket[0] not in taken
+    ]
+
+
+def _equal(
+    specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
+) -> list[tuple[int, ...]]:
+    """So many groups of neighbours, or one a tensor, of about equal bytes; from the last registered to the first."""
+    sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
+    total, filled, plan = sum(sizes), 0.0, [[] for _ in range(groups)]  # type: ignore[var-annotated]
+    for position, size in zip(reversed(positions), sizes):
+        plan[min(groups - 1, int(groups * (filled + size / 2) / total))].append(position)
+        filled += size
+    return [tuple(sorted(members)) for members in plan if members]
+
+
+def check_merged(
+    specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
+) -> None:
+    """InvalidOption for buckets whose tensors cannot be selected from as one vector, where that is asked for."""
+    for members in buckets:
+        reason = why_not_merged([specs[position] for position in members], configuration)
+        if reason is not None:
+            raise InvalidOption(
+                f"select_over is 'group', and {reason}: name groups without these together, or use select_over='tensor'"
+            )
+
+
+def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
+    """What keeps tensors from being selected from as one vector; None if nothing does, or nobody asks for it."""
+    if configuration.select_over != "group":
+        return None
+    first, numel = members[0], sum(spec.numel for spec in members)
+    for other in members:
+        if other.accumulator != first.accumulator:
+            return (
+                f"tensors {first.key!r} and {other.key!r} of one group are accumulated in {first.accumulator} and "
+                f"{other.accumulator}"
+            )
+    if numel >= INDEX_LIMIT:
+        return (
+            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have {numel} entries "
+            f"together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
+        )
+    return None
+
+
+def _expected_bytes(spec: TensorSpec, configuration: Configuration) -> float:
+    density = configuration.density(0) or UNKNOWN_DENSITY
+    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
+    return count_from_density(spec.numel, density) * entry_bytes

@@ -1,0 +1,226 @@
+"""Moving a step's bytes, for frontends that can wait: numpy and PyTorch.
+
+``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress`` of a step drives
+all of the step's exchanges, phase by phase, in registration order: Horovod asks for results in hook order, which
+differs between ranks, so an exchange of two phases that only drove itself would wait for one that waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from hvd_sparse.collectives.contract import Collective, Pending
+from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
+
+NOTHING = np.empty(0, np.float32)
+"""For memories that need no parameter."""
+
+
+class Conversation:
+    """An exchange in progress: the generator and the collective that it waits for."""
+
+    def __init__(
+        self, generator: Generator[Any, np.ndarray, Any], collective: Collective, name: str
+    ) -> None:
+        self._generator = generator
+        self._collective = collective
+        self._name = name
+        self._phase = 0
+        self.pending: Pending | None = None
+        self.result: Any = None
+        self.is_done = False
+        self._advance(None)
+
+    def _advance(self, received: np.ndarray | None) -> None:
+        try:
+            request = (
+                self._generator.send(received) if received is not None else next(self._generator)
+            )
+        except StopIteration as stop:
+            self.result, self.is_done, self.pending = stop.value, True, None
+            return
+        name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
+        self._phase += 1
+        self.pending = request.start(self._collective, name)
+
+    def step(self, timeout_s: float | None) -> None:
+        """Wait for the phase under way and start the next."""
+        assert self.pending is not None
+        self._advance(self.pending.wait(timeout_s))
+
+    def finish(self, timeout_s: float | None) -> Any:
+        while not self.is_done:
+            self.step(timeout_s)
+        return self.result
+
+
+class Driver:
+    """Joins a step object and a collective.
+
+    Parameters
+    ----------
+    step : the tensors
+    collective : of the process set that the gradients are reduced over
+    name : part of every collective's name
+    """
+
+    def __init__(self, step: Step, collective: Collective, name: str) -> None:
+        self.step = step
+        self.collective = collective
+        self.name = name
+        self._under_way: dict[BucketRun, Conversation] = {}
+        self._current: StepRun | None = None
+        if step.configuration.exchange.needs_nodes:
+            step.place(collective.rank, collective.world_size, collective.nodes)
+
+    def compress(
+        self, position: int, gradient: np.ndarray, scale: float = 1.0, *, everything: bool = False
+    ) -> tuple[np.ndarray, Ticket]:
+        """``Sending.compress``, and the start of the bucket's exchange when it is full."""
+        wire, ticket = self.step.sending.compress(
+            position,
+            gradient,
+            self.collective.rank,
+            self.collective.world_size,
+            scale,
+            everything=everything,
+        )
+        self._begin(ticket.run)
+        if ticket.bucket is not None and ticket.bucket.is_full:
+            self._start(ticket.bucket, ticket.run)
+        return wire, ticket
+
+    def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
+        """``Sending.poison``."""
+        wire, ticket = self.step.sending.poison(
+            error, key, dtype, self.collective.rank, self.collective.world_size
+        )
+        self._begin(ticket.run)
+        return wire, ticket
+
+    def decompress(
+        self,
+        reduced: np.ndarray,
+        ticket: Ticket,
+        parameter: np.ndarray = NOTHING,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The reduced gradient, flat, in ``out`` if that is given and the step sparse.
+
+        On any error the whole step is taken back before it is raised.
+        """
+        if ticket.run.failure is not None:
+            raise ticket.run.failure
+        if ticket.run.errors:
+            self.refuse(ticket)
+        try:
+            ticket.report(reduced)  # refuses before anything is waited for
+            self._drive(ticket.run)
+            return self.step.receiving.result(ticket, reduced, parameter, out)
+        except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
+            self.step.fail(ticket.run, error)
+            raise
+
+    def under_way(self) -> list[Pending]:
+        """What the exchanges that have been started wait for, each in its phase."""
+        return [
+            pending
+            for conversation in self._under_way.values()
+            if (pending := conversation.pending) is not None
+        ]
+
+    def forget(self) -> None:
+        """Let go of all exchanges under way: Horovod was started anew, and none of them will end."""
+        self._under_way.clear()
+        self._current = None
+
+    def refuse(self, ticket: Ticket) -> NoReturn:
+        """Raise what went wrong on this rank with a gradient that stands for no tensor.
+
+        It has no bucket, so the words go into all of them: the other ranks wait for one.
+        """
+        run = ticket.run
+        for index, members in enumerate(self.step.buckets):
+            bucket = run.buckets.setdefault(index, BucketRun(index, members))
+            if not bucket.is_exchanged:
+                self._start(bucket, run)
+        error = PeerFailure("compressing failed on this rank: " + "; ".join(run.errors))
+        self.step.fail(run, error)
+        raise error from ticket.error
+
+    def _begin(self, run: StepRun) -> None:
+        if run is self._current:
+            return
+        self._current = run
+        for bucket, conversation in list(self._under_way.items()):
+            if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
+                self._discard(
+                    bucket, conversation
+                )  # left behind by a step that failed: its name must be free again
+
+    def _discard(self, bucket: BucketRun, conversation: Conversation) -> None:
+        del self._under_way[bucket]
+        with contextlib.suppress(SparseError):  # the failed step has been reported already
+            conversation.finish(self.step.configuration.timeout_s)
+
+    def _start(self, bucket: BucketRun, run: StepRun) -> None:
+        collective = self.collective
+        generator = self.step.sending.converse(bucket, run, collective.rank, collective.world_size)
+        bucket.is_exchanged = True
+        bucket.began_s = self.step.spans.now()
+        self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
+
+    def _name_of(self, bucket: BucketRun) -> str:
+        return f"hvd_sparse.{self.name}.{bucket.index}"
+
+    def _drive(self, run: StepRun) -> None:
+        """Finish all exchanges of a step; the first failure is raised when all are done."""
+        run.is_closed = True
+        failure = self._finish(run)
+        if isinstance(failure, PeerFailure):
+            # All ranks know by now.  The one that failed may have spoken in buckets that nobody else has entered: meet it
+            # there in this step, or its words would meet the next.
+            for index, members in enumerate(self.step.buckets):
+                run.buckets.setdefault(index, BucketRun(index, members))
+            self._finish(run)
+        if failure is not None:
+            raise failure
+
+    def _finish(self, run: StepRun) -> SparseError | None:
+        buckets = [run.buckets[index] for index in sorted(run.buckets)]
+        for bucket in buckets:
+            if not bucket.is_exchanged:
+                self._start(bucket, run)
+        active = [bucket for bucket in buckets if bucket in self._under_way]
+        failure: SparseError | None = None
+        while active:
+            for bucket in active:
+                try:
+                    self._advance(bucket)
+                except ExchangeTimeout:
+                    raise
+                except SparseError as error:
+                    self._under_way.pop(bucket, None)
+                    failure = failure or error
+            active = [bucket for bucket in active if bucket in self._under_way]
+        return failure
+
+    def _advance(self, bucket: BucketRun) -> None:
+        conversation = self._under_way[bucket]
+        try:
+            conversation.step(self.step.configuration.timeout_s)
+        except ExchangeTimeout as error:
+            keys = ", ".join(self.step.specs[i].key for i in bucket.members)
+            raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
+        if conversation.is_done:
+            del self._under_way[bucket]
+            if bucket.began_s:
+                keys = ", ".join(self.step.specs[i].key for i in bucket.members)
+                self.step.spans.tell("exchange", f"{self._name_of(bucket)}: {keys}", bucket.began_s)
+            self.step.receiving.receive(bucket, conversation.result)

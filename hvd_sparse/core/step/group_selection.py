@@ -1,0 +1,84 @@
+"""One selection from several tensors: what was accumulated of a group is selected from as one vector.
+
+Only the choice is common.  Residuals, messages and steps stay each tensor's own, so that other groups lose nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hvd_sparse.core.kernels.aligned import aligned_empty
+from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import Outgoing, Source, TensorState
+from hvd_sparse.exchanges._entries import region_of
+from hvd_sparse.types import TensorSpec
+
+
+def send_merged(
+    pipeline: Pipeline, members: Sequence[tuple[TensorState, Outgoing]], rank: int, world_size: int
+) -> list[Outgoing]:
+    """What each tensor sends of the one selection, in the order given, in which they are joined.
+
+    members : states, and what was accumulated of each; of one accumulator, the same on all ranks
+    """
+    if not members:
+        return []
+    vectors, moments = [], []
+    for _, waiting in members:
+        assert waiting.accumulated is not None and waiting.moments is not None
+        vectors.append(waiting.accumulated)
+        moments.append(waiting.moments)
+    source = joint_source([state for state, _ in members])
+    began_s = pipeline.spans.now()
+    joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
+    selector = pipeline.selector(source.steps)
+    found = selector.find(
+        joined, pipeline.context(source, selector, _moments_of_all(moments), rank)
+    )
+    pipeline.spans.tell("select", source.spec.key, began_s)
+    sent, start = [], 0
+    for (state, waiting), vector in zip(members, vectors):
+        share = replace(
+            found, selection=region_of(found.selection, slice(start, start + vector.size))
+        )
+        outgoing = pipeline.send_found(state, selector, share, vector, world_size, source.spec.key)
+        sent.append(
+            replace(outgoing, norm=waiting.norm)
+        )  # as the carrier said, before anything left
+        start += vector.size
+    return sent
+
+
+def joint_source(states: Sequence[TensorState]) -> Source:
+    """The tensors as one vector.  It starts where its last selection ended, if that was from just these tensors."""
+    first = states[0]
+    spec = TensorSpec(
+        _name_of([state.spec for state in states]),
+        (sum(s.spec.numel for s in states),),
+        first.spec.dtype,
+    )
+    is_warm = all(state.selected_in == spec.key for state in states)
+    start = (first.threshold, first.memo) if is_warm else (None, None)
+    return Source(spec, max(state.steps for state in states), *start)
+
+
+def _name_of(specs: Sequence[TensorSpec]) -> str:
+    """A lone tensor's own key; else a short name that other tensors do not have."""
+    if len(specs) == 1:
+        return specs[0].key
+    text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
+    return f"group of {len(specs)}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _moments_of_all(parts: Sequence[Moments]) -> Moments:
+    return Moments(
+        sum(part.abs_sum for part in parts),
+        max(part.abs_max for part in parts),
+        sum(part.nonzeros for part in parts),
+        sum(part.numel for part in parts),
+    )

@@ -1,0 +1,89 @@
+"""The one blocking exchange: before the first step, all ranks make sure that they run the same thing."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.collectives.contract import AllGather
+from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.configuration import LOCAL, Configuration
+from hvd_sparse.errors import RankMismatch
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.version import __version__
+
+DIGEST_BYTES = 32
+LONGEST_REPORT = 12
+
+
+def describe_rank(
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    name: str,
+    placement: Placement | None = None,
+) -> dict[str, Any]:
+    """All that must be the same on every rank, JSON-able."""
+    return {
+        "nodes": None if placement is None else list(placement.nodes),
+        "version": __version__,
+        "name": name,
+        "configuration": {
+            option: v for option, v in configuration.describe().items() if option not in LOCAL
+        },
+        "tensors": [f"{spec.key} {list(spec.shape)} {spec.dtype}" for spec in specs],
+    }
+
+
+def handshake(document: dict[str, Any], world_size: int) -> Generator[AllGather, np.ndarray, None]:
+    """Compare digests; where they differ, exchange the documents and raise RankMismatch, which names the differences.
+
+    A conversation as exchanges hold them: every rank yields the same requests, as every rank sees all digests.
+    """
+    text = json.dumps(document, sort_keys=True, indent=0).encode()
+    digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
+    if (
+        len({digests[i : i + DIGEST_BYTES].tobytes() for i in range(0, digests.size, DIGEST_BYTES)})
+        == 1
+    ):
+        return
+    gathered = yield AllGather(np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
+    documents = _split(gathered, world_size)
+    raise RankMismatch(
+        "the ranks do not run the same thing: "
+        + "; ".join(_differences(documents))
+        + ". Build the same model and the same compressor, with the same options, on every rank"
+    )
+
+
+def _split(gathered: np.ndarray, world_size: int) -> list[list[str]]:
+    """The documents' lines, a rank each."""
+    data = gathered.tobytes()
+    documents = []
+    for _ in range(world_size):
+        size = int.from_bytes(data[:8], "little")
+        documents.append(data[8 : 8 + size].decode().splitlines())
+        data = data[8 + size :]
+    return documents
+
+
+def _differences(documents: list[list[str]]) -> list[str]:
+    """What each rank has that rank 0 has not, and the other way round."""
+    report = []
+    for rank, lines in enumerate(documents):
+        if lines == documents[0]:
+            continue
+        changes = [line for line in difflib.ndiff(documents[0], lines) if line[:2] in ("- ", "+ ")]
+        words = [
+            ("rank 0" if line[0] == "-" else f"rank {rank}") + " has " + line[2:].strip(" ,")
+            for line in changes
+        ]
+        hidden = len(words) - LONGEST_REPORT
+        report.append(
+            ", ".join(words[:LONGEST_REPORT]) + (f" and {hidden} more" if hidden > 0 else "")
+        )
+    return report

@@ -1,0 +1,48 @@
+"""Gradients that arrive multiplied by a loss scale, and what 16 bits can hold.
+
+Residuals are kept in unscaled units, so that a step of another scale adds to them what it should.  Scales that are
+powers of two, as loss scalers have them, change no bit of a float32 that neither over- nor underflows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hvd_sparse.errors import InvalidOption
+
+HALF_LIMIT = 65520.0
+"""The smallest magnitude that becomes Inf as float16."""
+
+
+def check_scale(scale: float) -> None:
+    """InvalidOption for what is no scale."""
+    if not math.isfinite(scale) or scale <= 0:
+        raise InvalidOption(
+            f"the loss scale is {scale!r}: a number above 0; grad_scaler= must be the scaler in use"
+        )
+
+
+def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
+    """The gradient of the unscaled loss; itself where the scale is 1.  An array of its own otherwise."""
+    return gradient if scale == 1.0 else gradient / gradient.dtype.type(scale)
+
+
+def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
+    """What the scaler expects to divide; itself where the scale is 1."""
+    if scale == 1.0:
+        return gradient
+    with np.errstate(over="ignore"):
+        scaled: np.ndarray = gradient * gradient.dtype.type(scale)
+    return scaled
+
+
+def stays_finite(gradient: np.ndarray, dtype: str, scale: float) -> bool:
+    """Whether a rescaled gradient can be cast to a dtype.  A pass over it where there is doubt.
+
+    dtype : of the parameter
+    """
+    if dtype == "float16":
+        return not gradient.size or float(np.abs(gradient).max()) < HALF_LIMIT
+    return scale == 1.0 or bool(np.isfinite(gradient).all())

@@ -1,0 +1,1 @@
+"""What travels, byte by byte: carriers, messages, frames and their checksums."""

@@ -1,0 +1,198 @@
+"""The frame around every encoded selection: 32 bytes that say what follows and whether it arrived whole.
+
+    offset  bytes  content (little-endian)
+    0       2      b"HS"
+    2       1      wire version
+    3       1      codec number
+    4       1      value type: 1 float32, 2 float64
+    5       1      value format: 0 as the value type, 1 float16, 2 bfloat16, 3 int8
+    6       2      zero
+    8       4      numel
+    12      4      count
+    16      8      body bytes
+    24      4      CRC-32 of bytes 0 to 23 and of the body
+    28      4      zero
+    32             body
+
+Two builds understand each other exactly when they have the same wire version.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.core.wire.checksum import crc32
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.types import Selection
+
+MAGIC = b"HS"
+WIRE_VERSION = 1
+HEADER_BYTES = 32
+_FIELDS = struct.Struct("<2sBBBB2xIIQ")
+_CHECK = struct.Struct("<I4x")
+
+VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
+AS_TYPE = 0
+VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that was read and found whole; ``body`` is a view of the buffer."""
+
+    codec: int
+    value_type: np.dtype
+    value_format: int
+    numel: int
+    count: int
+    body: np.ndarray
+
+    @property
+    def total_bytes(self) -> int:
+        return HEADER_BYTES + self.body.size
+
+
+def write_frame(
+    codec: int,
+    value_type: np.dtype,
+    numel: int,
+    count: int,
+    parts: list[np.ndarray],
+    value_format: int = AS_TYPE,
+) -> np.ndarray:
+    """One uint8 buffer: header, then the parts one after the other."""
+    body_bytes = sum(part.nbytes for part in parts)
+    buffer = np.empty(HEADER_BYTES + body_bytes, np.uint8)
+    write_parts(buffer, parts)
+    return seal_frame(buffer, codec, value_type, numel, count, value_format)
+
+
+def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
+    """The first parts of a frame's body, one after the other; where the last one ends."""
+    offset = HEADER_BYTES
+    for part in parts:
+        if part.nbytes:
+            end = offset + part.nbytes
+            buffer[offset:end].view(part.dtype)[:] = part
+            offset = end
+    return offset
+
+
+def seal_frame(
+    buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
+) -> np.ndarray:
+    """The same buffer, with the header before the body that has been written."""
+    value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
+    header = _FIELDS.pack(
+        MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes
+    )
+    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
+    buffer.data[:HEADER_BYTES] = header + _CHECK.pack(checksum)
+    return buffer
+
+
+def measure_frame(buffer: np.ndarray) -> int:
+    """Bytes of the frame at the start of a buffer, which may go on behind it; its checksum is left to ``read_frame``."""
+    return HEADER_BYTES + int(_fields(buffer, _header(buffer))[-1])
+
+
+def peek_frame(buffer: np.ndarray) -> Frame:
+    """The frame at the start of a buffer as its header says; its checksum is left to ``read_frame``."""
+    return _frame(buffer, _header(buffer))
+
+
+def read_frame(buffer: np.ndarray) -> Frame:
+    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not whole."""
+    header = _header(buffer)
+    frame = _frame(buffer, header)
+    checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
+    if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
+        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
+    return frame
+
+
+def _header(buffer: np.ndarray) -> bytes:
+    if buffer.size < HEADER_BYTES:
+        raise CorruptPayload(
+            f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
+        )
+    return buffer[:HEADER_BYTES].tobytes()
+
+
+def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
+    """Of a header of this build's, before a body that is all there."""
+    fields = _FIELDS.unpack_from(header)
+    magic, version, body_bytes = fields[0], fields[1], fields[-1]
+    if magic != MAGIC:
+        raise CorruptPayload(
+            f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's"
+        )
+    if version != WIRE_VERSION:
+        raise CorruptPayload(
+            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: "
+            "install one version of hvd_sparse on all ranks"
+        )
+    if body_bytes > buffer.size - HEADER_BYTES:
+        raise CorruptPayload(
+            f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+        )
+    return fields
+
+
+def _frame(buffer: np.ndarray, header: bytes) -> Frame:
+    _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer, header)
+    is_known = value_number in VALUE_TYPES and value_format in VALUE_FORMATS.values()
+    if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
+        raise CorruptPayload("a payload's header has values that no encoder writes")
+    body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
+    return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
+
+
+def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> Frame:
+    """The one frame that fills a buffer, written by this codec with this format of values; CorruptPayload otherwise."""
+    frame = read_frame(buffer)
+    if frame.codec != codec.number or frame.total_bytes != buffer.size:
+        raise CorruptPayload(
+            f"a payload of codec {frame.codec} and {buffer.size} bytes is no {codec.id} payload"
+        )
+    if frame.value_format != value_format:
+        raise CorruptPayload(
+            f"a payload has values of format {frame.value_format}, and {codec!r} reads {value_format}"
+        )
+    if frame.count > frame.numel:
+        raise CorruptPayload(f"{frame.count} entries are more than the tensor's {frame.numel}")
+    return frame
+
+
+def need(is_so: bool | np.bool_, otherwise: str) -> None:
+    """CorruptPayload unless it is so."""
+    if not is_so:
+        raise CorruptPayload(otherwise)
+
+
+def need_size(frame: Frame, expected: int) -> None:
+    """CorruptPayload unless the body is exactly so long: before anything is allocated for it."""
+    need(
+        frame.body.size == expected,
+        f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes",
+    )
+
+
+def need_ascending(indices: np.ndarray, numel: int) -> None:
+    """CorruptPayload unless indices ascend strictly inside a tensor."""
+    if indices.size:
+        is_inside = int(indices[-1]) < numel and bool(np.all(indices[1:] > indices[:-1]))
+        need(is_inside, f"indices do not ascend, or leave a tensor of {numel} entries")
+
+
+def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
+    """A decoded selection, in the machine's own byte order."""
+    native = values.dtype.newbyteorder("=")
+    return Selection(
+        indices.astype(np.uint32, copy=False), values.astype(native, copy=False), frame.numel
+    )

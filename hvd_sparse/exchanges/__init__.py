@@ -1,0 +1,5 @@
+"""By which collectives: one exchange a file."""
+
+from hvd_sparse.discovery import import_siblings
+
+import_siblings(__name__, __path__)

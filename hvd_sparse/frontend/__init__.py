@@ -1,0 +1,1 @@
+"""What the compressors of all frontends share."""

@@ -1,0 +1,212 @@
+"""What compressors of both frontends have in common: a name, a state, a report."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.frontend.footprint import footprint
+from hvd_sparse.registry import configuration as describe_part
+from hvd_sparse.resilience.state_check import (
+    STATE_VERSION,
+    IncompatibleKeys,
+    differences_of,
+    incompatible_keys,
+)
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.version import __version__
+
+logger = logging.getLogger("hvd_sparse")
+
+_LIVE: weakref.WeakValueDictionary[str, Compressor] = weakref.WeakValueDictionary()
+_ORDINALS: dict[Any, itertools.count[int]] = {}
+
+
+class Compressor:
+    """Base of ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow`` compressors; compares and hashes by identity.
+
+    Parameters
+    ----------
+    configuration : parts and options
+    place : what tells process sets and frontends apart, for the handshake's name
+    world_size : ranks in the process set, now
+    """
+
+    step: Step
+
+    def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
+        if world_size == 1 and os.environ.get("HOROVOD_ELASTIC") != "1":
+            say_alone()
+        self.configuration = configuration
+        self.name = configuration.name or ""
+        # Compressors meet for the handshake by the order in which they were made: names depend on the model, and a
+        # difference there is what the handshake is to find.
+        ordinal = next(_ORDINALS.setdefault(place, itertools.count()))
+        self.handshake_name = f"hvd_sparse.handshake.{place}.{ordinal}"
+
+    def _take_name(self, specs: Sequence[TensorSpec]) -> None:
+        """Settle the name that every collective bears; two live compressors must not share one."""
+        self.name = self.configuration.name or digest_of(specs)
+        other = _LIVE.get(self.name)
+        if other is not None and other is not self:
+            raise InvalidOption(
+                f"two compressors are called {self.name!r}, and their collectives would be mixed up: "
+                "give one of them name=..., or close() the one that is no longer needed"
+            )
+        _LIVE[self.name] = self
+
+    def stats(self) -> dict[str, Any]:
+        """What was really sent so far, JSON-able: ``core.step.stats.Stats.report`` says what each entry means."""
+        density = getattr(self.configuration.selector, "density", None)
+        exchange = describe_part(self.step.exchange)
+        return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
+
+    def footprint(self) -> dict[str, Any]:
+        """Bytes of the state and of a step's messages, from shapes alone: ``frontend.footprint``."""
+        return footprint(self.configuration, self.step.specs, self._size_of_world())
+
+    def config(self) -> dict[str, Any]:
+        """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""
+        return self.configuration.describe()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank keeps of every tensor, in plain values and copies of arrays.  Each rank has its own.
+
+        version, library : of this layout, and of hvd_sparse
+        config, model : parts and options; shape and dtype of every tensor
+        rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were averaged or summed
+        tensors : completed steps, threshold, what else the selector was left with, the vector that it selected from, and
+            the memory's arrays, by name; of those that had a step
+        """
+        states = self.step.staging.settle_all()
+        tensors = {}
+        for position, state in sorted(states.items()):
+            spec = self.step.specs[position]
+            tensors[spec.key] = {
+                "steps": state.steps,
+                "threshold": None if state.threshold is None else float(state.threshold),
+                "memo": state.memo,
+                "is_sparse": self.configuration.is_sparse(spec.shape, spec.numel),
+                "selected_in": state.selected_in,
+                "exchange_memo": state.exchange_memo,
+                "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
+            }
+        rank, world_size = self._place_in_world()
+        return {
+            "version": STATE_VERSION,
+            "library": __version__,
+            "config": self.config(),
+            "model": {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in self.step.specs},
+            "rank": rank,
+            "world_size": world_size,
+            "reduction": self.step.reduction,
+            "tensors": tensors,
+        }
+
+    def _place_in_world(self) -> tuple[int, int]:
+        """Rank and size, now."""
+        raise NotImplementedError
+
+    def _size_of_world(self) -> int:
+        """Ranks in the process set, which this one need not be in."""
+        return self._place_in_world()[1]
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Take back what this rank kept.  RankMismatch lists what differs when it is another model's, configuration's
+        or world's.
+
+        strict : False takes the tensors that both know, where parameters were added or removed; those of one side alone
+            are told, as torch does.  On all ranks alike
+        """
+        kept = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
+        place = self._place_in_world()
+        differences = differences_of(
+            state, self.configuration, self.step.specs, place, kept, strict=strict
+        )
+        if differences:
+            raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
+        self.step.staging.reset()
+        self.step.replicas.forget()
+        self.step.reduction = state["reduction"]
+        for position, spec in enumerate(self.step.specs):
+            if spec.key in state["tensors"]:
+                saved, tensor = state["tensors"][spec.key], self.step.staging.state_of(position)
+                tensor.memory.load(
+                    {name: np.asarray(array) for name, array in saved["arrays"].items()}
+                )
+                tensor.restore(
+                    saved["steps"],
+                    saved["threshold"],
+                    saved["memo"],
+                    saved.get("exchange_memo"),
+                    saved.get("selected_in"),
+                )
+        return incompatible_keys(state, self.step.specs)
+
+    def close(self) -> None:
+        """Give the name free; the compressor must not be used afterwards."""
+        if _LIVE.get(self.name) is self:
+            del _LIVE[self.name]
+
+    def __reduce__(self) -> Any:
+        raise InvalidOption(
+            f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its model; save config() and "
+            "state_dict(), and make another with Compression.from_config(params, config)"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
+
+
+@lru_cache(maxsize=1)  # once a process
+def say_alone() -> None:
+    """A single process that waits for compression to show would wait in vain."""
+    logger.warning(
+        "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, with horovodrun -np"
+    )
+
+
+def digest_of(specs: Sequence[TensorSpec]) -> str:
+    """A short name made from the tensors' names and shapes."""
+    text = "\n".join(f"{spec.key} {spec.shape} {spec.dtype}" for spec in specs)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_process_set(process_set: Any) -> None:
+    """It is one of Horovod's, and registered with it."""
+    if os.environ.get("HOROVOD_ELASTIC") == "1" and getattr(process_set, "process_set_id", None):
+        raise InvalidOption(
+            f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts the others while "
+            "process sets are registered; leave process_set out, or run without --min-np"
+        )
+    if getattr(process_set, "process_set_id", None) is None:
+        raise InvalidOption(
+            f"process_set is {process_set!r}: give one that Horovod knows, by hvd.init(process_sets=[...]) or "
+            "hvd.add_process_set, or leave it out for all ranks"
+        )
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Every tensor has a name, and its own."""
+    seen: set[str] = set()
+    for position, key in enumerate(keys):
+        if not isinstance(key, str) or not key:
+            raise InvalidOption(
+                f"tensor number {position} has the name {key!r}: give every tensor a name, a text of its own"
+            )
+        if key in seen:
+            raise InvalidOption(
+                f"two tensors are called {key!r}: give every tensor a name of its own"
+            )
+        seen.add(key)

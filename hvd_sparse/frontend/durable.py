@@ -1,0 +1,170 @@
+"""What compressors of both frontends do so that training outlasts faults, restarts and other worlds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any, Callable, NoReturn
+
+from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.topology import is_elastic
+from hvd_sparse.core.step.driver import Conversation
+from hvd_sparse.core.step.handshake import describe_rank, handshake
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.resilience.checkpoint_file import read
+from hvd_sparse.resilience.commits import Commits
+from hvd_sparse.resilience.gathering import gather_into_file
+from hvd_sparse.resilience.peers import introduce
+from hvd_sparse.resilience.redistribution import redistribute
+from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.tracing.chrome_trace import TraceFile, follow
+from hvd_sparse.types import TensorSpec
+
+logger = logging.getLogger("hvd_sparse")
+
+HANDSHAKE = "the handshake before the first step"
+
+
+class DurableCompressor(Compressor):
+    """A compressor that is watched."""
+
+    watchdog: Watchdog
+    collective: Collective
+    _world: tuple[int, int] | None = None
+    _trace_file: TraceFile | None = None
+
+    def _watch(self, rank: int) -> None:
+        """Start the watchdog; the name is settled.  Say what memory the states will take, before they are made."""
+        logger.info(
+            "compressor %s will keep %d bytes on every rank",
+            self.name,
+            self.footprint()["state_bytes"],
+        )
+        self._commits = Commits()
+        self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
+        weakref.finalize(self, self.watchdog.close)
+
+    def _trace(self, rank: Callable[[], int]) -> None:
+        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` tells that among all processes."""
+        self._trace_file = follow(self.step.spans, rank)
+
+    def _meet(self, specs: Sequence[TensorSpec], collective: Collective) -> None:
+        """Make sure that all ranks run the same thing, and tell them where this one can be asked."""
+        ledger, timeout_s = self.watchdog.ledger, self.configuration.timeout_s
+        ledger.begin(HANDSHAKE)
+        shake = handshake(self._describe(specs), collective.world_size)
+        try:
+            with ledger.waiting():
+                Conversation(shake, collective, self.handshake_name).finish(timeout_s)
+                meeting = introduce(self.watchdog.endpoint(collective.rank))
+                self.watchdog.meet(
+                    Conversation(meeting, collective, f"{self.handshake_name}.peers").finish(
+                        timeout_s
+                    )
+                )
+                if is_elastic():
+                    self._share_state()
+        except ExchangeTimeout as error:
+            self._explain(error)
+        finally:
+            ledger.clear()
+        self._world = collective.rank, collective.world_size
+
+    def _describe(self, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+        """What the handshake compares, JSON-able."""
+        return describe_rank(self.configuration, specs, self.name, self.step.placement)
+
+    def _explain(self, error: ExchangeTimeout) -> NoReturn:
+        """Say with a timeout which ranks are behind it."""
+        if not self.watchdog.ledger.pending():
+            raise error
+        raise ExchangeTimeout(f"{error}; {self.watchdog.give_up()}") from error
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _place_in_world(self) -> tuple[int, int]:
+        """Of the state: those of the handshake, as in an elastic run the world is another before the state is."""
+        return self._world or (self.collective.rank, self.collective.world_size)
+
+    def _size_of_world(self) -> int:
+        return self._world[1] if self._world else self.collective.world_size
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0 writes.
+
+        Every rank receives one tensor's state of all ranks at a time: world_size * numel * itemsize bytes at the most.
+        Whatever goes wrong where it is written is an error on all ranks, and leaves the old file as it was.
+        """
+        if self.step.exchange.sums_first:
+            raise InvalidOption(
+                "exchange 'hierarchical' divides the residual among the ranks of a node, and one file for any number of ranks "
+                "cannot hold that: save state_dict() on every rank, and load it on the same ranks"
+            )
+        gather_into_file(
+            self.state_dict(), path, self.collective, f"hvd_sparse.save.{self.name}", self._limit_s
+        )
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Take back this rank's part of what ``save`` wrote, redistributed if the number of ranks is another.
+
+        Every rank reads the file.  CorruptCheckpoint if it is not whole, RankMismatch if it is another model's or
+        configuration's.
+        """
+        rank, world_size = self._place_in_world()
+        self.load_state_dict(redistribute(read(path), world_size)[rank])
+
+    # -- elastic runs -------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Remember the state, for ``go_back``; elastic states call it when they are saved."""
+        state = self.state_dict()
+        self._commits.commit(state)
+
+    def go_back(self) -> None:
+        """To the last commit: after an error of Horovod's, when nothing that is under way will ever end."""
+        reached = self.state_dict()
+        self._forget_world()
+        state = self._commits.go_back(reached)
+        self._world = state["rank"], state["world_size"]
+        self.load_state_dict(state)
+
+    def rejoin(self) -> None:
+        """Go on in a new world of ranks.  Collective; elastic states call it when they are synchronized.
+
+        Residuals belong to their rank, and are redistributed where workers came or went: ``resilience.commits``.
+        """
+        self._forget_world()
+        self._meet(self.step.specs, self.collective)
+
+    @property
+    def is_in_another_world(self) -> bool:
+        """Whether Horovod has been started anew since the handshake, with another rank or size."""
+        return self._world is not None and self._world != (
+            self.collective.rank,
+            self.collective.world_size,
+        )
+
+    def _forget_world(self) -> None:
+        """Let go of what was under way."""
+        self.watchdog.ledger.restart()
+
+    def _share_state(self) -> None:
+        name = f"{self.handshake_name}.state"
+        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self._limit_s)
+        self._world = shared["rank"], shared["world_size"]
+        self.load_state_dict(shared)
+
+    @property
+    def _limit_s(self) -> float | None:
+        return self.configuration.timeout_s
+
+    def close(self) -> None:
+        """Give the name free and stop watching; the compressor must not be used afterwards."""
+        super().close()
+        if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
+            self.watchdog.close()
+        if self._trace_file is not None:
+            self._trace_file.flush()

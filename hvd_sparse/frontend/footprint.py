@@ -1,0 +1,59 @@
+"""How many bytes a compressor will take, from shapes alone: before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.checks import count_from_density
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.wire.message import overhead_bytes
+from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.types import TensorSpec
+
+SAMPLE = 64
+"""Entries of the small state whose size tells that of a large one."""
+
+
+def footprint(
+    configuration: Configuration, specs: Sequence[TensorSpec], world_size: int
+) -> dict[str, Any]:
+    """JSON-able.
+
+    state_bytes : residuals, velocities and their second buffers, on every rank, when all tensors have had a step
+    gathered_bytes : what all ranks send of all tensors in a step at the density asked for, which every rank receives,
+        counted tensor by tensor; None where the method decides by itself how much it sends
+    """
+    kept = [
+        s
+        for s in specs
+        if configuration.is_sparse(s.shape, s.numel) or configuration.memory.finishes
+    ]
+    sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
+    density = configuration.density(0)
+    gathered = None
+    if density is not None:
+        entry_bytes = configuration.codec.entry_bytes
+        told = [
+            count_from_density(s.numel, density) * entry_bytes(s.numel, density) + overhead_bytes(1)
+            for s in sent
+        ]
+        gathered = world_size * int(sum(told))
+    return {
+        "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
+        "gathered_bytes": gathered,
+    }
+
+
+def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
+    small = configuration.memory.create(
+        TensorSpec(spec.key, (SAMPLE,), spec.dtype), rollback=configuration.rollback
+    )
+    held = sum(
+        thing.nbytes
+        for thing in vars(small).values()
+        if isinstance(thing, (StagedArray, np.ndarray))
+    )
+    return int(held) * spec.numel // SAMPLE

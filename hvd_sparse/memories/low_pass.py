@@ -1,0 +1,107 @@
+"""ScaleCom's memory: a residual that takes new error in slowly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import is_number
+from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories.contract import Accumulated, accumulate
+from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import Selection, TensorSpec
+
+
+@MEMORIES.register("low_pass")
+@dataclass(frozen=True)
+class LowPass:
+    """Keep a low-pass filtered residual.
+
+        accumulated = residual + gradient
+        residual'   = (1 - beta) * residual + beta * (accumulated - sent)
+
+    that is residual + beta * gradient where nothing was sent, and (1 - beta) * residual where an entry was.
+
+    Parameters
+    ----------
+    beta : float in (0, 1]; 1 is error feedback, 0.1 is for large batches
+
+    Notes
+    -----
+    For beta < 1 mass is not conserved, by design: sent entries keep a part, unsent ones take in only a part.
+
+    State: two vectors a tensor (the accumulated one is needed beside the residual), whatever ``rollback`` says.
+    Cost: one pass to accumulate, one to filter.
+
+    Paper: chen2020scalecom.
+    """
+
+    beta: float
+
+    paper: ClassVar[str | None] = "chen2020scalecom"
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = True
+    finishes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.beta) or not 0 < self.beta <= 1:
+            raise InvalidOption(f"beta of LowPass is {self.beta!r}: a number in (0, 1]")
+
+    @property
+    def conserves(self) -> bool:
+        """Whether nothing is lost."""
+        return self.beta == 1
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:
+        return LowPassState(spec, self.beta)
+
+
+class LowPassState:
+    """Implements ``MemoryState``."""
+
+    def __init__(self, spec: TensorSpec, beta: float) -> None:
+        self.residual = StagedArray(spec.numel, spec.accumulator, rollback=True)
+        self._beta = self.residual.old.dtype.type(beta)
+
+    def compensate(
+        self,
+        gradient: np.ndarray,
+        kernels: Kernels | ModuleType,
+        world_size: int = 1,
+        aim: Aim | None = None,
+    ) -> Accumulated:
+        return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)
+
+    def update(
+        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+    ) -> None:
+        new, old, beta = self.residual.new, self.residual.old, self._beta
+        new[sent.indices] -= sent.values
+        if beta != 1:
+            new *= beta
+            new += (1 - beta) * old
+
+    def take_all(self) -> np.ndarray:
+        everything = self.residual.new.copy()
+        self.residual.new[:] = 0
+        return everything
+
+    def commit(self) -> None:
+        self.residual.commit()
+
+    def roll_back(self) -> None:
+        pass
+
+    def add(self, returned: Selection) -> None:
+        self.residual.old[returned.indices] += returned.values
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"residual": self.residual.old}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self.residual.old[:] = arrays["residual"]

@@ -1,0 +1,1 @@
+"""Training that outlasts faults: the watchdog, checkpoints, and going on in another world."""

@@ -1,0 +1,104 @@
+"""What ranks keep back, given to another number of ranks without losing any of it.
+
+An optimizer is still to be given ``factor * sum over ranks (residual)``, where Horovod's factor is 1/N for Average and
+does not depend on N for Sum.  Of N states, M ranks so take
+
+    Average:  every rank the mean of the N          (1/M) * M * (sum / N)  =  (1/N) * sum
+    Sum:      every rank the sum, divided by M      M * (sum / M)          =  sum
+
+Computed in float64 and rounded once.  Velocities of momentum correction are pending gradients too, and go the same
+way.  What is the same on every rank (the state of tensors that are never compressed, weight decay) stays as it is:
+the mean, whatever the reduction.  Thresholds are forgotten: the new residuals have others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.errors import RankMismatch
+
+REPLICATED = frozenset({"decay"})
+"""Names of memories' arrays that are the same on every rank."""
+SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
+
+
+def redistribute(states: Sequence[Mapping[str, Any]], world_size: int) -> list[dict[str, Any]]:
+    """The states of all ranks of a world, as ``Compressor.state_dict`` gives them, for a world of another size.
+
+    Where the size is the same, the states as they are.  RankMismatch if they are not those of one world.
+    """
+    check_one_world(states)
+    ordered = sorted(states, key=lambda state: int(state["rank"]))
+    if len(ordered) == world_size:
+        return [dict(state) for state in ordered]
+    first = ordered[0]
+    keys = [key for key in first["model"] if any(key in state["tensors"] for state in ordered)]
+    tensors = {key: _merge_tensor(key, first, ordered, world_size) for key in keys}
+    return [
+        {**first, "rank": rank, "world_size": world_size, "tensors": tensors}
+        for rank in range(world_size)
+    ]
+
+
+def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
+    """RankMismatch unless the states are those of all ranks of one world, at one step."""
+    if not states:
+        raise RankMismatch("there are no states to redistribute: give those of all ranks")
+    first = states[0]
+    differing = [
+        field for field in SHARED_FIELDS if any(state[field] != first[field] for state in states)
+    ]
+    if differing:
+        raise RankMismatch(
+            f"these states differ in {', '.join(differing)}: give those of all ranks of one run"
+        )
+    ranks = sorted(int(state["rank"]) for state in states)
+    if ranks != list(range(int(first["world_size"]))):
+        raise RankMismatch(
+            f"these are the states of the ranks {ranks}, of a world of {first['world_size']}: give each rank's once"
+        )
+    for key in first["model"]:
+        steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
+        if len(steps) > 1:
+            raise RankMismatch(
+                f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at one step"
+            )
+
+
+def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_size: int) -> float:
+    """By what the sum over the old ranks of one of a memory's arrays is multiplied for a new rank.
+
+    reduction : "sum" or "average"
+    """
+    if is_replicated(name, is_sparse=is_sparse) or reduction == "average":
+        return 1.0 / old_size
+    return 1.0 / new_size
+
+
+def is_replicated(name: str, *, is_sparse: bool) -> bool:
+    """Whether an array of a memory is the same on every rank."""
+    return name in REPLICATED or not is_sparse
+
+
+def _merge_tensor(
+    key: str, first: Mapping[str, Any], states: Sequence[Mapping[str, Any]], size: int
+) -> dict[str, Any]:
+    given = [state["tensors"][key] for state in states if key in state["tensors"]]
+    arrays = {}
+    for name, example in given[0]["arrays"].items():
+        weight = weight_of(
+            name,
+            is_sparse=bool(given[0]["is_sparse"]),
+            reduction=first["reduction"],
+            old_size=len(states),
+            new_size=size,
+        )
+        dtype = np.asarray(example).dtype
+        total = np.zeros(len(example), np.float64)
+        for tensor in given:
+            total += np.asarray(tensor["arrays"][name])
+        arrays[name] = (total * weight).astype(dtype)
+    return {**given[0], "threshold": None, "memo": None, "exchange_memo": None, "arrays": arrays}

@@ -1,0 +1,5 @@
+"""At which density, at this step: one schedule a file."""
+
+from hvd_sparse.discovery import import_siblings
+
+import_siblings(__name__, __path__)

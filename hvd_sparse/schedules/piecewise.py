@@ -1,0 +1,51 @@
+"""Densities that change at given steps."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hvd_sparse.checks import check_density, check_whole
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import SCHEDULES
+
+
+@SCHEDULES.register("piecewise")
+@dataclass(frozen=True)
+class Piecewise:
+    """Hold every density until its boundary.
+
+    Parameters
+    ----------
+    boundaries : rising steps; from ``boundaries[i]`` on the density is ``densities[i + 1]``
+    densities : one more than boundaries, each in (0, 1]
+    """
+
+    boundaries: tuple[int, ...]
+    densities: tuple[float, ...]
+
+    paper: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        for option in ("boundaries", "densities"):
+            given = getattr(self, option)
+            if not isinstance(given, (list, tuple)):
+                raise InvalidOption(f"{option} of Piecewise is {given!r}: a list of numbers")
+        for boundary in self.boundaries:
+            check_whole(boundary, "a boundary of Piecewise", 1)
+        object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        object.__setattr__(
+            self,
+            "densities",
+            tuple(check_density(d, "a density of Piecewise") for d in self.densities),
+        )
+        rising = all(a < b for a, b in zip((0, *self.boundaries), self.boundaries))
+        if not rising or len(self.densities) != len(self.boundaries) + 1:
+            raise InvalidOption(
+                f"boundaries {self.boundaries!r} and densities {self.densities!r} of Piecewise: rising steps above 0, "
+                "and one density more than boundaries"
+            )
+
+    def density(self, step: int) -> float:
+        return self.densities[bisect.bisect_right(self.boundaries, step)]

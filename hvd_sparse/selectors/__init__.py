@@ -1,0 +1,5 @@
+"""Which entries go now: one method a file."""
+
+from hvd_sparse.discovery import import_siblings
+
+import_siblings(__name__, __path__)

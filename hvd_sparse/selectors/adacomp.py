@@ -1,0 +1,71 @@
+"""AdaComp: the entries that the newest gradient could make a bin's largest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_whole
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.types import Selection, TensorSpec
+
+CONVOLUTION_BIN, OTHER_BIN = 50, 500
+
+
+@SELECTORS.register("adacomp")
+@dataclass(frozen=True)
+class AdaComp(Selector):
+    """Keep, in every bin, the entries that another gradient like this one would lift to the bin's maximum.
+
+        H = accumulated + gradient;  entry j of a bin is sent when |H_j| >= max over the bin of |accumulated|
+        every value sent is sign(accumulated_j) * scale,  scale = mean over the bins of their maxima
+
+    Parameters
+    ----------
+    bin_length : entries a bin; None takes 50 for convolutions (three dimensions or more) and 500 for fully connected,
+        recurrent and embedding layers
+
+    Notes
+    -----
+    The density adapts to the data, so it is not asked for.  An entry of zero has no sign, and is not sent.
+    Memories keep accumulated - sent at the sent entries: the common scale overshoots in quiet bins.
+
+    Cost: one pass for the bins' maxima, one to compare and take.
+
+    Paper: chen2018adacomp.
+    """
+
+    bin_length: int | None = None
+
+    paper: ClassVar[str | None] = "chen2018adacomp"
+    needs_gradient: ClassVar[bool] = True
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+
+    def __post_init__(self) -> None:
+        if self.bin_length is not None:
+            check_whole(self.bin_length, "bin_length of AdaComp", 1)
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    @property
+    def pass_limit(self) -> int:
+        return 1
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        gradient = accumulated if context.gradient is None else context.gradient
+        length = self.bin_length or bin_length_of(context.spec)
+        maxima, selection = context.kernels.take_bins(accumulated, gradient, length)
+        scale = accumulated.dtype.type(maxima.mean(dtype=np.float64)) if maxima.size else 0
+        values = np.copysign(scale, selection.values)
+        return Found(Selection(selection.indices, values, selection.numel), passes=1)
+
+
+def bin_length_of(spec: TensorSpec | None) -> int:
+    """The paper's bin lengths, by the kind of layer that a shape tells."""
+    return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

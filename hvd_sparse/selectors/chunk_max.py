@@ -1,0 +1,52 @@
+"""ScaleCom's chunk-wise selection: the largest entry of every chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("chunk_max")
+@dataclass(frozen=True)
+class ChunkMax(DensitySelector):
+    """Keep the largest entry of each of k chunks of equal length.
+
+        chunk length: ceil(numel / k)
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+
+    Notes
+    -----
+    At most k entries: chunks of zeros send nothing.  Of equal magnitudes the lower index goes.  No search, no sorting;
+    in return an entry can stay while a smaller one of another chunk goes.
+
+    Cost: one pass, and a vector of zeros.
+
+    Paper: chen2020scalecom.  Departs: one entry a chunk, where the paper also allows several.
+    """
+
+    paper: ClassVar[str | None] = "chen2020scalecom"
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+
+    @property
+    def pass_limit(self) -> int:
+        return 1
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        if not accumulated.size:
+            return Found(Selection.empty(0, accumulated.dtype))
+        length = -(-accumulated.size // self.count(accumulated.size))
+        _, largest = context.kernels.take_bins(accumulated, np.zeros_like(accumulated), length)
+        _, first = np.unique(largest.indices // length, return_index=True)
+        return Found(
+            Selection(largest.indices[first], largest.values[first], accumulated.size), passes=1
+        )

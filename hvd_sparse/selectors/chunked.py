@@ -1,0 +1,72 @@
+"""Chunked (coarse) sparsification: whole chunks, by their norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_whole
+from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+
+
+@SELECTORS.register("chunked")
+@dataclass(frozen=True)
+class Chunked(DensitySelector):
+    """Keep the chunks of largest L1 norm, whole.
+
+    Parameters
+    ----------
+    density : float in (0, 1]: max(1, floor(chunks * density)) chunks are sent
+    chunk_length : entries a chunk; the last one may be shorter
+
+    Notes
+    -----
+    Of equal norms the lower chunk goes first.  Exact zeros inside a chunk are sent with it.
+
+    Cost: one pass for the norms, one copy of the chunks.
+
+    Exchange ``shared_index`` sums the norms over the ranks, so that all choose the same chunks and no index travels.
+
+    Paper: sun2019csc.  Departs: with other exchanges every rank chooses its own chunks, which travel with their indices.
+    """
+
+    chunk_length: int = 512
+
+    paper: ClassVar[str | None] = "sun2019csc"
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+    sums_statistics: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self.chunk_length, "chunk_length of Chunked", 1)
+
+    @property
+    def pass_limit(self) -> int:
+        return 1
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        return self.find_by(
+            self.measure(accumulated, context.kernels), accumulated, context.kernels
+        )
+
+    def measures(self, numel: int) -> int:
+        return -(-numel // self.chunk_length)
+
+    def measure(self, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+        """L1 norms of the chunks."""
+        return kernels.chunk_norms(accumulated, self.chunk_length)
+
+    def find_by(
+        self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels | ModuleType
+    ) -> Found:
+        chosen = kernels.take_largest(statistics, self.count(statistics.size)).indices
+        starts = chosen.astype(np.int64) * self.chunk_length
+        indices = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
+        indices = indices[indices < accumulated.size].astype(np.uint32)
+        return Found(kernels.take_indices(accumulated, indices), passes=1)

@@ -1,0 +1,41 @@
+"""EF-signSGD's message: every sign, and one magnitude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("ef_sign")
+@dataclass(frozen=True)
+class EfSign(Selector):
+    """Send the sign of every non-zero entry, times the mean magnitude of all.
+
+        sent_j = sign(accumulated_j) * mean(|accumulated|)
+
+    Notes
+    -----
+    With error feedback: |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel where no entry is 0.
+
+    Cost: one pass for the mean, one to write the signs.
+
+    Paper: karimireddy2019error.  Departs: the learning rate stays with the optimizer; the mean over the ranks divides
+    by their number, which a published code forgets.
+    """
+
+    paper: ClassVar[str | None] = "karimireddy2019error"
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        scale = accumulated.dtype.type(context.moments_of(accumulated).abs_mean)
+        kept = context.kernels.take_at_least(accumulated, 0.0)
+        return Found(Selection(kept.indices, np.copysign(scale, kept.values), kept.numel))

@@ -1,0 +1,95 @@
+"""Gaussian-k: a threshold from a fitted normal distribution, nudged a few times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_cap, check_choice
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._candidates import take_bounded
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+
+
+@SELECTORS.register("gaussian_k")
+@dataclass(frozen=True)
+class GaussianK(DensitySelector):
+    """Keep what lies above a threshold read off a fitted normal distribution.
+
+        threshold = mean + std * Phi^-1(1 - density / 2)
+        up to ``rounds`` times: too few entries: threshold *= lower; too many: threshold *= raise_
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    variant : "paper": halve below 2k/3, times 1.5 above 4k/3, 3 rounds;
+        "improved" (Ok-Topk): divide or multiply by 1.02 outside [3k/4, 5k/4], 20 rounds
+    cap : float >= 1; never more than cap * k entries: beyond, the largest of them
+
+    Notes
+    -----
+    The factors of the paper do not bracket the threshold, so the count can end far from k; at least the largest entry
+    is sent.
+
+    Cost: one pass for mean and standard deviation, one a round, one to take the entries.
+
+    Paper: shi2019understanding.  Departs: the threshold of the last round is used, where the published code computes
+    it and sends what the round before counted; the cap and the floor of one entry.
+    """
+
+    variant: str = "paper"
+    cap: float = 8.0
+
+    paper: ClassVar[str | None] = "shi2019understanding"
+    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.variant, "variant of GaussianK", VARIANTS)
+        check_cap(self.cap, "GaussianK")
+
+    @property
+    def pass_limit(self) -> int:
+        return VARIANTS[self.variant].rounds
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        rule = VARIANTS[self.variant]
+        wanted = self.count(accumulated.size)
+        moments = context.moments_of(accumulated)
+        if moments.nonzeros <= wanted:
+            return Found(context.kernels.take_at_least(accumulated, 0.0))
+        mean, std = context.kernels.mean_and_std(accumulated)
+        threshold = mean + std * NormalDist().inv_cdf(1 - self.density / 2)
+        passes = 0
+        while passes < rule.rounds:
+            count = context.kernels.count_at_least(accumulated, threshold)
+            passes += 1
+            if count < rule.least * wanted:
+                threshold *= rule.lower
+            elif count > rule.most * wanted:
+                threshold *= rule.higher
+            else:
+                break
+        return take_bounded(
+            accumulated, threshold, int(self.cap * wanted), moments, context, passes
+        )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the threshold moves: the band of counts, over k, that ends it, and the factors outside."""
+
+    rounds: int
+    least: float
+    most: float
+    lower: float
+    higher: float
+
+
+VARIANTS = {
+    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
+    "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
+}

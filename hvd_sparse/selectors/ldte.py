@@ -1,0 +1,67 @@
+"""LDTE: read the top-k threshold off the tail of a fitted Laplace distribution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_cap
+from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._candidates import take_bounded
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+
+
+def laplace_threshold(moments: Moments, count: int) -> float:
+    """The magnitude that a fraction count/numel of a Laplace(0, b) exceeds.
+
+        b = mean(|x|)            maximum likelihood, location 0
+        t = b * ln(numel / count)      from P(|x| > t) = exp(-t / b)
+
+    0 for ``count == numel``: everything exceeds it.
+    """
+    return moments.abs_mean * math.log(moments.numel / count)
+
+
+@SELECTORS.register("ldte")
+@dataclass(frozen=True)
+class Ldte(DensitySelector):
+    """Keep what lies above the threshold that a fitted Laplace distribution gives, uncorrected.
+
+        threshold = mean(|accumulated|) * ln(numel / k)
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    cap : float >= 1; never more than cap * k entries: beyond, the largest of them
+
+    Notes
+    -----
+    Stated by the paper: the residual gradient is nearer a Laplace than a normal distribution; the threshold
+    comes from the area under its tail, its parameter from maximum likelihood.
+    Derived by us: the formula above, location 0.
+
+    On data that is not Laplace the count is far from k, above all under error feedback, where the tail is cut
+    off and the estimate selects next to nothing: use ``ldte_bs``.  At least the largest entry is sent.
+
+    Cost: one pass for the mean, one to take the entries.
+
+    Paper: chen2021ldte.  Departs: the cap, and the floor of one entry.
+    """
+
+    cap: float = 8.0
+
+    paper: ClassVar[str | None] = "chen2021ldte"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_cap(self.cap, "Ldte")
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        moments = context.moments_of(accumulated)
+        count = self.count(accumulated.size)
+        threshold = laplace_threshold(moments, count) if count else 0.0
+        return take_bounded(accumulated, threshold, int(self.cap * count), moments, context, 0)

@@ -1,0 +1,113 @@
+"""LDTE-BS: the Laplace estimate, corrected by binary search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvd_sparse.core.kernels.contract import Aim, Moments
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import Cut, aim_below, steer
+from hvd_sparse.selectors._search import band_around, check_search, search_threshold
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.ldte import laplace_threshold
+from hvd_sparse.types import Selection
+
+AIM = 0.97
+"""Of the last threshold: under error feedback entries pile up just below it.  A little low costs a few times k candidates,
+among which the search goes on; too high costs a pass over everything."""
+
+
+@SELECTORS.register("ldte_bs")
+@dataclass(frozen=True)
+class LdteBs(DensitySelector):
+    """Keep about k entries: a threshold from a fitted Laplace distribution, corrected by counting.
+
+        t0 = mean(|accumulated|) * ln(numel / k)
+        repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else halve the bracket around k
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection" halves it
+    tolerance : (low, high) with 0 < low <= 1 <= high: the counts, over k, that end the search
+    max_passes : counts, over the vector or among candidates, after which exact top-k on the candidates decides
+    warm_start : begin just under the threshold that the tensor's last step ended with
+
+    Notes
+    -----
+    Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k threshold off it,
+    correct it by binary search; no sampling, no sort.
+    Derived by us: t0 in closed form (maximum likelihood, location 0), the bracket [0, max], the tolerance, the
+    limit on counts, the interpolation in log count, the warm start, the search among candidates, and the guaranteed
+    ending.  The paper's own
+    text on these was not open to us.
+
+    The ending: where the bracket closes (ties, spikes) or the passes run out, exact top-k on the entries above
+    the bracket's low end, which hold the top-k, gives exactly k (all non-zeros, where there are fewer).
+    So the count is always inside the tolerance, or exactly min(k, non-zeros).
+
+    Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what lies a little below
+    the last threshold along; where that is more than the tolerance allows the k largest are kept.  Else, as at the first
+    step, one pass a count and one to take the entries; once too many, but at most 16 k, reach a threshold they are taken,
+    and the search goes on among them (docs/results/selecting.md).
+
+    Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its text; the
+    defaults need fewer passes for the same guarantee.
+    """
+
+    search: str = "log_count"
+    tolerance: tuple[float, float] = (0.8, 1.3)
+    max_passes: int = 16
+    warm_start: bool = True
+
+    paper: ClassVar[str | None] = "chen2021ldte"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_search("LdteBs", self.search, self.tolerance, self.max_passes)
+        object.__setattr__(self, "tolerance", tuple(self.tolerance))
+        if not isinstance(self.warm_start, bool):
+            raise InvalidOption(f"warm_start of LdteBs is {self.warm_start!r}: True or False")
+
+    @property
+    def pass_limit(self) -> int:
+        return self.max_passes
+
+    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel) if self.warm_start else None
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        count = self.count(taken.numel)
+        band = band_around(count, self.tolerance)
+        if taken.count < band.least:
+            return None
+        memo = steer(context.memo, taken.count, band.least)
+        return Cut(taken.count if taken.count in band else count, memo)
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        kernels, miss = context.kernels, context.miss
+        count = self.count(accumulated.size)
+        moments = context.moments_of(accumulated)
+        band = band_around(count, self.tolerance)
+        if (
+            moments.nonzeros <= band.most
+        ):  # all of them, without a search: there are not more to choose from
+            return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
+        first, known = (
+            (miss.retry, miss.known) if miss else (self._first(context.warm, moments, count), None)
+        )
+        result = search_threshold(
+            accumulated, first, band, moments, kernels, self.search, self.max_passes, known
+        )
+        memo = steer(context.memo, miss.count, band.least) if miss else context.memo
+        if result.converged:
+            return Found(result.selection, result.threshold, result.passes, memo=memo)
+        selection, threshold = kernels.trim(result.selection, count, None)
+        return Found(selection, threshold, result.passes, is_fallback=True, memo=memo)
+
+    def _first(self, warm: float | None, moments: Moments, count: int) -> float:
+        return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

@@ -1,0 +1,59 @@
+"""Random k: positions drawn, not chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_truth, check_whole
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+
+
+@SELECTORS.register("random_k")
+@dataclass(frozen=True)
+class RandomK(DensitySelector):
+    """Keep k entries at positions drawn uniformly, without replacement.
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    shared_seed : draw the same positions on all ranks, so that no index need travel
+    seed : of the draws
+
+    Notes
+    -----
+    Unscaled, as error feedback needs it: E|x - sent|^2 = (1 - k / numel) |x|^2.  Exact zeros among the positions are
+    sent too, so that shared positions stay shared.
+
+    The draw depends on seed, tensor and step (and on the rank, unless shared) alone; no global generator is touched.
+
+    Cost: O(k) where k is small against numel.
+
+    Paper: stich2018sparsified.
+    """
+
+    shared_seed: bool = False
+    seed: int = 0
+
+    paper: ClassVar[str | None] = "stich2018sparsified"
+    needs_rng: ClassVar[bool] = True
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_truth(self.shared_seed, "shared_seed of RandomK")
+        check_whole(self.seed, "seed of RandomK", 0)
+
+    @property
+    def has_shared_indices(self) -> bool:
+        return self.shared_seed
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        drawn = context.random().choice(
+            accumulated.size, self.count(accumulated.size), replace=False, shuffle=False
+        )
+        return Found(context.kernels.take_indices(accumulated, np.sort(drawn).astype(np.uint32)))

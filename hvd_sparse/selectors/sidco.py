@@ -1,0 +1,160 @@
+"""SIDCo: fit a sparsity-inducing distribution to the tail, in stages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Callable, ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole
+from hvd_sparse.core.kernels.contract import Tail
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._candidates import take_bounded
+from hvd_sparse.selectors._gamma import tail_quantile
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+
+
+def exponential(tail: Tail, ratio: float) -> float:
+    """The excess that a part ``ratio`` of an exponential distribution exceeds."""
+    return -tail.mean * math.log(ratio)
+
+
+def generalised_pareto(tail: Tail, ratio: float) -> float:
+    """The same of a generalised Pareto distribution, fitted by moments; exponential where its shape is 0."""
+    quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
+    shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
+    if abs(shape) < 1e-9:
+        return -scale * math.log(ratio)
+    return scale * (1.0 - math.exp(shape * math.log(ratio))) / shape
+
+
+def gamma(tail: Tail, ratio: float) -> float:
+    """The same of a gamma distribution, its shape by the usual approximation to maximum likelihood."""
+    s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
+    shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
+    return tail.mean / shape * tail_quantile(shape, ratio)
+
+
+Fit = Callable[[Tail, float], float]
+FITS: dict[str, tuple[Fit, Fit]] = {
+    "exponential": (exponential, exponential),
+    "generalised_pareto": (generalised_pareto, generalised_pareto),
+    "gamma": (gamma, generalised_pareto),
+}
+"""Distribution of the first stage, and of the later ones."""
+
+
+@SELECTORS.register("sidco")
+@dataclass(frozen=True)
+class Sidco(DensitySelector):
+    """Keep what lies above a threshold that a few fits of the tail give, each to what the last one left.
+
+        stage 1: the threshold that a part r1 of the fitted distribution exceeds, r1 = first_ratio
+        stage m: the same of the excesses over the last threshold, r = (density / r1)^(1 / (stages - 1))
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    distribution : "exponential", "generalised_pareto" or "gamma" (then generalised Pareto)
+    stages : how many fits to begin with
+    first_ratio : r1
+    adapt_every : steps after which a tensor's stages change when count / k was off 1 by 20 %; 0 never
+    cap : float >= 1; never more than cap * k entries: beyond, the largest of them
+
+    Notes
+    -----
+    More stages raise the count on light tails and lower it on heavy ones, so the direction is the one that helped
+    last time.  At least the largest entry is sent.
+
+    Cost: one pass a stage, one to take the entries.
+
+    Paper: abdelmoniem2021sidco.  Departs: stages are kept for every tensor, where the published code shares them
+    between all; an empty tail ends the stages; the vector is not normalised, which changes nothing.
+    """
+
+    distribution: str = "exponential"
+    stages: int = 1
+    first_ratio: float = 0.25
+    adapt_every: int = 5
+    cap: float = 8.0
+
+    paper: ClassVar[str | None] = "abdelmoniem2021sidco"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.distribution, "distribution of Sidco", FITS)
+        check_whole(self.stages, "stages of Sidco", 1)
+        check_whole(self.adapt_every, "adapt_every of Sidco", 0)
+        check_number(self.first_ratio, "first_ratio of Sidco", 0, 1)
+        check_cap(self.cap, "Sidco")
+
+    @property
+    def pass_limit(self) -> int:
+        return max(self.stages, self._most_stages())
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        wanted = self.count(accumulated.size)
+        moments = context.moments_of(accumulated)
+        history = History.of(context.memo, self.stages)
+        threshold, passes = self._threshold(accumulated, history.stages, context)
+        found = take_bounded(
+            accumulated, threshold, int(self.cap * wanted), moments, context, passes
+        )
+        achieved = found.selection.count / max(1, wanted)
+        memo = history.after(achieved, self.adapt_every, self._most_stages()).memo()
+        return Found(found.selection, found.threshold, found.passes, found.is_fallback, memo)
+
+    def _most_stages(self) -> int:
+        return max(1, math.ceil(-math.log2(self.density)))
+
+    def _threshold(
+        self, accumulated: np.ndarray, stages: int, context: Context
+    ) -> tuple[float, int]:
+        first_fit, later_fit = FITS[self.distribution]
+        if stages == 1 or self.density >= self.first_ratio:
+            ratios = [self.density]
+        else:
+            ratios = [self.first_ratio] + [
+                (self.density / self.first_ratio) ** (1 / (stages - 1))
+            ] * (stages - 1)
+        threshold, passes = 0.0, 0
+        for stage, ratio in enumerate(ratios):
+            tail = context.kernels.tail(accumulated, threshold)
+            passes += 1
+            if tail.count < 2 or tail.mean <= 0:
+                break
+            excess = (later_fit if stage else first_fit)(tail, min(ratio, 1 - 1e-12))
+            threshold += max(excess, 0.0)
+        return threshold, passes
+
+
+@dataclass(frozen=True)
+class History:
+    """How a tensor's stages came about: their number, the last change, the steps and the sum of count / k since."""
+
+    stages: int
+    change: int = 1
+    steps: int = 0
+    total: float = 0.0
+    last_error: float = math.inf
+
+    @classmethod
+    def of(cls, memo: list[float] | None, stages: int) -> History:
+        if memo is None:
+            return cls(stages)
+        return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
+
+    def memo(self) -> list[float]:
+        return [self.stages, self.change, self.steps, self.total, self.last_error]
+
+    def after(self, achieved: float, adapt_every: int, most: int) -> History:
+        steps, total = self.steps + 1, self.total + achieved
+        if not adapt_every or steps < adapt_every:
+            return History(self.stages, self.change, steps, total, self.last_error)
+        error = abs(total / steps - 1.0)
+        if error <= 0.2:
+            return History(self.stages, self.change, last_error=error)
+        change = -self.change if error > self.last_error else self.change
+        return History(min(most, max(1, self.stages + change)), change, last_error=error)

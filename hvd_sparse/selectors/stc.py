@@ -1,0 +1,47 @@
+"""STC's selection: top-k, sent as signs of one magnitude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("stc")
+@dataclass(frozen=True)
+class Stc(DensitySelector):
+    """Keep the k largest entries and send their sign times their mean magnitude.
+
+        sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+
+    Notes
+    -----
+    Memories keep accumulated - sent at the sent entries:
+    |accumulated - sent|^2 = |accumulated|^2 - (sum of the kept magnitudes)^2 / k.
+
+    Cost: that of ``topk``, and a pass over the k entries.
+
+    Paper: sattler2019stc.
+    """
+
+    paper: ClassVar[str | None] = "sattler2019stc"
+    is_exact: ClassVar[bool] = True
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        kept = context.kernels.take_largest(accumulated, self.count(accumulated.size))
+        mean = np.abs(kept.values).mean(dtype=np.float64) if kept.count else 0.0
+        values = np.copysign(accumulated.dtype.type(mean), kept.values)
+        return Found(Selection(kept.indices, values, kept.numel))

@@ -1,0 +1,75 @@
+"""Exact top-k: the yardstick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import Cut, aim_below, steer
+from hvd_sparse.selectors._search import Band, search_threshold
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.ldte import laplace_threshold
+from hvd_sparse.types import Selection
+
+MAX_PASSES = 16
+"""Counts before the entries above the bracket's low end, all of them, are cut to k."""
+
+
+@SELECTORS.register("topk")
+@dataclass(frozen=True)
+class TopK(DensitySelector):
+    """Keep exactly the k entries of largest magnitude.
+
+        k = max(1, min(numel, floor(numel * density + 1e-9)))
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+
+    Notes
+    -----
+    Fewer than k non-zeros: all of them.  Of equal magnitudes the lower index goes first.
+
+    Cost: none beside the pass that adds the gradient in nearly every step: it takes what is a little smaller than
+    the last step's k-th magnitude along, and the list is cut to k.  Else, as at the first step, counting passes from the
+    Laplace estimate (``ldte_bs``) until at most 3 k entries are left, and one to take them.
+
+    Paper: aji2017sparse.  Departs: k entries of each tensor rather than one threshold for all.
+    """
+
+    paper: ClassVar[str | None] = "aji2017sparse"
+    is_exact: ClassVar[bool] = True
+
+    @property
+    def pass_limit(self) -> int:
+        return MAX_PASSES
+
+    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel)
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        count = self.count(taken.numel)
+        if taken.count < count:
+            return None
+        return Cut(count, steer(context.memo, taken.count, count))
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        kernels, moments = context.kernels, context.moments_of(accumulated)
+        count = self.count(accumulated.size)
+        if moments.nonzeros <= count:
+            return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
+        miss = context.miss
+        first, known = (
+            (miss.retry, miss.known) if miss else (laplace_threshold(moments, count), None)
+        )
+        band = Band(count, 2 * count, 3 * count)
+        result = search_threshold(
+            accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
+        )
+        selection, threshold = kernels.trim(result.selection, count, None)
+        memo = steer(context.memo, miss.count, count) if miss else context.memo
+        return Found(selection, threshold, result.passes, memo=memo)

@@ -1,0 +1,106 @@
+"""How a graph is built that can send a gradient in more ways than one, and goes one of them at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_sparse.collectives.horovod_tensorflow import graph_reduce
+from hvd_sparse.tensorflow.identity import CallSite
+
+SPARSE, EVERYTHING, DENSE, FP16 = range(4)
+"""A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as float32 or float16."""
+
+Build = Callable[[], Any]
+"""Builds operations of the graph, and returns what they give."""
+
+
+class OneWay:
+    """Of a compressor that always compresses: what it asks for is built, and that is all."""
+
+    inputs: Sequence[tf.Tensor] = ()
+    """What else the function that sends is given."""
+
+    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
+        """What ``Bundle.send`` builds: the array to reduce, the ticket's number and, by their dtypes, what is moved first.
+
+        flat : the gradient
+        """
+        return build()
+
+    def exchange(self, build: Build, dtype: tf.DType) -> tf.Tensor:
+        """What ``Bundle.gathered`` builds: 1-D, of this dtype."""
+        return build()
+
+    def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
+        """The reduced gradient, flat.
+
+        flat, reduced : the gradient, and what Horovod made of the array that was sent for it
+        """
+        return build()
+
+
+@dataclass(frozen=True, eq=False)
+class ManyWays(OneWay):
+    """Built into the graph side by side; a number tells at every step which is gone.
+
+    Collectives of the ways that are not gone are not submitted.  All ranks go the same.
+
+    Attributes
+    ----------
+    code : int32, "SPARSE" and the others
+    is_sparse, is_half : bool, of the code
+    is_timed : bool, whether ``note_end`` is to be called
+    note_end : is told that a result is there
+    site : how Horovod reduces here
+    name : of collectives
+    process_set : of collectives
+    """
+
+    code: tf.Tensor
+    is_sparse: tf.Tensor
+    is_half: tf.Tensor
+    is_timed: tf.Tensor
+    note_end: Callable[[np.ndarray], np.int32]
+    site: CallSite
+    name: str
+    process_set: Any
+
+    @property
+    def inputs(self) -> Sequence[tf.Tensor]:  # type: ignore[override]
+        return [self.code]
+
+    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
+        """On a dense way the gradient itself, or one entry where float16 goes apart: Horovod's operation has one dtype."""
+
+        def aside() -> list[tf.Tensor]:
+            wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
+            return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
+
+        return tf.cond(self.is_sparse, lambda: list(build()), aside)
+
+    def exchange(self, build: Build, dtype: tf.DType) -> tf.Tensor:
+        return tf.cond(self.is_sparse, build, lambda: tf.zeros([0], dtype))
+
+    def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
+        def half() -> tf.Tensor:
+            site, name = self.site, f"hvd_sparse.{self.name}.fp16"
+            summed = graph_reduce(
+                tf.cast(flat, tf.float16), site.op, site.scales, name, self.process_set
+            )
+            return tf.cast(summed, flat.dtype)
+
+        result = tf.cond(
+            self.is_sparse, build, lambda: tf.cond(self.is_half, half, lambda: reduced)
+        )
+        return tf.cond(self.is_timed, lambda: self._noted(result), lambda: result)
+
+    def _noted(self, result: tf.Tensor) -> tf.Tensor:
+        """The same, once its arrival has been noted: on all ways alike, so that none looks slower for it."""
+        noted = tf.numpy_function(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
+        with tf.control_dependencies([noted]):
+            return tf.identity(result)

@@ -1,0 +1,324 @@
+"""The compressor that TensorFlow and Keras programs give to Horovod's tape or optimizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_sparse.autotune.fallback import AutoMethod
+from hvd_sparse.autotune.trial import Trial
+from hvd_sparse.collectives._process_set import rank_in
+from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.step.buckets import one_per_tensor
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
+from hvd_sparse.frontend.compressor import check_process_set
+from hvd_sparse.frontend.durable import DurableCompressor
+from hvd_sparse.methods import Methods
+from hvd_sparse.resilience.state_check import IncompatibleKeys
+from hvd_sparse.tensorflow.branches import OneWay
+from hvd_sparse.tensorflow.bucket import Bundle
+from hvd_sparse.tensorflow.graph_functions import Traffic
+from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, runtime_token
+from hvd_sparse.tensorflow.optimizer import refuse_momentum, take_momentum
+from hvd_sparse.tensorflow.scaler import scale_of
+from hvd_sparse.tensorflow.variables import VariableSource, specs_of
+from hvd_sparse.types import TensorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class SparseContext:
+    """A compressed gradient on its way, and the message that it is in."""
+
+    number: tf.Tensor
+    bundle: Bundle
+    flat: tf.Tensor
+    spec: TensorSpec
+    dtype: tf.DType
+    shape: tf.TensorShape
+    parameter: tf.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DenseContext:
+    """A gradient that Horovod's allreduce takes, as float32 where it has 16 bits."""
+
+    dtype: tf.DType
+    token: tf.Tensor
+    scale: tf.Tensor
+    parameter: tf.Tensor
+
+
+class TensorflowCompressor(DurableCompressor):
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``.
+
+    ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is numpy, outside the
+    graphs, so that retracing, branches and ``tf.function`` do not touch it.
+    """
+
+    def __init__(
+        self, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any = None
+    ) -> None:
+        if configuration.groups is not None:
+            raise InvalidOption(
+                f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over together travels together; give "
+                "groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer instead"
+            )
+        check_name(configuration.name)
+        self._scale = scale_of(grad_scaler)
+        # Without need, dense tensors are spared a call of Python at every step.
+        self._finishes_dense = configuration.memory.finishes or grad_scaler is not None
+        self._finishes_dense |= configuration.on_nonfinite == "raise"
+        self._source = VariableSource(params)
+        self._kernels = resolve_engine(configuration.engine)
+        self.process_set = hvd.global_process_set if process_set is None else process_set
+        check_process_set(self.process_set)
+        super().__init__(
+            configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size()
+        )
+        self.collective = HorovodTensorflowCollective(self.process_set)
+        self._index: VariableIndex | None = None
+        self._filling: tuple[object | None, Bundle | None] = (None, None)
+        self._has_shaken_hands = False
+
+    def resolve(self) -> None:
+        """Ask for the variables now, and settle the name; otherwise the first ``compress`` does."""
+        if self._index is not None:
+            return
+        variables = self._source.variables()
+        specs = specs_of(variables)
+        self._take_name(specs)
+        self.step = Step(
+            self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels
+        )
+        if self.configuration.exchange.needs_nodes and self.process_set.included():
+            self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
+        self._variables = variables
+        self._index = VariableIndex(variables)
+        self._watch(rank_in(self.process_set))
+        self._trace(hvd.rank)
+        self._traffic = self._make_traffic(self._index.tokens())
+
+    def _make_traffic(self, tokens: dict[bytes, int]) -> Traffic:
+        return Traffic(self.step, self.collective, tokens, self.watchdog.ledger)
+
+    def stats(self) -> dict[str, Any]:
+        self.resolve()
+        return super().stats()
+
+    def footprint(self) -> dict[str, Any]:
+        self.resolve()
+        return super().footprint()
+
+    def state_dict(self) -> dict[str, Any]:
+        self.resolve()
+        return super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        self.resolve()
+        return super().load_state_dict(state, strict)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        self.resolve()
+        super().save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        self.resolve()
+        super().load(path)
+
+    def rejoin(self) -> None:
+        self.resolve()
+        super().rejoin()
+
+    def _forget_world(self) -> None:
+        super()._forget_world()
+        self._traffic.forget()
+
+    @tf.autograph.experimental.do_not_convert
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
+        site = find_call_site(tensor)
+        self._check_reduction(site)
+        if not self._has_shaken_hands:
+            self._shake_hands()
+        position = self._position(tensor, site)
+        spec = self.step.specs[position] if position is not None else self._unknown(tensor, site)
+        wire_dtype = tf.as_dtype(spec.accumulator)
+        flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
+        token = self._token(position, site)
+        parameter = self._read(position, site, wire_dtype)
+        scale = self._scale()
+        if not self.configuration.is_sparse(spec.shape, spec.numel):
+            self._traffic.note_dense(spec)
+            return (
+                tf.cast(tensor, wire_dtype),
+                DenseContext(tensor.dtype, token, scale, parameter),
+            )
+        self._traffic.note_sparse(spec)
+        bundle = self._bundle_of(site, wire_dtype, self._ways_of(site))
+        bundle.join(spec, self.configuration)
+        wire, number = bundle.send(flat, token, scale)
+        return wire, SparseContext(
+            number, bundle, flat, spec, tensor.dtype, tensor.shape, parameter
+        )
+
+    def _ways_of(self, site: CallSite) -> OneWay:
+        """In which the graph can send what Horovod hands over here."""
+        return OneWay()
+
+    def _bundle_of(self, site: CallSite, dtype: tf.DType, ways: OneWay) -> Bundle:
+        """The message that a tensor travels in: that of its group of Horovod's, or one of its own."""
+        together, bundle = self._filling
+        if bundle is None or site.together is None or site.together is not together:
+            phases = self.step.exchange.phases(
+                self.configuration.selector, self.collective.world_size
+            )
+            is_group = site.together is not None
+            name = f"hvd_sparse.{self.name}"
+            bundle = Bundle(
+                self._traffic, phases, name, self.process_set, dtype, ways, is_group=is_group
+            )
+            self._filling = (site.together, bundle) if is_group else (None, None)
+        return bundle
+
+    def _read(self, position: int | None, site: CallSite, dtype: tf.DType) -> tf.Tensor:
+        """The variable's value, flat, for memories that finish with it."""
+        if not self.configuration.memory.finishes:
+            return tf.zeros([0], dtype)
+        variable = (
+            site.variable
+            if site.variable is not None or position is None
+            else self._variables[position]
+        )
+        return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
+
+    def _token(self, position: int | None, site: CallSite) -> tf.Tensor:
+        """Tells at every step which variable it is: a trace may run for other variables than it was made for.
+
+        Of an unregistered one too: TensorFlow numbers the branches of a graph by what is in them, and the numbers are
+        part of the collectives' names, so all ranks must build the same operations.
+        """
+        if site.variable is not None:
+            return runtime_token(site.variable)
+        return tf.constant(b"") if position is None else runtime_token(self._variables[position])
+
+    @tf.autograph.experimental.do_not_convert
+    def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """The reduced gradient, in the dtype and shape of the one that ``compress`` was given."""
+        if ctx is None:
+            return tensor
+        if isinstance(ctx, DenseContext):
+            return tf.cast(self._finish_dense(tensor, ctx), ctx.dtype)
+        self._filling = (None, None)
+        # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
+        # dependency between them does not hold inside Horovod's branches.
+        inputs = [ctx.number, tensor, ctx.bundle.gathered(), ctx.parameter]
+        dtype = tf.as_dtype(ctx.spec.accumulator)
+
+        def build() -> tf.Tensor:
+            return tf.numpy_function(
+                self._traffic.receive, inputs, dtype, name="hvd_sparse_receive"
+            )
+
+        flat = ctx.bundle.ways.receive(build, ctx.flat, tensor)
+        result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
+        result.set_shape(ctx.shape)
+        return result
+
+    def _finish_dense(self, reduced: tf.Tensor, ctx: DenseContext) -> tf.Tensor:
+        if not self._finishes_dense:
+            return reduced
+        flat = tf.numpy_function(
+            self._traffic.finish_dense,
+            [ctx.token, ctx.scale, tf.reshape(reduced, [-1]), ctx.parameter],
+            reduced.dtype,
+            name="hvd_sparse_finish",
+        )
+        return tf.reshape(flat, tf.shape(reduced))
+
+    def _position(self, tensor: tf.Tensor, site: CallSite) -> int | None:
+        assert self._index is not None
+        return (
+            self._index.lookup(site.variable)
+            if site.variable is not None
+            else self._index.by_unique_shape(tensor)
+        )
+
+    def _unknown(self, tensor: tf.Tensor, site: CallSite) -> TensorSpec:
+        """What stands in for a gradient that has no registered variable: compressing it fails, on all ranks.
+
+        One that would go dense has no carrier to tell the other ranks: it fails here and now.
+        """
+        name = getattr(site.variable, "name", "of unknown name")
+        if tensor.shape.is_fully_defined():
+            spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
+            if self.configuration.is_sparse(spec.shape, spec.numel):
+                return spec
+        raise UnknownGradient(
+            f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered variable: give the "
+            "compressor all variables that the tape or optimizer has (outside of hvd.DistributedGradientTape and "
+            "hvd.DistributedOptimizer, only shapes that are unique are known)"
+        )
+
+    def _check_reduction(self, site: CallSite) -> None:
+        if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
+            raise UnsupportedReduction(
+                "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+            )
+        theirs = site.process_set
+        if theirs is not None and theirs.process_set_id != self.process_set.process_set_id:  # type: ignore[attr-defined]
+            raise RankMismatch(
+                f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give process_set= to both"
+            )
+
+    def _shake_hands(self) -> None:
+        if self.configuration.memory.finishes:
+            refuse_momentum()
+        self.resolve()
+        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state meets before tracing.
+        if self.process_set.included() and self._world is None:
+            self._meet(self.step.specs, self.collective)
+        self._has_shaken_hands = True
+
+
+class Compression(AutoMethod, Methods):
+    """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
+
+    ``params`` of every method are a model, a list of variables, or a callable that returns one:
+
+        compression = Compression.ldte_bs(model.trainable_variables, density=0.001)
+        tape = hvd.DistributedGradientTape(tape, compression=compression)
+
+    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only (``tf-keras``).
+    Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is float32, float64 for float64
+    gradients.  16-bit gradients of tensors that stay dense travel as float32.
+    """
+
+    @classmethod
+    def _create(
+        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any
+    ) -> TensorflowCompressor:
+        return TensorflowCompressor(params, configuration, process_set, grad_scaler)
+
+    @classmethod
+    def _create_auto(
+        cls,
+        params: Any,
+        configuration: Configuration,
+        process_set: Any,
+        grad_scaler: Any,
+        trial: Trial,
+    ) -> TensorflowCompressor:
+        from hvd_sparse.tensorflow.fallback import AutoCompressor
+
+        return AutoCompressor(params, configuration, process_set, grad_scaler, trial)
+
+    @classmethod
+    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
+        return take_momentum(optimizer)

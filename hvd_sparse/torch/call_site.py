@@ -1,0 +1,50 @@
+"""Look at who calls ``compress``, once, before anything is sent.
+
+Where Horovod's optimizer and the compressor have different process sets, some ranks would wait for others that
+never come.  Horovod does not tell a compressor its process set; its calling frame has it.  This is an aid that a
+clear error depends on, not the law: the carrier proves the process set at every step.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hvd_sparse.collectives.horovod_torch import hvd
+from hvd_sparse.errors import RankMismatch, UnsupportedReduction
+from hvd_sparse.torch.optimizer import refuse_momentum
+
+FRAMES = 8
+OPERATIONS = ("Adasum", "Min", "Max", "Product")
+
+
+def check_call_site(process_set: Any, *, has_momentum: bool) -> None:
+    """Compare with the optimizer that calls; silent where no optimizer of Horovod's does.
+
+    has_momentum : the compressor's memory applies momentum, so the optimizer must not
+    """
+    frame = sys._getframe(1)
+    for _ in range(FRAMES):
+        if frame is None:
+            return
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
+            _compare(caller, process_set)
+            if has_momentum:
+                refuse_momentum(caller)
+            return
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _compare(optimizer: Any, process_set: Any) -> None:
+    if optimizer.process_set.process_set_id != process_set.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {process_set}, the optimizer's is {optimizer.process_set}: "
+            "give process_set= to both"
+        )
+    op = getattr(optimizer, "op", hvd.Average)
+    if op not in (hvd.Average, hvd.Sum):
+        name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
+        raise UnsupportedReduction(
+            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be restored"
+        )

@@ -1,0 +1,45 @@
+"""Waiting asleep for the other ranks, once a step's last gradient has come.
+
+Horovod's own wait, in which a step ends, asks again and again and only yields the core between: it takes the time of
+whoever shares the core, of other ranks or of processes that load data.  So the compressor waits for its exchanges
+before it hands over the last gradient, asleep.
+
+That must not hold up a rank for which others wait: one that is to take part in some other collective before its
+optimizer's step, say, while they still lack a gradient.  So a rest is short, and after one that was in vain the next
+steps have none.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+from hvd_sparse.collectives.horovod_torch import sleep_until
+
+LONGEST_S = 1.0
+PATIENCE = 4.0
+"""Times as long as the step's gradients took to come: other ranks may share this one's cores."""
+MOST_SKIPPED = 64
+"""Steps without a rest after one that was in vain; 1 after the first, then twice as many each time."""
+
+
+class Rest:
+    """Rests at the last gradient of a step, not for much longer than the step's gradients took to come."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._skipped = self._to_skip = 0
+
+    def begin(self) -> None:
+        """The first gradient of a step has come."""
+        self._began = time.monotonic()
+
+    def take(self, is_done: Callable[[], bool]) -> None:
+        """The last gradient has come: sleep until it is so, if it is so in time."""
+        if self._to_skip:
+            self._to_skip -= 1
+        elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - self._began))):
+            self._skipped = 0
+        else:
+            self._skipped = min(MOST_SKIPPED, max(1, 2 * self._skipped))
+            self._to_skip = self._skipped

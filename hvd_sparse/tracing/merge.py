@@ -1,0 +1,93 @@
+"""Our timelines and Horovod's in one, on one clock."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.tracing.chrome_trace import START, WRITER
+
+Event = dict[str, Any]
+
+
+def read_trace(path: str | os.PathLike[str]) -> list[Event]:
+    """The events of a timeline; of one whose process was killed, those that are whole.
+
+    InvalidOption for what is none.
+    """
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InvalidOption(f"timeline {name!r} cannot be read: {error.strerror}") from None
+    place, decoder, events = text.find("[") + 1, json.JSONDecoder(), []
+    while place:
+        while place < len(text) and text[place] in " \t\r\n,":
+            place += 1
+        try:
+            event, place = decoder.raw_decode(text, place)
+        except json.JSONDecodeError:
+            break
+        if not isinstance(event, dict):
+            break
+        events.append(event)
+    if not events:
+        raise InvalidOption(
+            f"{name!r} is no timeline: give files that {WRITER} and Horovod have written"
+        )
+    return events
+
+
+def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
+    """One list of events, in which times count from the earliest start and no two files share a process.
+
+    Horovod has a process for every tensor, we have one for every rank; ours come first.  Clocks of different hosts are taken as
+    they are.
+
+    traces : events by the file's name, for messages
+
+    InvalidOption for one without its start.
+    """
+    starts = {name: _start_of(name, events) for name, events in traces.items()}
+    earliest = min(starts.values())
+    numbers: dict[tuple[str, Any], int] = {}
+    merged: list[Event] = []
+    for name in sorted(traces, key=lambda name: not _is_ours(traces[name])):
+        for event in traces[name]:
+            args = event.get("args", {})
+            if START in args or event.get("name") == "process_sort_index":
+                continue
+            known = (name, event.get("pid")) in numbers
+            number = numbers.setdefault((name, event.get("pid")), len(numbers))
+            if not known:
+                merged.append(
+                    {
+                        "name": "process_sort_index",
+                        "ph": "M",
+                        "pid": number,
+                        "args": {"sort_index": number},
+                    }
+                )
+            moved = {**event, "pid": number}
+            if "ts" in event:
+                moved["ts"] = event["ts"] + starts[name] - earliest
+            merged.append(moved)
+    return merged
+
+
+def _start_of(name: str, events: Sequence[Event]) -> int:
+    for event in events:
+        if START in event.get("args", {}):
+            return int(event["args"][START])
+    raise InvalidOption(
+        f"timeline {name!r} does not tell when it started, so it cannot be put on one clock with others: give files of "
+        "HVD_SPARSE_TIMELINE, and of HOROVOD_TIMELINE as Horovod 0.28 writes it"
+    )
+
+
+def _is_ours(events: Sequence[Event]) -> bool:
+    return any(event.get("args", {}).get("writer") == WRITER for event in events)
