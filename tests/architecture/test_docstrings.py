@@ -30,7 +30,7 @@ OF_A_PAPER = [
     for param in PARTS
     if param.values[0].kind in ("selector", "codec", "exchange", "memory", "schedule")
 ]
-PLANNING = Path(registry.__file__).with_name("planning")
+PLANNING = Path(registry.__file__).with_name("autotune") / "costmodel"
 MODULES = sorted(
     {param.values[1].__module__ for param in PARTS} | {"hvd_sparse.registry", "hvd_sparse.types"}
 )

@@ -45,7 +45,7 @@ def test_the_fast_engine_is_used_unless_told_otherwise():
 
 def test_without_numba_it_is_numpy_which_says_so_once():
     script = (
-        "from hvd_sparse.core import reference\nfrom hvd_sparse.engines import resolve_engine\n"
+        "from hvd_sparse.core.kernels import reference\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
     )
     done = run(
         WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference"
@@ -56,14 +56,14 @@ def test_without_numba_it_is_numpy_which_says_so_once():
 
 def test_numpy_that_was_asked_for_says_nothing():
     done = run(
-        WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numpy')"
+        WITHOUT_NUMBA + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numpy')"
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
     done = run(
-        WITHOUT_NUMBA + "from hvd_sparse.engines import resolve_engine\nresolve_engine('numba')"
+        WITHOUT_NUMBA + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numba')"
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
@@ -83,7 +83,7 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
     """Compiled for a processor without AVX-512, every contract holds."""
     script = (
         "from conformance.fused_checks import check_kernels\n"
-        "from hvd_sparse.engines import resolve_engine\n"
+        "from hvd_sparse.core.kernels.engines import resolve_engine\n"
         "from hvd_sparse.core.kernels.numba.sweeps import add_and_take\n"
         "code = add_and_take.inspect_asm(add_and_take.signatures[0])\n"
         "assert '%zmm' not in code\n"
@@ -102,8 +102,8 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
     """As TensorFlow's threads do: what is zero to the processor stays where it is, on both engines alike."""
     script = (
         "import numpy as np, torch\n"
-        "from hvd_sparse.core import reference\n"
-        "from hvd_sparse.engines import resolve_engine\n"
+        "from hvd_sparse.core.kernels import reference\n"
+        "from hvd_sparse.core.kernels.engines import resolve_engine\n"
         "x = np.zeros(1000, np.float32); x[::7] = 1e-40; x[::5] = 1.0\n"
         "assert torch.set_flush_denormal(True)\n"
         "for kernels in (reference, resolve_engine('numba')):\n"

@@ -24,7 +24,7 @@ ANSWER = {"behind": ["a"], "pending": 2, "place": "train.py:3 (step)", "is_joine
 
 OTHER_PROCESS = """
 import sys, time
-from hvd_sparse.runtime.watchdog import Watchdog
+from hvd_sparse.resilience.watchdog import Watchdog
 endpoint = Watchdog("other", 5, None).endpoint(5)
 print(endpoint.port, endpoint.token, flush=True)
 time.sleep(60)
@@ -34,9 +34,9 @@ time.sleep(60)
 STUCK = """
 import atexit, sys, time
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.runtime import watchdog, whereabouts
+from hvd_sparse.resilience import stack, watchdog
 atexit.register(time.sleep, 60)  # as Horovod's own end, which waits for the other ranks
-watchdog.GRACE_S = whereabouts.END_S = 1
+watchdog.GRACE_S = stack.END_S = 1
 stuck = watchdog.Watchdog("stuck", 0, 1.0)
 stuck.ledger.begin("a")
 try:
