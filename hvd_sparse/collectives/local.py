@@ -171,7 +171,8 @@ class LocalCollective:
                     raise RankMismatch(
                         f"{name!r}: ranks bring {total.shape} and {other.shape} to one sum"
                     )
-                total += other
+                with np.errstate(over="ignore", invalid="ignore"):  # as MPI and Gloo add
+                    total += other
             return total
 
         ring = 2 * (self.world_size - 1) / self.world_size * array.nbytes

@@ -36,12 +36,18 @@ class Arrival:
     left : what of this rank's own entries is accounted for, and is no longer kept back; None where sending settled it
     returned : what this rank is to keep back of what it was sent or could not pass on; added to the residual
     memo : what this tensor's next exchange is told, the same on all ranks, JSON-able
+    is_finite : False where a sum on the way left the range of floats, which all ranks learn; then there is nothing else
     """
 
     parts: tuple[Part, ...]
     left: Selection | None = None
     returned: Selection | None = None
     memo: Any = None
+    is_finite: bool = True
+
+
+BEYOND_RANGE = Arrival((), is_finite=False)
+"""A tensor of which some rank could not pass a sum on: in the last phase, that rank's message has no frame for it."""
 
 
 @dataclass(eq=False)
@@ -157,31 +163,23 @@ class Parcel:
         ]
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
-        first = messages[0] if senders is None else self._own()
         for message in messages:
-            self._compare(message, first)
+            self._compare(message)
         return messages
 
-    def _own(self) -> Message:
-        return Message(
-            self.rank,
-            self.step & 0xFFFFFFFF,
-            self.configuration,
-            tuple(sorted(self.items)),
-            (),
-            None,
-        )
-
-    def _compare(self, message: Message, first: Message) -> None:
+    def _compare(self, message: Message) -> None:
+        """With this rank's own step, never with another message: old ones agree among themselves."""
+        step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.items))
         if (message.configuration, message.step, message.members) != (
-            first.configuration,
-            first.step,
-            first.members,
+            self.configuration,
+            step,
+            members,
         ):
             raise RankMismatch(
                 f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
-                f"{self._names(message.members)}, rank {first.rank} at step {first.step} with "
-                f"{self._names(first.members)}; all ranks must compress the same tensors at every step, with the same options"
+                f"{self._names(message.members)}, rank {self.rank} at step {step} with {self._names(members)}; all ranks "
+                "must compress the same tensors at every step, with the same options, and what moves bytes must not "
+                "deliver those of another step"
             )
 
     def _names(self, members: Sequence[int]) -> list[str]:

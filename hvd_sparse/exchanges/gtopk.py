@@ -10,8 +10,9 @@ import numpy as np
 from hvd_sparse.checks import check_truth
 from hvd_sparse.collectives.contract import AllGather, AllToAll
 from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
-from hvd_sparse.exchanges.context import Arrival, Item, Parcel
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Item, Parcel
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
@@ -87,11 +88,16 @@ class GTopK(Exchange):
                 with parcel.guarded():
                     (message,) = parcel.read(received, [parcel.rank + distance])
                     for position, branch in tree.items():
-                        branch.take_in(message.frame(position))
+                        branch.take_in(
+                            message.frame(position) if position in message.framed else None
+                        )
         gathered = yield AllGather(_encode(parcel, tree if parcel.rank == 0 else {}))
         root = parcel.read(gathered)[0]
         parcel.finish()
-        return {p: branch.finish(root.frame(p), self.conserving) for p, branch in tree.items()}
+        return {
+            p: branch.finish(root.frame(p), self.conserving) if p in root.framed else BEYOND_RANGE
+            for p, branch in tree.items()
+        }
 
 
 def _distances(world_size: int) -> list[int]:
@@ -101,27 +107,39 @@ def _distances(world_size: int) -> list[int]:
 def _encode(parcel: Parcel, tree: dict[int, _Branch]) -> np.ndarray:
     frames: dict[int, np.ndarray] = {}
     with parcel.guarded():
-        frames = {position: branch.encode() for position, branch in tree.items()}
+        frames = {
+            position: branch.encode() for position, branch in tree.items() if branch.is_finite
+        }
     return parcel.write(frames)
 
 
 class _Branch:
-    """One tensor at one rank: the entries that are left of what came together here, and those that were cut."""
+    """One tensor at one rank: the entries that are left of what came together here, and those that were cut.
+
+    is_finite : False from the merge on whose sum leaves the range of floats; nothing is passed on then
+    """
 
     def __init__(self, parcel: Parcel, item: Item) -> None:
         self._codec, self._kernels = item.codec, parcel.pipeline.kernels
         self._item = item
         self._held = self._cut = Selection.empty(item.spec.numel, item.spec.accumulator)
+        self.is_finite = True
         self._hold(item.selection)
 
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._item.count, self._kernels)
         self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
+        self.is_finite = is_finite(self._cut.values)
 
-    def take_in(self, frame: np.ndarray) -> None:
-        """Merge with another rank's entries: this rank's, the lower, first."""
-        theirs = self._decode(frame)
-        self._hold(merge(self._held, theirs))
+    def take_in(self, frame: np.ndarray | None) -> None:
+        """Merge with another rank's entries: this rank's, the lower, first.  None: theirs are beyond range."""
+        total = (
+            merge(self._held, self._decode(frame)) if frame is not None and self.is_finite else None
+        )
+        if total is None or not is_finite(total.values):
+            self.is_finite = False
+        else:
+            self._hold(total)
 
     def encode(self) -> np.ndarray:
         """The frame to pass on; what it rounds away stays here."""

@@ -10,10 +10,11 @@ import numpy as np
 from hvd_sparse.checks import check_whole
 from hvd_sparse.collectives.contract import AllGather, AllToAll
 from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
+from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges._economy import DENSE_BYTES
 from hvd_sparse.exchanges._entries import read_values, write_values
-from hvd_sparse.exchanges.context import Arrival, Parcel
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Parcel
 from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -104,8 +105,10 @@ class Hierarchical(Exchange):
                 part = item.state.part
                 total = np.zeros(part.stop - part.start, item.spec.accumulator)
                 for message in arrived:
-                    total += read_values(message.frame(position), total.size, total.dtype)
-                frames[position] = parcel.send(position, total)
+                    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                        total += read_values(message.frame(position), total.size, total.dtype)
+                if is_finite(total):
+                    frames[position] = parcel.send(position, total)
         gathered = yield AllGather(parcel.write(frames))
         arrived = parcel.read(gathered)
         parcel.finish()
@@ -116,6 +119,8 @@ class Hierarchical(Exchange):
                     for r, m in enumerate(arrived)
                 )
             )
+            if all(position in message.framed for message in arrived)
+            else BEYOND_RANGE
             for position, item in parcel.items.items()
         }
 

@@ -12,9 +12,10 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.collectives.contract import AllGather, AllToAll
 from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.core.wire.message import Message
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
-from hvd_sparse.exchanges.context import Arrival, Item, Parcel
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Item, Parcel
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
@@ -100,9 +101,8 @@ class OkTopK(Exchange):
         reduced: dict[int, np.ndarray] = {}
         with parcel.guarded():
             arrived = parcel.read(received)
-            reduced = {
-                p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(parcel.rank)
-            }
+            sums = {p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(parcel.rank)}
+            reduced = {p: frame for p, frame in sums.items() if frame is not None}
         gathered = yield AllGather(parcel.write(reduced))
         arrived = parcel.read(gathered)
         parcel.finish()
@@ -155,8 +155,8 @@ class _Plan:
             )
         return frame
 
-    def reduce(self, messages: list[Message]) -> np.ndarray:
-        """Add up this rank's region, in rank order, and keep what is large."""
+    def reduce(self, messages: list[Message]) -> np.ndarray | None:
+        """Add up this rank's region, in rank order, and keep what is large; None where a sum leaves the range of floats."""
         position, region = self._item.ticket.position, self.region(self._rank)
         assert position is not None
         total = np.zeros(region.stop - region.start, self._item.spec.accumulator)
@@ -164,7 +164,10 @@ class _Plan:
             entries = self._item.checked(
                 self._codec.decode(message.frame(position), self._kernels), total.size
             )
-            self._kernels.scatter_add(total, entries.indices, entries.values)
+            with np.errstate(over="ignore"):  # looked at below
+                self._kernels.scatter_add(total, entries.indices, entries.values)
+        if not is_finite(total):
+            return None
         if self.is_exact_step:
             kept = self._kernels.take_largest(total, self._most)
         else:
@@ -174,7 +177,9 @@ class _Plan:
 
     def finish(self, messages: list[Message]) -> Arrival:
         """What is applied everywhere, what so leaves this rank, and what the next step begins with."""
-        numel = self._item.spec.numel
+        numel, position = self._item.spec.numel, self._item.ticket.position
+        if any(position not in messages[owner].framed for owner in self._owners):
+            return BEYOND_RANGE
         applied = join(list(self._regions(messages)), numel, self._item.spec.accumulator)
         if self.is_exact_step:
             applied = largest_of(applied, self._item.count, self._kernels)

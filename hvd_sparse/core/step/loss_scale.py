@@ -26,7 +26,11 @@ def check_scale(scale: float) -> None:
 
 def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
     """The gradient of the unscaled loss; itself where the scale is 1.  An array of its own otherwise."""
-    return gradient if scale == 1.0 else gradient / gradient.dtype.type(scale)
+    if scale == 1.0:
+        return gradient
+    with np.errstate(over="ignore"):  # looked at when it is accumulated
+        plain: np.ndarray = gradient / gradient.dtype.type(scale)
+    return plain
 
 
 def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
@@ -38,11 +42,18 @@ def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
     return scaled
 
 
-def stays_finite(gradient: np.ndarray, dtype: str, scale: float) -> bool:
-    """Whether a rescaled gradient can be cast to a dtype.  A pass over it where there is doubt.
+def is_finite(x: np.ndarray) -> bool:
+    """Tell whether all entries are numbers: one pass without another array, two where their sum is none."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
+
+
+def stays_finite(gradient: np.ndarray, dtype: str, *, is_sure: bool) -> bool:
+    """Tell whether a reduced gradient can be cast to a dtype.  A pass over it where there is doubt.
 
     dtype : of the parameter
+    is_sure : it is finite as it is
     """
     if dtype == "float16":
         return not gradient.size or float(np.abs(gradient).max()) < HALF_LIMIT
-    return scale == 1.0 or bool(np.isfinite(gradient).all())
+    return is_sure or is_finite(gradient)

@@ -17,9 +17,11 @@ import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.bounds import bounded
+from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.core.step.tensor_state import Outgoing, Part, Source, TensorState
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
 from hvd_sparse.memories.contract import Accumulated
@@ -99,6 +101,10 @@ class Pipeline:
                 nothing,
             )
         zeros = np.zeros(spec.numel, spec.accumulator)
+        selector = self.selector(state.steps)
+        if not dense and self.exchange.shares_indices and selector.has_shared_indices:
+            # The other ranks bring a value for each of these, and a sum wants as many of this one.
+            nothing = selector.find(zeros, self.context(state.source, selector, None, 0))
         return (
             Outgoing(None, zeros, 0, 0.0, None)
             if dense
@@ -264,8 +270,10 @@ class Pipeline:
         """The other half: out = factor * (sum of the parts), in the order given, which is the same on all ranks.
 
         parts : the range of the tensor that each is of, and an encoded selection or one as it is
-        out : flat, of the accumulator's dtype; untouched if a part is not good
+        out : flat, of the accumulator's dtype; untouched on any error
         steps : completed steps of the tensor, as when they were sent
+
+        NonFiniteGradient where the sum leaves the range of the dtype: of the same bits, so on all ranks or on none.
         """
         codec, arrived, began_s = self.codec(steps), [], self.spans.now()
         for place, sent in parts:
@@ -278,12 +286,38 @@ class Pipeline:
             indices = (
                 selection.indices + np.uint32(place.start) if place.start else selection.indices
             )
-            values = (
-                selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
-            )
-            arrived.append(Selection(indices, values, spec.numel))
+            arrived.append(Selection(indices, selection.values, spec.numel))
+        if not all(_is_small(part.values) for part in arrived) or abs(factor) > MOST_FACTOR:
+            self._check_range(spec, arrived, factor)
+        if factor != 1.0:
+            arrived = [_times(part, factor) for part in arrived]
         self.kernels.assemble(out, arrived)
         self.spans.tell("decode", spec.key, began_s)
+
+    def _check_range(self, spec: TensorSpec, parts: list[Selection], factor: float) -> None:
+        """NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
+        out = aligned_empty(spec.numel, spec.accumulator)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for each in (1.0, factor):
+                self.kernels.assemble(out, [_times(part, each) for part in parts])
+                if not is_finite(out):
+                    raise NonFiniteGradient(
+                        f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of {spec.accumulator}"
+                    )
+
+
+MOST_FACTOR = 1e6
+"""Horovod multiplies sums by 1 or less, unless it is told otherwise."""
+
+
+def _is_small(values: np.ndarray) -> bool:
+    """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(values, values)))
+
+
+def _times(part: Selection, factor: float) -> Selection:
+    return Selection(part.indices, part.values * part.values.dtype.type(factor), part.numel)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

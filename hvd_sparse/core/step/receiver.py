@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from hvd_sparse.core.kernels.aligned import aligned_empty
-from hvd_sparse.core.step.loss_scale import rescaled, stays_finite, unscaled
+from hvd_sparse.core.step.loss_scale import is_finite, rescaled, stays_finite, unscaled
 from hvd_sparse.core.step.records import BucketRun, Ticket, in_words
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.context import Arrival
+from hvd_sparse.types import TensorSpec
 
 if TYPE_CHECKING:
     from hvd_sparse.core.step.step import Step
@@ -30,7 +31,8 @@ class Receiving:
         with self._step.staging.lock:
             for position, arrival in arrivals.items():
                 ticket = bucket.sending[position]
-                if ticket.is_finite and self._step.staging.is_current(
+                keeps = ticket.is_finite and arrival.is_finite
+                if keeps and self._step.staging.is_current(
                     position, ticket.run
                 ):  # else there is nothing to keep
                     state = self._step.staging.staged(position)
@@ -78,20 +80,36 @@ class Receiving:
         spec = self._step.specs[ticket.position]
         if ticket.outgoing.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
+            is_summed = is_finite(result)
         else:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
-            parts, steps = (
-                ticket.bucket.arrivals[ticket.position].parts,
-                self._step.staging.steps_of(ticket.position),
-            )
-            self._step.pipeline.receive(spec, parts, report.factor, result, steps)
+            is_summed = self._sum(ticket, report.factor, result)
         with self._step.staging.lock:
             if (
                 ticket.run.failure is not None
             ):  # another tensor's thread has taken the step back meanwhile
                 raise ticket.run.failure
             self._step.count(ticket)
-            return self._finish(ticket, result, parameter, is_finite=not report.non_finite)
+            return self._finish(
+                ticket, result, parameter, is_finite=is_summed and not report.non_finite
+            )
+
+    def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> bool:
+        """Add up what arrived for a tensor; False where that leaves the range of floats, which it does on all ranks."""
+        assert ticket.position is not None and ticket.bucket is not None
+        arrival, steps = (
+            ticket.bucket.arrivals[ticket.position],
+            self._step.staging.steps_of(ticket.position),
+        )
+        if not arrival.is_finite:
+            return False
+        try:
+            self._step.pipeline.receive(
+                self._step.specs[ticket.position], arrival.parts, factor, out, steps
+            )
+        except NonFiniteGradient:
+            return False
+        return True
 
     def enter_dense(self, position: int, scale: float = 1.0) -> Ticket:
         """A tensor that is never compressed begins a step: what its memory makes of it goes back with the others'."""
@@ -110,40 +128,50 @@ class Receiving:
 
         It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
         """
-        is_finite = bool(np.isfinite(reduced).all())
-        if not is_finite and self._step.configuration.on_nonfinite == "raise":
-            error = NonFiniteGradient(
-                f"tensor {ticket.key!r}, which travels dense: {np.count_nonzero(~np.isfinite(reduced))} of {reduced.size} "
-                "entries of the reduced gradient are NaN or Inf, on some rank; look for the step's loss, lower the "
-                "learning rate, or clip gradients before they are compressed"
-            )
-            self._step.fail(ticket.run, error)
-            raise error
-        if is_finite and self._step.configuration.memory.finishes:
+        is_number = is_finite(reduced)
+        if is_number and self._step.configuration.memory.finishes:
             reduced = unscaled(reduced, ticket.scale)
-        elif is_finite:
+        elif is_number:
             return reduced
-        return self._finish(ticket, reduced, parameter, is_finite=is_finite)
+        return self._finish(ticket, reduced, parameter, is_finite=is_number)
 
     def _finish(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, *, is_finite: bool
     ) -> np.ndarray:
-        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere leaves no trace."""
+        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere leaves no trace.
+
+        Here all ranks know alike: what they look at is of the same bits.
+        """
         assert ticket.position is not None
-        spec = self._step.specs[ticket.position]
-        if is_finite and self._step.configuration.memory.finishes:
+        spec, finishes = self._step.specs[ticket.position], self._step.configuration.memory.finishes
+        if is_finite and finishes:
             state = self._step.staging.staged(ticket.position)
             is_compressed = ticket.bucket is not None
-            reduced = state.memory.finish(
-                reduced, parameter, is_compressed, self._step.pipeline.kernels
-            )
+            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                reduced = state.memory.finish(
+                    reduced, parameter, is_compressed, self._step.pipeline.kernels
+                )
         reduced = rescaled(reduced, ticket.scale)
         ticket.run.completed.add(ticket.position)
-        if is_finite and stays_finite(reduced, spec.dtype, ticket.scale):
+        is_sure = ticket.scale == 1.0 and not finishes
+        if is_finite and stays_finite(reduced, spec.dtype, is_sure=is_sure):
             if ticket.bucket is not None:
                 self._step.replicas.note(
                     ticket.key, self._step.staging.steps_of(ticket.position) + 1, reduced
                 )
             return reduced
+        if self._step.configuration.on_nonfinite == "raise":
+            self._refuse(ticket, spec)
         self._step.leave_no_trace(ticket.run)
         return np.full(spec.numel, np.nan, spec.accumulator)
+
+    def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:
+        """Raise what NaN or Inf in the sum is where that is an error; the step is taken back."""
+        how = "" if ticket.bucket is not None else ", which travels dense"
+        error = NonFiniteGradient(
+            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its {spec.numel} entries, or "
+            f"leaves the range of {spec.dtype}; look for the step's loss, lower the learning rate or the loss scale, or "
+            "clip gradients before they are compressed"
+        )
+        self._step.fail(ticket.run, error)
+        raise error

@@ -62,8 +62,9 @@ class Sending:
         waits = is_joined and self._step.configuration.select_over == "group"
         try:
             check_scale(scale)
+            gradient = unscaled(gradient, scale)
             ticket.outgoing = self._step.pipeline.send(
-                state, unscaled(gradient, scale), rank, world_size, dense=dense, waits=waits
+                state, gradient, rank, world_size, dense=dense, waits=waits
             )
         except NonFiniteGradient as error:
             ticket.is_finite = False
