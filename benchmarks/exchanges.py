@@ -24,7 +24,7 @@ from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.session import Session
-from hvd_sparse.exchanges._economy import dense_inbound
+from hvd_sparse.exchanges.contract import dense_inbound
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.types import TensorSpec
 
@@ -176,12 +176,13 @@ def choices() -> Iterator[dict[str, Any]]:
         placement: Placement = auto.placement(0, ranks, None)
         if placement.node_count < 2:
             continue
+        candidates = configuration.exchanges(placement)
+        traffic = configuration.traffic(numel, buckets)
         costs = {
-            exchange.id: ms
-            for exchange, ms in auto.costs(configuration, placement, numel, buckets).items()
+            exchange.id: ms for exchange, ms in auto.costs(candidates, traffic, placement).items()
         }
         dense = buckets * auto.latency_ms + 8 * dense_inbound(placement) * numel / (gbit * 1e6)
-        taken = auto.resolve(configuration, placement, numel, buckets).id
+        taken = auto.resolve(candidates, traffic, placement).id
         yield {
             "gbit": gbit, "ranks": ranks, "ranks_per_node": local, "density": density, "auto": taken,
             "ms": costs, "dense_ms": dense, "quickest": "dense" if dense <= costs[taken] else taken,

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_sparse.checks import check_choice
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.collectives.topology import Placement, is_elastic
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.memories.contract import Memory
+from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.schedules.contract import Schedule
+from hvd_sparse.selectors.contract import Selector
 
 
-def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
+def check_composition(
+    selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
+) -> None:
     """InvalidOption for parts that would silently do something else than their papers say."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not selector.is_unbiased
@@ -28,7 +37,13 @@ def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> 
         )
 
 
-def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedule: Any) -> None:
+def check_exchange(
+    exchange: Exchange,
+    selector: Selector,
+    memory: Memory,
+    codec: Codec,
+    schedule: Schedule | None,
+) -> None:
     """InvalidOption for an exchange that cannot do its work with these parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
@@ -49,10 +64,11 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
             f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds indices that nobody sent: "
             "use codec='index_value' or 'golomb'"
         )
-    if exchange.sums_again and getattr(memory, "residual", "float32") != "float32":
+    stored = getattr(memory, "residual", "float32")
+    if exchange.sums_again and stored != "float32":
         raise InvalidOption(
             f"exchange {exchange.id} gives entries back to the residual after it was written, and a residual in "
-            f"{memory.residual} is rounded then: use memory='error_feedback' in float32"
+            f"{stored} is rounded then: use memory='error_feedback' in float32"
         )
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
@@ -65,7 +81,9 @@ PLANNED = "planned"
 """The choice of ``groups`` that is made at run time."""
 
 
-def check_select_over(select_over: Any, exchange: Any, selector: Any, groups: Any) -> None:
+def check_select_over(
+    select_over: Any, exchange: Exchange, selector: Selector, groups: Any
+) -> None:
     """InvalidOption for parts that need every tensor by itself where selection is over groups."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
@@ -105,3 +123,35 @@ def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
         f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or 'planned'; None merges small "
         "neighbours"
     )
+
+
+def exchanges_that_fit(
+    selector: Selector,
+    memory: Memory,
+    codec: Codec,
+    schedule: Schedule | None,
+    select_over: str,
+    groups: Any,
+    placement: Placement,
+) -> list[Exchange]:
+    """Return the exchanges, with their defaults, that these parts and ranks can have.
+
+    Left out are those that lose mass, those whose result rests on an assumption about the gradients
+    (shared indices, but for selectors whose indices are common anyway), and those that only choose.
+    """
+    is_common = selector.has_shared_indices or selector.sums_statistics
+    divides = placement.node_count < placement.world_size and not is_elastic()
+    fitting = []
+    for id in EXCHANGES:
+        exchange: Exchange = EXCHANGES.create(id)
+        if exchange.only_chooses or not exchange.conserves:
+            continue
+        if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
+            continue
+        try:
+            check_exchange(exchange, selector, memory, codec, schedule)
+            check_select_over(select_over, exchange, selector, groups)
+        except InvalidOption:
+            continue
+        fitting.append(exchange)
+    return fitting

@@ -9,17 +9,20 @@ from functools import cached_property
 from typing import Any
 
 from hvd_sparse.checks import check_choice, check_whole, count_from_density, is_number
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
     check_composition,
     check_exchange,
     check_groups,
     check_select_over,
+    exchanges_that_fit,
 )
-from hvd_sparse.core.step.bounds import capacity
+from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges._economy import is_dense_cheaper
+from hvd_sparse.exchanges.contract import Exchange, Traffic
+from hvd_sparse.memories.contract import Memory
 from hvd_sparse.registry import (
     CODECS,
     ENGINES,
@@ -30,6 +33,8 @@ from hvd_sparse.registry import (
     configuration,
 )
 from hvd_sparse.schedules.constant import Constant
+from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
+from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import TensorSpec
 
 PARTS = {
@@ -41,6 +46,21 @@ PARTS = {
 }
 LOCAL = {"name", "engine", "timeout_s"}
 """Options that may differ between ranks."""
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What one step of a tensor runs with.
+
+    Attributes
+    ----------
+    density : asked for at this step; None where the method decides by itself
+    selector, codec : at this density
+    """
+
+    density: float | None
+    selector: Selector
+    codec: Codec
 
 
 @dataclass(frozen=True)
@@ -70,11 +90,11 @@ class Configuration:
     timeout_s : seconds after which a collective that did not finish is an error
     """
 
-    selector: Any
-    memory: Any
-    codec: Any
-    exchange: Any
-    schedule: Any
+    selector: Selector
+    memory: Memory
+    codec: Codec
+    exchange: Exchange
+    schedule: Schedule | None
     min_numel: int = 1024
     compress_1d: bool = False
     rollback: bool = True
@@ -167,15 +187,34 @@ class Configuration:
         """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
+    def at_step(self, step: int) -> StepParts:
+        """Return what a tensor's step runs with; one record for all steps of one density."""
+        density = None if self.schedule is None else float(self.schedule.density(step))
+        made = self._at_density.get(density)
+        if made is None:
+            selector, codec = self.selector, self.codec
+            if density is not None:
+                selector, codec = selector.at_density(density), codec.at_density(density)
+            made = self._at_density[density] = StepParts(density, selector, codec)
+        return made
+
+    @cached_property
+    def _at_density(self) -> dict[float | None, StepParts]:
+        return {}
+
+    def density(self, step: int) -> float | None:
+        """Return the density asked for at a tensor's step; None where the method decides."""
+        return self.at_step(step).density
+
     def goes_dense(
         self,
         spec: TensorSpec,
         step: int,
         world_size: int,
-        exchange: Any = None,
+        exchange: Exchange | None = None,
         placement: Placement | None = None,
     ) -> bool:
-        """Whether a compressed tensor's step runs dense: from shared quantities only.
+        """Tell whether a compressed tensor's step runs dense: from shared quantities only.
 
         exchange : the one that runs, where this configuration lets it be chosen
         placement : where the ranks are, if it matters; else every rank is on a node of its own
@@ -187,23 +226,38 @@ class Configuration:
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
-        return is_dense_cheaper(
-            exchange or self.exchange, density, self.codec.entry_bytes(spec.numel, density), where
-        )
+        entry_bytes = self.codec.entry_bytes(spec.numel, density)
+        return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, step: int) -> int | None:
-        """How many entries a rank may send of a tensor; None where nothing bounds them."""
+        """Return how many entries a rank may send of a tensor; None where nothing bounds them."""
         if self.max_gathered_bytes is None:
             return None
-        density = self.density(step)
-        codec = self.codec if density is None else self.codec.at_density(density)
-        return capacity(
-            codec, spec.numel, spec.accumulator.itemsize, world_size, self.max_gathered_bytes
+        codec, width = self.at_step(step).codec, spec.accumulator.itemsize
+        return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
+
+    def exchanges(self, placement: Placement) -> list[Exchange]:
+        """Return the exchanges that fit the parts and these ranks, for one that chooses."""
+        return exchanges_that_fit(
+            self.selector,
+            self.memory,
+            self.codec,
+            self.schedule,
+            self.select_over,
+            self.groups,
+            placement,
         )
 
-    def density(self, step: int) -> float | None:
-        """The density asked for at a tensor's step; None where the method decides by itself."""
-        return None if self.schedule is None else float(self.schedule.density(step))
+    def traffic(self, numel: int, buckets: int) -> Traffic:
+        """Return what a step of so many entries in so many buckets is to move."""
+        density = self.density(LONG_RUN) or UNKNOWN_DENSITY
+        entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
+        return Traffic(self.selector, density, entry_bytes, numel, buckets)
+
+    def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
+        """Return the exchange that runs among these ranks."""
+        traffic = self.traffic(numel, buckets)
+        return self.exchange.resolve(self.exchanges(placement), traffic, placement)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)

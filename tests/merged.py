@@ -54,7 +54,7 @@ def train(
             applied.append(session.reduce(given[-1]))
         memories = {
             specs[i].key: state.memory.arrays()
-            for i, state in session.step.staging.settle_all().items()
+            for i, state in session.step.transactions.settle_all().items()
         }
         residuals = {key: arrays["residual"].copy() for key, arrays in memories.items() if arrays}
         kept = {

@@ -47,7 +47,7 @@ def run(world_size: int, function: Callable[[LocalCollective], Any]) -> list[Any
 
 def residuals(session: Session) -> dict[str, np.ndarray]:
     """What a rank keeps back of every tensor that had a step, after its last good step."""
-    states = session.step.staging.settle_all()
+    states = session.step.transactions.settle_all()
     return {
         session.step.specs[i].key: s.memory.arrays()["residual"].copy() for i, s in states.items()
     }
@@ -55,7 +55,7 @@ def residuals(session: Session) -> dict[str, np.ndarray]:
 
 def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:
     """All that a rank keeps between steps, comparable bit for bit."""
-    states = session.step.staging.settle_all()
+    states = session.step.transactions.settle_all()
     return {
         session.step.specs[i].key: (s.steps, s.threshold, s.memory.arrays()["residual"].tobytes())
         for i, s in states.items()

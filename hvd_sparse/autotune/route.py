@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_sparse.autotune.costmodel.costs import Line, one_after_another
-from hvd_sparse.autotune.costmodel.predict import LONG_RUN, by_collective, inbound_bytes
+from hvd_sparse.autotune.costmodel.predict import by_collective, inbound_bytes
 from hvd_sparse.autotune.messages import LOCAL
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.buckets import UNKNOWN_DENSITY
 from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 
 
 @dataclass(frozen=True)

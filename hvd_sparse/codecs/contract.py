@@ -31,6 +31,7 @@ class Codec:
     numel_limit : tensors must have fewer entries
     """
 
+    id: ClassVar[str]
     paper: ClassVar[str | None] = None
     number: ClassVar[int | None]
     is_exact_for_signs: ClassVar[bool] = True

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.exchanges.context import Arrival, Parcel
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -34,15 +34,15 @@ class AllGatherExchange(Exchange):
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return (placement.world_size - 1) * density * entry_bytes
 
-    def run(self, parcel: Parcel) -> Conversation:
-        frames = {position: item.outgoing.frame for position, item in parcel.items.items()}
+    def run(self, context: ExchangeContext) -> Conversation:
+        frames = {position: member.outgoing.frame for position, member in context.members.items()}
         gathered = yield AllGather(
-            parcel.write({p: frame for p, frame in frames.items() if frame is not None})
+            context.write({p: frame for p, frame in frames.items() if frame is not None})
         )
-        messages = parcel.read(gathered)
+        messages = context.read(gathered)
         return {
             position: Arrival(
-                tuple((slice(0, item.spec.numel), m.frame(position)) for m in messages)
+                tuple((slice(0, member.spec.numel), m.frame(position)) for m in messages)
             )
-            for position, item in parcel.items.items()
+            for position, member in context.members.items()
         }

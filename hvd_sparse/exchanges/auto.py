@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
-from hvd_sparse.compatibility import check_exchange, check_select_over
+from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.contract import Conversation, Exchange
+from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.contract import Conversation, Exchange, Traffic
 from hvd_sparse.registry import EXCHANGES
-
-if TYPE_CHECKING:
-    from hvd_sparse.configuration import Configuration
-    from hvd_sparse.exchanges.context import Parcel
-
-LONG_RUN = 10**9
-"""A step behind every warm-up."""
-
-UNKNOWN_DENSITY = 0.01
-"""Guess for methods that are told no density."""
 
 
 @EXCHANGES.register("auto")
@@ -51,6 +42,7 @@ class Auto(Exchange):
     ranks_per_node: int | None = None
 
     needs_nodes: ClassVar[bool] = True
+    only_chooses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_number(self.latency_ms, "latency_ms of Auto", 0)
@@ -66,58 +58,31 @@ class Auto(Exchange):
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
     def resolve(
-        self, configuration: Configuration, placement: Placement, numel: int, buckets: int
+        self, candidates: Sequence[Exchange], traffic: Traffic, placement: Placement
     ) -> Exchange:
-        costs = self.costs(configuration, placement, numel, buckets)
+        costs = self.costs(candidates, traffic, placement)
         return min(costs, key=lambda exchange: costs[exchange])
 
     def costs(
-        self, configuration: Configuration, placement: Placement, numel: int, buckets: int
+        self, candidates: Sequence[Exchange], traffic: Traffic, placement: Placement
     ) -> dict[Exchange, float]:
-        """Milliseconds a step, by exchange."""
-        density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+        """Return the milliseconds of a step, by exchange."""
         bits_per_ms = self.bandwidth_gbit * 1e6
         found = {}
-        for exchange in self._candidates(configuration, placement):
-            phases = len(exchange.phases(configuration.selector, placement.world_size))
-            entry_bytes = configuration.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-            inbound = exchange.inbound(density, entry_bytes, placement)
-            found[exchange] = phases * buckets * self.latency_ms + 8 * inbound * numel / bits_per_ms
+        for exchange in candidates:
+            phases = len(exchange.phases(traffic.selector, placement.world_size))
+            bits = (
+                8
+                * traffic.numel
+                * exchange.inbound(traffic.density, traffic.entry_bytes, placement)
+            )
+            found[exchange] = phases * traffic.buckets * self.latency_ms + bits / bits_per_ms
         return found
-
-    def _candidates(self, configuration: Configuration, placement: Placement) -> list[Exchange]:
-        selector = configuration.selector
-        is_common = selector.has_shared_indices or selector.sums_statistics
-        suitable = []
-        for id in EXCHANGES:
-            if id == self.id:  # type: ignore[attr-defined]
-                continue
-            exchange: Exchange = EXCHANGES.create(id)
-            divides = placement.node_count < placement.world_size
-            if (exchange.shares_indices and not is_common) or (
-                exchange.sums_first and (not divides or is_elastic())
-            ):
-                continue
-            try:
-                check_exchange(
-                    exchange,
-                    selector,
-                    configuration.memory,
-                    configuration.codec,
-                    configuration.schedule,
-                )
-                check_select_over(
-                    configuration.select_over, exchange, selector, configuration.groups
-                )
-            except InvalidOption:
-                continue
-            suitable.append(exchange)
-        return suitable
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return math.inf  # never run: it is replaced before the first step
 
-    def run(self, parcel: Parcel) -> Conversation:
+    def run(self, context: ExchangeContext) -> Conversation:
         raise InvalidOption(
             "exchange auto was not told where the ranks are: Step.place comes before the first step"
         )

@@ -1,29 +1,57 @@
-"""One bucket on its way: what an exchange is given of a step, and what it brings back.
+"""What an exchange is given of one bucket in one step, and what it brings back.
 
-An exchange never raises between its phases, where the other ranks would wait for what this one does not submit:
-what goes wrong is kept (``guarded``), the remaining phases run with messages that say so, and ``read`` or
-``finish`` raises at the end.
+An exchange never raises between its phases, where the other ranks would wait for what this one does
+not submit: what goes wrong is kept (``guarded``), the remaining phases run with messages that say
+so, and ``read`` or ``finish`` raises at the end.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Callable, Union
 
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.records import StepRun, Ticket
-from hvd_sparse.core.step.tensor_state import Outgoing, Part, TensorState
+from hvd_sparse.core.kernels.contract import Kernels, Moments
 from hvd_sparse.core.wire.message import Message, split_messages_of, write_error, write_message
 from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
-from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Selection, TensorSpec
+
+Part = tuple[slice, Union[np.ndarray, Selection]]
+"""A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """What one tensor sends in one step: a frame, or everything.
+
+    Attributes
+    ----------
+    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
+    dense : all that was accumulated, flat; None on a sparse step
+    entries : how many entries are sent
+    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is
+        known only later
+    found : how the selection was come by; None on a dense step, and where another rank selects
+    accumulated : what was or is to be selected from, until that and the exchange are over; or, where
+        the exchange sums first, the gradient
+    moments : of the accumulated, where the selection waits for the group's other tensors
+    """
+
+    frame: np.ndarray | None
+    dense: np.ndarray | None
+    entries: int
+    norm: float
+    found: Found | None
+    accumulated: np.ndarray | None = None
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True)
@@ -33,10 +61,13 @@ class Arrival:
     Attributes
     ----------
     parts : what to add up, in this order, which is the same on all ranks
-    left : what of this rank's own entries is accounted for, and is no longer kept back; None where sending settled it
-    returned : what this rank is to keep back of what it was sent or could not pass on; added to the residual
+    left : what of this rank's own entries is accounted for, and is no longer kept back; None where
+        sending settled it
+    returned : what this rank is to keep back of what it was sent or could not pass on; added to the
+        residual
     memo : what this tensor's next exchange is told, the same on all ranks, JSON-able
-    is_finite : False where a sum on the way left the range of floats, which all ranks learn; then there is nothing else
+    is_finite : False where a sum on the way left the range of floats, which all ranks learn; then
+        there is nothing else
     """
 
     parts: tuple[Part, ...]
@@ -47,33 +78,35 @@ class Arrival:
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""A tensor of which some rank could not pass a sum on: in the last phase, that rank's message has no frame for it."""
+"""A tensor of which some rank could not pass a sum on: in the last phase, that rank's message has no
+frame for it."""
 
 
 @dataclass(eq=False)
-class Item:
-    """One tensor of a bucket.
+class Member:
+    """One tensor of a bucket, in one step.
 
     Attributes
     ----------
+    position : among the registered tensors
     spec : of the whole tensor
-    state : what this rank keeps of it
-    ticket : of this step
-    selector : at the density of this step
+    part : the entries that this rank keeps back for
+    steps : completed steps
+    selector, codec : at the density of this step
     density : asked for at this step, or None
-    codec : at the density of this step
+    outgoing : what this rank sends
+    memo : what the tensor's last exchange left, the same on all ranks
     """
 
+    position: int
     spec: TensorSpec
-    state: TensorState
-    ticket: Ticket
+    part: slice
+    steps: int
     selector: Selector
-    density: float | None
     codec: Codec
-
-    @property
-    def outgoing(self) -> Outgoing:
-        return self.ticket.sent
+    density: float | None
+    outgoing: Outgoing
+    memo: Any
 
     @property
     def selection(self) -> Selection:
@@ -88,17 +121,18 @@ class Item:
         return count_from_density(self.spec.numel, self.density)
 
     def checked(self, selection: Selection, numel: int) -> Selection:
-        """A decoded selection; CorruptPayload where it is not of so long a part of this tensor."""
+        """Return a decoded selection; CorruptPayload where it is not of so long a part of this
+        tensor."""
         if selection.numel != numel or selection.values.dtype != self.spec.accumulator:
             raise CorruptPayload(
-                f"tensor {self.spec.key!r}: a payload for {numel} entries of {self.spec.accumulator} is for "
-                f"{selection.numel} of {selection.values.dtype}"
+                f"tensor {self.spec.key!r}: a payload for {numel} entries of "
+                f"{self.spec.accumulator} is for {selection.numel} of {selection.values.dtype}"
             )
         return selection
 
 
 @dataclass(eq=False)
-class Parcel:
+class ExchangeContext:
     """What an exchange is run with, on one rank.
 
     Attributes
@@ -106,9 +140,15 @@ class Parcel:
     rank, world_size : in the process set
     step : completed steps of the bucket's first tensor
     configuration : its checksum
-    items : the tensors that are sent sparse, by position
+    bucket : its number, for messages
+    members : the tensors that are sent sparse, by position
     keys : names of all tensors, for messages
     errors : what went wrong on this rank, in words
+    kernels : the engine's
+    select : selects from what the exchange has summed up for a tensor, and returns the frame to send
+        (``sums_first``)
+    selector : of the compressor, for what it declares; members have theirs at the step's density
+    placement : where the ranks are, for exchanges to which it matters
     """
 
     rank: int
@@ -116,22 +156,26 @@ class Parcel:
     step: int
     configuration: int
     bucket: int
-    items: dict[int, Item]
-    pipeline: Pipeline
-    run: StepRun
+    members: dict[int, Member]
     keys: Sequence[str]
     errors: list[str]
+    kernels: Kernels | ModuleType
+    select: Callable[[int, np.ndarray], np.ndarray]
+    selector: Selector
     placement: Placement | None = None
-    failure: Exception | None = field(default=None)
+    failure: Exception | None = None
 
     @property
     def is_lost(self) -> bool:
-        """Whether some rank failed: the remaining phases carry nothing."""
+        """Some rank failed: the remaining phases carry nothing."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Between two phases: keep an error until the last phase is over.  Those of this rank go into its messages."""
+        """Keep an error between two phases until the last one is over.
+
+        Those of this rank go into its messages.
+        """
         try:
             yield
         except Exception as error:
@@ -140,14 +184,14 @@ class Parcel:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """uint8: a message with these frames, or with what went wrong on this rank."""
+        """Return a message, uint8, with these frames or with what went wrong on this rank."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         given = {} if frames is None or self.is_lost else frames
-        return write_message(self.rank, self.step, self.configuration, given, members=self.items)
+        return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
-        """The messages of all ranks, or of those named, as one collective joined them.
+        """Return the messages of all ranks, or of those named, as one collective joined them.
 
         Raises
         ------
@@ -156,51 +200,30 @@ class Parcel:
         CorruptPayload : these are no messages
         """
         messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
-        failed = [
-            f"rank {message.rank}: {message.error}"
-            for message in messages
-            if message.error is not None
-        ]
+        failed = [m for m in messages if m.error is not None]
         if failed:
-            raise PeerFailure("compressing failed on " + "; on ".join(failed))
+            words = [f"rank {message.rank}: {message.error}" for message in failed]
+            raise PeerFailure("compressing failed on " + "; on ".join(words))
+        # Compared with this rank's own step, never with another message: old ones agree.
+        own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
         for message in messages:
-            self._compare(message)
+            if (message.configuration, message.step, message.members) != own:
+                self._refuse(message)
         return messages
 
-    def _compare(self, message: Message) -> None:
-        """With this rank's own step, never with another message: old ones agree among themselves."""
-        step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.items))
-        if (message.configuration, message.step, message.members) != (
-            self.configuration,
-            step,
-            members,
-        ):
-            raise RankMismatch(
-                f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
-                f"{self._names(message.members)}, rank {self.rank} at step {step} with {self._names(members)}; all ranks "
-                "must compress the same tensors at every step, with the same options, and what moves bytes must not "
-                "deliver those of another step"
-            )
+    def _refuse(self, message: Message) -> None:
+        step, members = self.step & 0xFFFFFFFF, sorted(self.members)
+        raise RankMismatch(
+            f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
+            f"{self._names(message.members)}, rank {self.rank} at step {step} with "
+            f"{self._names(members)}; all ranks must compress the same tensors at every step, with "
+            "the same options, and what moves bytes must not deliver those of another step"
+        )
 
     def _names(self, members: Sequence[int]) -> list[str]:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """After the last phase: raise what went wrong before."""
+        """Raise, after the last phase, what went wrong before."""
         if self.failure is not None:
             raise self.failure
-
-    def send(self, position: int, gradient: np.ndarray) -> np.ndarray:
-        """The walk's first half on what the exchange has summed up: the frame to send.
-
-        A step that was taken back meanwhile must not write over what the next has begun.
-        """
-        if self.run.failure is not None:
-            raise self.run.failure
-        item = self.items[position]
-        outgoing = self.pipeline.send(
-            item.state, gradient, self.rank, self.world_size, dense=False, is_summed=True
-        )
-        item.ticket.outgoing = outgoing
-        assert outgoing.frame is not None
-        return outgoing.frame

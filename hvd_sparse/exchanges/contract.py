@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Request
+from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
-if TYPE_CHECKING:
-    from hvd_sparse.collectives.topology import Placement
-    from hvd_sparse.configuration import Configuration
-    from hvd_sparse.exchanges.context import Arrival, Parcel
+Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
+"""Yields a collective that it wants, is sent that collective's result, and returns what arrived for
+every tensor."""
 
-Conversation = Generator[Request, np.ndarray, "dict[int, Arrival]"]
-"""Yields a collective that it wants, is sent that collective's result, returns what arrived for every tensor."""
+DENSE_BYTES = 4
+"""An entry of a dense float32 allreduce."""
+
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a step is to move, behind any warm-up: the same on all ranks.
+
+    Attributes
+    ----------
+    selector : whose entries travel
+    density : of the selections
+    entry_bytes : of an entry, as the codec encodes it
+    numel, buckets : of all tensors that are compressed
+    """
+
+    selector: Selector
+    density: float
+    entry_bytes: float
+    numel: int
+    buckets: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +61,7 @@ class Exchange:
     needs_count : must be told k
     needs_nodes : must be told which ranks share a node
     is_one_allgather : all that it takes is one allgather of what every rank has encoded
+    only_chooses : is replaced by another exchange before the first step
     """
 
     id: ClassVar[str]
@@ -50,6 +73,7 @@ class Exchange:
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
+    only_chooses: ClassVar[bool] = False
 
     @property
     def conserves(self) -> bool:
@@ -71,13 +95,24 @@ class Exchange:
         return None
 
     def resolve(
-        self, configuration: Configuration, placement: Placement, numel: int, buckets: int
+        self, candidates: Sequence[Exchange], traffic: Traffic, placement: Placement
     ) -> Exchange:
-        """The exchange to run: itself, or what it chooses, from quantities that all ranks share.
+        """Return the exchange to run: itself, or what it chooses, from what all ranks share.
 
-        numel, buckets : of all tensors that are compressed
+        candidates : the exchanges that fit the compressor's parts and these ranks
         """
         return self
+
+    def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
+        """Tell whether a dense ring allreduce moves no more bytes than this exchange.
+
+        From shared quantities only, so that all ranks decide alike.  By allgather, at 8 bytes an
+        entry and with every rank on a node of its own: density >= 1 / world_size.
+        """
+        if placement.world_size == 1:  # nothing moves; a selection has to be small to be worth it
+            return density * entry_bytes >= 2 * DENSE_BYTES
+        inbound = self.inbound(density, entry_bytes, placement)
+        return inbound >= dense_inbound(placement) * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         """Bytes that a node (of one rank or several) receives in a step, for each entry of the tensor: the formula.
@@ -90,11 +125,18 @@ class Exchange:
         """Bytes that a rank receives from its own node before anything is selected, for each entry: the formula."""
         return 0.0
 
-    def run(self, parcel: Parcel) -> Conversation:
+    def run(self, context: ExchangeContext) -> Conversation:
         """Exchange one bucket."""
         raise NotImplementedError
 
 
-def ring(placement: Any) -> float:
+def dense_inbound(placement: Placement) -> float:
+    """Return the bytes that a dense ring allreduce brings into a node, for each entry of the tensor:
+    2 * (N - 1) / N * 4."""
+    size = placement.world_size
+    return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
+
+
+def ring(placement: Placement) -> float:
     """The part of a vector that a ring moves past every rank: (N - 1) / N."""
     return float((placement.world_size - 1) / placement.world_size)

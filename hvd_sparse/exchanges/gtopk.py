@@ -10,9 +10,9 @@ import numpy as np
 from hvd_sparse.checks import check_truth
 from hvd_sparse.collectives.contract import AllGather, AllToAll
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.step.loss_scale import is_finite
+from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
-from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Item, Parcel
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
@@ -69,31 +69,34 @@ class GTopK(Exchange):
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return max(len(_distances(placement.world_size)), ring(placement)) * density * entry_bytes
 
-    def run(self, parcel: Parcel) -> Conversation:
+    def run(self, context: ExchangeContext) -> Conversation:
         tree: dict[int, _Branch] = {}
-        with parcel.guarded():
-            if not parcel.is_lost:
-                tree = {position: _Branch(parcel, item) for position, item in parcel.items.items()}
-        for distance in _distances(parcel.world_size):
-            place = parcel.rank % (2 * distance)
+        with context.guarded():
+            if not context.is_lost:
+                tree = {
+                    position: _Branch(context, member)
+                    for position, member in context.members.items()
+                }
+        for distance in _distances(context.world_size):
+            place = context.rank % (2 * distance)
             sends, receives = (
                 place == distance,
-                place == 0 and parcel.rank + distance < parcel.world_size,
+                place == 0 and context.rank + distance < context.world_size,
             )
-            outgoing = _encode(parcel, tree) if sends else NO_BYTES
-            splits = np.zeros(parcel.world_size, np.int32)
-            splits[parcel.rank - distance if sends else parcel.rank] = outgoing.size
+            outgoing = _encode(context, tree) if sends else NO_BYTES
+            splits = np.zeros(context.world_size, np.int32)
+            splits[context.rank - distance if sends else context.rank] = outgoing.size
             received = yield AllToAll(outgoing, splits)
             if receives:
-                with parcel.guarded():
-                    (message,) = parcel.read(received, [parcel.rank + distance])
+                with context.guarded():
+                    (message,) = context.read(received, [context.rank + distance])
                     for position, branch in tree.items():
                         branch.take_in(
                             message.frame(position) if position in message.framed else None
                         )
-        gathered = yield AllGather(_encode(parcel, tree if parcel.rank == 0 else {}))
-        root = parcel.read(gathered)[0]
-        parcel.finish()
+        gathered = yield AllGather(_encode(context, tree if context.rank == 0 else {}))
+        root = context.read(gathered)[0]
+        context.finish()
         return {
             p: branch.finish(root.frame(p), self.conserving) if p in root.framed else BEYOND_RANGE
             for p, branch in tree.items()
@@ -104,13 +107,13 @@ def _distances(world_size: int) -> list[int]:
     return [2**j for j in range((world_size - 1).bit_length())]
 
 
-def _encode(parcel: Parcel, tree: dict[int, _Branch]) -> np.ndarray:
+def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> np.ndarray:
     frames: dict[int, np.ndarray] = {}
-    with parcel.guarded():
+    with context.guarded():
         frames = {
             position: branch.encode() for position, branch in tree.items() if branch.is_finite
         }
-    return parcel.write(frames)
+    return context.write(frames)
 
 
 class _Branch:
@@ -119,15 +122,15 @@ class _Branch:
     is_finite : False from the merge on whose sum leaves the range of floats; nothing is passed on then
     """
 
-    def __init__(self, parcel: Parcel, item: Item) -> None:
-        self._codec, self._kernels = item.codec, parcel.pipeline.kernels
-        self._item = item
-        self._held = self._cut = Selection.empty(item.spec.numel, item.spec.accumulator)
+    def __init__(self, context: ExchangeContext, member: Member) -> None:
+        self._codec, self._kernels = member.codec, context.kernels
+        self._member = member
+        self._held = self._cut = Selection.empty(member.spec.numel, member.spec.accumulator)
         self.is_finite = True
-        self._hold(item.selection)
+        self._hold(member.selection)
 
     def _hold(self, total: Selection) -> None:
-        self._held = largest_of(total, self._item.count, self._kernels)
+        self._held = largest_of(total, self._member.count, self._kernels)
         self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
         self.is_finite = is_finite(self._cut.values)
 
@@ -152,10 +155,10 @@ class _Branch:
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
         """What becomes of this rank's entries, now that the root's are known."""
         applied = self._decode(frame)
-        left = restrict(self._item.selection, applied.indices)
+        left = restrict(self._member.selection, applied.indices)
         returned = restrict(self._cut, applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)
 
     def _decode(self, frame: np.ndarray) -> Selection:
         selection: Selection = self._codec.decode(frame, self._kernels)
-        return self._item.checked(selection, self._item.spec.numel)
+        return self._member.checked(selection, self._member.spec.numel)

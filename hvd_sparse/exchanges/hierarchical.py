@@ -10,12 +10,11 @@ import numpy as np
 from hvd_sparse.checks import check_whole
 from hvd_sparse.collectives.contract import AllGather, AllToAll
 from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
-from hvd_sparse.core.step.loss_scale import is_finite
+from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges._economy import DENSE_BYTES
 from hvd_sparse.exchanges._entries import read_values, write_values
-from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Parcel
-from hvd_sparse.exchanges.contract import Conversation, Exchange
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
+from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 
@@ -88,48 +87,48 @@ class Hierarchical(Exchange):
     def inside(self, placement: Placement) -> float:
         return DENSE_BYTES * (1 - placement.node_count / placement.world_size)
 
-    def run(self, parcel: Parcel) -> Conversation:
-        placement = parcel.placement
+    def run(self, context: ExchangeContext) -> Conversation:
+        placement = context.placement
         assert placement is not None
-        mates = placement.mates(parcel.rank)
+        mates = placement.mates(context.rank)
         messages = [
-            _part(parcel, placement, r) if r in mates else NO_BYTES
-            for r in range(parcel.world_size)
+            _part(context, placement, r) if r in mates else NO_BYTES
+            for r in range(context.world_size)
         ]
         splits = np.array([message.size for message in messages], np.int32)
         received = yield AllToAll(np.concatenate(messages), splits)
         frames: dict[int, np.ndarray] = {}
-        with parcel.guarded():
-            arrived = parcel.read(received, mates)
-            for position, item in parcel.items.items():
-                part = item.state.part
-                total = np.zeros(part.stop - part.start, item.spec.accumulator)
+        with context.guarded():
+            arrived = context.read(received, mates)
+            for position, member in context.members.items():
+                part = member.part
+                total = np.zeros(part.stop - part.start, member.spec.accumulator)
                 for message in arrived:
                     with np.errstate(over="ignore", invalid="ignore"):  # looked at below
                         total += read_values(message.frame(position), total.size, total.dtype)
                 if is_finite(total):
-                    frames[position] = parcel.send(position, total)
-        gathered = yield AllGather(parcel.write(frames))
-        arrived = parcel.read(gathered)
-        parcel.finish()
+                    frames[position] = context.select(position, total)
+        gathered = yield AllGather(context.write(frames))
+        arrived = context.read(gathered)
+        context.finish()
         return {
             position: Arrival(
                 tuple(
-                    (placement.part(r, item.spec.numel), m.frame(position))
+                    (placement.part(r, member.spec.numel), m.frame(position))
                     for r, m in enumerate(arrived)
                 )
             )
             if all(position in message.framed for message in arrived)
             else BEYOND_RANGE
-            for position, item in parcel.items.items()
+            for position, member in context.members.items()
         }
 
 
-def _part(parcel: Parcel, placement: Placement, rank: int) -> np.ndarray:
+def _part(context: ExchangeContext, placement: Placement, rank: int) -> np.ndarray:
     """What a rank of this node is to add up."""
     frames = {}
-    for position, item in parcel.items.items():
-        gradient = item.outgoing.accumulated
+    for position, member in context.members.items():
+        gradient = member.outgoing.accumulated
         if gradient is not None:
-            frames[position] = write_values(gradient[placement.part(rank, item.spec.numel)])
-    return parcel.write(frames)
+            frames[position] = write_values(gradient[placement.part(rank, member.spec.numel)])
+    return context.write(frames)

@@ -12,10 +12,10 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.collectives.contract import AllGather, AllToAll
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.step.loss_scale import is_finite
+from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.core.wire.message import Message
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
-from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Item, Parcel
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
@@ -85,43 +85,47 @@ class OkTopK(Exchange):
             * entry_bytes
         )
 
-    def run(self, parcel: Parcel) -> Conversation:
+    def run(self, context: ExchangeContext) -> Conversation:
         plans: dict[int, _Plan] = {}
-        parts: list[dict[int, np.ndarray]] = [{} for _ in range(parcel.world_size)]
-        with parcel.guarded():
-            if not parcel.is_lost:
-                plans = {p: _Plan(self, parcel, p, item) for p, item in parcel.items.items()}
+        parts: list[dict[int, np.ndarray]] = [{} for _ in range(context.world_size)]
+        with context.guarded():
+            if not context.is_lost:
+                plans = {
+                    p: _Plan(self, context, p, member) for p, member in context.members.items()
+                }
                 parts = [
                     {p: plan.encode(r) for p, plan in plans.items() if plan.owns(r)}
                     for r in range(len(parts))
                 ]
-        messages = [parcel.write(frames) for frames in parts]
+        messages = [context.write(frames) for frames in parts]
         splits = np.array([message.size for message in messages], np.int32)
         received = yield AllToAll(np.concatenate(messages), splits)
         reduced: dict[int, np.ndarray] = {}
-        with parcel.guarded():
-            arrived = parcel.read(received)
-            sums = {p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(parcel.rank)}
+        with context.guarded():
+            arrived = context.read(received)
+            sums = {p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(context.rank)}
             reduced = {p: frame for p, frame in sums.items() if frame is not None}
-        gathered = yield AllGather(parcel.write(reduced))
-        arrived = parcel.read(gathered)
-        parcel.finish()
+        gathered = yield AllGather(context.write(reduced))
+        arrived = context.read(gathered)
+        context.finish()
         return {p: plan.finish(arrived) for p, plan in plans.items()}
 
 
 class _Plan:
     """One tensor in one step: its regions, its threshold, and what this rank's part in them is."""
 
-    def __init__(self, options: OkTopK, parcel: Parcel, position: int, item: Item) -> None:
-        self._options, self._item, self._rank = options, item, parcel.rank
-        self._kernels, self._codec = parcel.pipeline.kernels, item.codec
-        numel, memo = item.spec.numel, item.state.exchange_memo
-        regions = max(1, min(parcel.world_size, item.count // options.least_entries))
-        sends_all = item.count == numel
+    def __init__(
+        self, options: OkTopK, context: ExchangeContext, position: int, member: Member
+    ) -> None:
+        self._options, self._member, self._rank = options, member, context.rank
+        self._kernels, self._codec = context.kernels, member.codec
+        numel, memo = member.spec.numel, member.memo
+        regions = max(1, min(context.world_size, member.count // options.least_entries))
+        sends_all = member.count == numel
         self.is_exact_step = (
             sends_all
             or memo is None
-            or memo["count"] != item.count
+            or memo["count"] != member.count
             or memo["age"] >= options.period
         )
         same = memo is not None and len(memo["edges"]) == regions + 1
@@ -130,9 +134,9 @@ class _Plan:
         )
         self._threshold: float = 0.0 if memo is None else memo["threshold"]
         self._age: int = 0 if memo is None else memo["age"]
-        self._owners = {(position + j) % parcel.world_size: j for j in range(regions)}
-        self._most = numel if sends_all else math.ceil(options.slack * item.count / regions)
-        self._rounding = Selection.empty(numel, item.spec.accumulator)
+        self._owners = {(position + j) % context.world_size: j for j in range(regions)}
+        self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
+        self._rounding = Selection.empty(numel, member.spec.accumulator)
 
     def owns(self, rank: int) -> bool:
         return rank in self._owners
@@ -144,24 +148,25 @@ class _Plan:
 
     def encode(self, rank: int) -> np.ndarray:
         """This rank's entries in another's region."""
-        return self._pass_on(region_of(self._item.selection, self.region(rank)), self.region(rank))
+        return self._pass_on(
+            region_of(self._member.selection, self.region(rank)), self.region(rank)
+        )
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
             self._rounding = merge(
-                self._rounding, join([(region, lost)], self._item.spec.numel, lost.values.dtype)
+                self._rounding, join([(region, lost)], self._member.spec.numel, lost.values.dtype)
             )
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
         """Add up this rank's region, in rank order, and keep what is large; None where a sum leaves the range of floats."""
-        position, region = self._item.ticket.position, self.region(self._rank)
-        assert position is not None
-        total = np.zeros(region.stop - region.start, self._item.spec.accumulator)
+        position, region = self._member.position, self.region(self._rank)
+        total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:
-            entries = self._item.checked(
+            entries = self._member.checked(
                 self._codec.decode(message.frame(position), self._kernels), total.size
             )
             with np.errstate(over="ignore"):  # looked at below
@@ -177,28 +182,27 @@ class _Plan:
 
     def finish(self, messages: list[Message]) -> Arrival:
         """What is applied everywhere, what so leaves this rank, and what the next step begins with."""
-        numel, position = self._item.spec.numel, self._item.ticket.position
+        numel, position = self._member.spec.numel, self._member.position
         if any(position not in messages[owner].framed for owner in self._owners):
             return BEYOND_RANGE
-        applied = join(list(self._regions(messages)), numel, self._item.spec.accumulator)
+        applied = join(list(self._regions(messages)), numel, self._member.spec.accumulator)
         if self.is_exact_step:
-            applied = largest_of(applied, self._item.count, self._kernels)
-        left = restrict(self._item.selection, applied.indices)
+            applied = largest_of(applied, self._member.count, self._kernels)
+        left = restrict(self._member.selection, applied.indices)
         returned = None if self._codec.is_exact else restrict(self._rounding, applied.indices)
         return Arrival(((slice(0, numel), applied),), left, returned, self._memo(applied))
 
     def _regions(self, messages: list[Message]) -> Iterator[tuple[slice, Selection]]:
-        position = self._item.ticket.position
-        assert position is not None
+        position = self._member.position
         for owner in sorted(self._owners, key=lambda rank: self._owners[rank]):
             region = self.region(owner)
             selection = self._codec.decode(messages[owner].frame(position), self._kernels)
-            yield region, self._item.checked(selection, region.stop - region.start)
+            yield region, self._member.checked(selection, region.stop - region.start)
 
     def _memo(self, applied: Selection) -> dict[str, Any] | None:
         if not applied.count:
             return None
-        threshold, count, drift = self._threshold, self._item.count, self._options.drift
+        threshold, count, drift = self._threshold, self._member.count, self._options.drift
         if self.is_exact_step:
             threshold = float(np.abs(applied.values).min())
         elif applied.count > HIGH * count:
@@ -209,6 +213,6 @@ class _Plan:
         edges = self.edges
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]
-            edges = [0, *inner, self._item.spec.numel]
+            edges = [0, *inner, self._member.spec.numel]
         age = 1 if self.is_exact_step else self._age + 1
         return {"threshold": threshold, "count": count, "age": age, "edges": edges}

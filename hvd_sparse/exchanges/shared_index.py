@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from hvd_sparse.collectives.contract import AllGather, AllReduce
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.wire.message import Message
 from hvd_sparse.exchanges._entries import read_indices, write_indices
-from hvd_sparse.exchanges.context import Arrival, Parcel
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -62,95 +62,94 @@ class SharedIndex(Exchange):
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return ring(placement) * (INDEX_BYTES + 2 * VALUE_BYTES) * density
 
-    def run(self, parcel: Parcel) -> Conversation:
-        leaders = {p: item.state.steps % parcel.world_size for p, item in parcel.items.items()}
-        has_leader = not any(_is_common(item.selector) for item in parcel.items.values())
+    def run(self, context: ExchangeContext) -> Conversation:
+        leaders = {p: member.steps % context.world_size for p, member in context.members.items()}
+        has_leader = not any(_is_common(member.selector) for member in context.members.values())
         mine = [
             p
             for p, leader in leaders.items()
-            if has_leader and leader == parcel.rank and not parcel.is_lost
+            if has_leader and leader == context.rank and not context.is_lost
         ]
         gathered = yield AllGather(
-            parcel.write({p: write_indices(parcel.items[p].selection) for p in mine})
+            context.write({p: write_indices(context.members[p].selection) for p in mine})
         )
         chosen: dict[int, np.ndarray] = {}
-        with parcel.guarded():
-            messages = parcel.read(gathered)
+        with context.guarded():
+            messages = context.read(gathered)
             if has_leader:
-                chosen = {p: _indices(parcel, messages[leader], p) for p, leader in leaders.items()}
-        if parcel.pipeline.configuration.selector.sums_statistics:
-            statistics = yield AllReduce(_statistics(parcel))
-            with parcel.guarded():
-                _choose_by(parcel, statistics)
-        if not has_leader and not parcel.is_lost:
-            chosen = {p: item.selection.indices for p, item in parcel.items.items()}
-        summed = yield AllReduce(_values(parcel, chosen))
-        parcel.finish()
-        return _arrivals(parcel, chosen, summed)
+                chosen = {
+                    p: _indices(context, messages[leader], p) for p, leader in leaders.items()
+                }
+        if context.selector.sums_statistics:
+            statistics = yield AllReduce(_statistics(context))
+            with context.guarded():
+                _choose_by(context, statistics)
+        if not has_leader and not context.is_lost:
+            chosen = {p: member.selection.indices for p, member in context.members.items()}
+        summed = yield AllReduce(_values(context, chosen))
+        context.finish()
+        return _arrivals(context, chosen, summed)
 
 
 def _is_common(selector: Selector) -> bool:
     return selector.has_shared_indices or selector.sums_statistics
 
 
-def _indices(parcel: Parcel, message: Message, position: int) -> np.ndarray:
-    return read_indices(message.frame(position), parcel.items[position].spec.numel)
+def _indices(context: ExchangeContext, message: Message, position: int) -> np.ndarray:
+    return read_indices(message.frame(position), context.members[position].spec.numel)
 
 
-def _joined(parcel: Parcel, arrays: list[np.ndarray]) -> np.ndarray:
+def _joined(context: ExchangeContext, arrays: list[np.ndarray]) -> np.ndarray:
     """One array, of a dtype that holds them all; a sum of nothing is still a sum."""
     return (
         NOTHING
-        if parcel.is_lost or not arrays
+        if context.is_lost or not arrays
         else np.concatenate([*arrays, NOTHING.astype(arrays[0].dtype)])
     )
 
 
-def _statistics(parcel: Parcel) -> np.ndarray:
-    context = parcel.pipeline.kernels
-    return _joined(
-        parcel,
-        [
-            item.selector.measure(_accumulated(parcel, p), context)
-            for p, item in parcel.items.items()
-        ],
-    )
+def _statistics(context: ExchangeContext) -> np.ndarray:
+    measured = [
+        member.selector.measure(_accumulated(context, position), context.kernels)
+        for position, member in context.members.items()
+    ]
+    return _joined(context, measured)
 
 
-def _choose_by(parcel: Parcel, statistics: np.ndarray) -> None:
+def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
     """Every rank chooses by the same sums."""
-    if parcel.is_lost:
+    if context.is_lost:
         return
     offset = 0
-    for position, item in parcel.items.items():
-        accumulated = _accumulated(parcel, position)
-        size = item.selector.measures(accumulated.size)
+    for position, member in context.members.items():
+        accumulated = _accumulated(context, position)
+        size = member.selector.measures(accumulated.size)
         part = statistics[offset : offset + size].astype(accumulated.dtype, copy=False)
-        found = item.selector.find_by(part, accumulated, parcel.pipeline.kernels)
-        item.ticket.outgoing = replace(item.outgoing, found=found)
+        found = member.selector.find_by(part, accumulated, context.kernels)
+        member.outgoing.found = found
         offset += size
 
 
-def _accumulated(parcel: Parcel, position: int) -> np.ndarray:
-    accumulated = parcel.items[position].outgoing.accumulated
+def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
+    accumulated = context.members[position].outgoing.accumulated
     assert accumulated is not None
     return accumulated
 
 
-def _values(parcel: Parcel, chosen: dict[int, np.ndarray]) -> np.ndarray:
-    return _joined(parcel, [_accumulated(parcel, p)[indices] for p, indices in chosen.items()])
+def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
+    return _joined(context, [_accumulated(context, p)[indices] for p, indices in chosen.items()])
 
 
 def _arrivals(
-    parcel: Parcel, chosen: dict[int, np.ndarray], summed: np.ndarray
+    context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
-        item, accumulated = parcel.items[position], _accumulated(parcel, position)
+        member, accumulated = context.members[position], _accumulated(context, position)
         sums = summed[offset : offset + indices.size].astype(accumulated.dtype, copy=False)
         left = Selection(indices, accumulated[indices], accumulated.size)
-        whole = slice(0, item.spec.numel)
+        whole = slice(0, member.spec.numel)
         arrivals[position] = Arrival(((whole, Selection(indices, sums, accumulated.size)),), left)
-        item.ticket.outgoing = replace(item.outgoing, entries=indices.size, accumulated=None)
+        member.outgoing.entries, member.outgoing.accumulated = indices.size, None
         offset += indices.size
     return arrivals

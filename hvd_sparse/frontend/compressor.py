@@ -89,7 +89,7 @@ class Compressor:
         tensors : completed steps, threshold, what else the selector was left with, the vector that it selected from, and
             the memory's arrays, by name; of those that had a step
         """
-        states = self.step.staging.settle_all()
+        states = self.step.transactions.settle_all()
         tensors = {}
         for position, state in sorted(states.items()):
             spec = self.step.specs[position]
@@ -129,19 +129,22 @@ class Compressor:
         strict : False takes the tensors that both know, where parameters were added or removed; those of one side alone
             are told, as torch does.  On all ranks alike
         """
-        kept = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
+        kept = {spec.key: self.step.transactions.kept_of(spec) for spec in self.step.specs}
         place = self._place_in_world()
         differences = differences_of(
             state, self.configuration, self.step.specs, place, kept, strict=strict
         )
         if differences:
             raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
-        self.step.staging.reset()
+        self.step.transactions.reset()
         self.step.replicas.forget()
         self.step.reduction = state["reduction"]
         for position, spec in enumerate(self.step.specs):
             if spec.key in state["tensors"]:
-                saved, tensor = state["tensors"][spec.key], self.step.staging.state_of(position)
+                saved, tensor = (
+                    state["tensors"][spec.key],
+                    self.step.transactions.state_of(position),
+                )
                 tensor.memory.load(
                     {name: np.asarray(array) for name, array in saved["arrays"].items()}
                 )

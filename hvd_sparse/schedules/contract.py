@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
+LONG_RUN = 10**9
+"""A step behind every warm-up."""
+
+UNKNOWN_DENSITY = 0.01
+"""Guess for methods that are told no density, to estimate what they send."""
+
 
 class Schedule(Protocol):
     """Density as a pure function of a tensor's completed steps.  Frozen dataclasses in ``SCHEDULES``."""

@@ -101,6 +101,7 @@ class Selector:
     changes_values : sends other values than the accumulated ones; memories keep the difference
     """
 
+    id: ClassVar[str]
     paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
     is_by_magnitude: ClassVar[bool] = True

@@ -50,7 +50,7 @@ class MessageUnderWay:
             if not self.is_finished:
                 self.is_finished = True
                 try:
-                    step.receiving.receive(self.bucket, self._arrivals(received))
+                    step.receiver.receive(self.bucket, self._arrivals(received))
                 except Exception as error:
                     self.failure = error
         if self.failure is not None:
@@ -141,7 +141,7 @@ class Traffic:
         if position is None:
             wire, ticket = self._refuse(gradient, rank, world_size)
         else:
-            wire, ticket = self._step.sending.compress(
+            wire, ticket = self._step.sender.compress(
                 position,
                 gradient,
                 rank,
@@ -163,7 +163,7 @@ class Traffic:
         """
         tickets = [self._tickets[int(number)] for number in numbers]
         bucket, run = joined(tickets), tickets[0].run
-        conversation = self._step.sending.converse(
+        conversation = self._step.sender.converse(
             bucket, run, self._collective.rank, self._collective.world_size
         )
         message = MessageUnderWay(
@@ -179,7 +179,7 @@ class Traffic:
             f"a gradient of {gradient.size} entries belongs to no registered variable: "
             "give the compressor all variables that the tape or optimizer has"
         )
-        return self._step.sending.poison(
+        return self._step.sender.poison(
             error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
         )
 
@@ -206,7 +206,7 @@ class Traffic:
                 raise run.failure
             ticket.report(reduced)
             message.finish(received, self._step)
-            result = self._step.receiving.result(ticket, reduced, parameter)
+            result = self._step.receiver.result(ticket, reduced, parameter)
         except Exception as error:
             self._ledger.clear()
             if (
@@ -225,8 +225,8 @@ class Traffic:
         self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.receiving.enter_dense(self._tokens[as_bytes(token)], float(scale))
-        return self._step.receiving.finish_dense(ticket, reduced, parameter)
+        ticket = self._step.receiver.enter_dense(self._tokens[as_bytes(token)], float(scale))
+        return self._step.receiver.finish_dense(ticket, reduced, parameter)
 
     def _wait_for_others(self, run: StepRun) -> None:
         """Let the step's other tensors go through all phases: once this one has raised, TensorFlow drops what it has

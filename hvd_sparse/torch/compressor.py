@@ -104,7 +104,7 @@ class TorchCompressor(DurableCompressor):
             return self._poison(error, tensor)
         self.watchdog.ledger.begin(spec.key)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            ticket = self.step.receiving.enter_dense(position, self._scale())
+            ticket = self.step.receiver.enter_dense(position, self._scale())
             self._pause(ticket)
             return self._leave_dense(tensor, ticket)
         wire, ticket = self._driver.compress(
@@ -223,7 +223,7 @@ class TorchCompressor(DurableCompressor):
             self._driver.refuse(ctx.ticket)
         assert ctx.ticket.position is not None
         flat = flatten(reduced, self.step.specs[ctx.ticket.position])
-        finished = self.step.receiving.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket))
+        finished = self.step.receiver.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket))
         return (
             like(reduced, ctx.gradient) if finished is flat else unflatten(finished, ctx.gradient)
         )

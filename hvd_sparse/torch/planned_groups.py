@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from hvd_sparse.autotune.costmodel.predict import LONG_RUN
 from hvd_sparse.autotune.group_plan import GroupPlan
 from hvd_sparse.autotune.measurements import StepStarts
 from hvd_sparse.autotune.planned_groups import Planning
@@ -16,6 +15,7 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.errors import ExchangeTimeout, SparseError
+from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.torch.compressor import TorchCompressor
 
 TIMING = "the timing of messages for groups='planned'"
@@ -97,7 +97,7 @@ class PlannedCompressor(TorchCompressor):
         if (
             ticket.outgoing.frame is not None
         ):  # else this step of it runs dense, or the exchange makes it
-            now = configuration.density(self.step.staging.steps_of(ticket.position))
+            now = configuration.density(self.step.transactions.steps_of(ticket.position))
             later, nbytes = configuration.density(LONG_RUN), ticket.outgoing.frame.nbytes
             if now and later and now != later:
                 nbytes *= count_from_density(spec.numel, later) / count_from_density(

@@ -47,7 +47,7 @@ def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configu
 def whole_residuals(session: Session) -> dict[str, np.ndarray]:
     """What a rank keeps back, in the place of the tensor that it belongs to."""
     kept = {}
-    for position, state in session.step.staging.settle_all().items():
+    for position, state in session.step.transactions.settle_all().items():
         spec = session.step.specs[position]
         full = np.zeros(spec.numel, spec.accumulator)
         full[state.part] = state.memory.arrays()["residual"]

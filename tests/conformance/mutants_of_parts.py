@@ -148,9 +148,9 @@ BROKEN_CODECS = {
 
 
 class AnyOrder(AllGatherExchange):
-    def run(self, parcel):
-        arrivals = yield from super().run(parcel)
-        rank = parcel.rank
+    def run(self, context):
+        arrivals = yield from super().run(context)
+        rank = context.rank
         return {
             p: replace(arrival, parts=arrival.parts[rank:] + arrival.parts[:rank])
             for p, arrival in arrivals.items()
@@ -160,10 +160,11 @@ class AnyOrder(AllGatherExchange):
 class Overdrawing(OkTopK):
     """Takes all that a rank offered for sent."""
 
-    def run(self, parcel):
-        arrivals = yield from super().run(parcel)
+    def run(self, context):
+        arrivals = yield from super().run(context)
         return {
-            p: replace(arrival, left=parcel.items[p].selection) for p, arrival in arrivals.items()
+            p: replace(arrival, left=context.members[p].selection)
+            for p, arrival in arrivals.items()
         }
 
 
@@ -178,8 +179,8 @@ class Pretending(GTopK):
 class Unsettled(SharedIndex):
     """Keeps back what it has sent."""
 
-    def run(self, parcel):
-        arrivals = yield from super().run(parcel)
+    def run(self, context):
+        arrivals = yield from super().run(context)
         return {p: replace(arrival, left=None) for p, arrival in arrivals.items()}
 
 

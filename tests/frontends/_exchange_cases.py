@@ -102,7 +102,7 @@ def simulate(
             reduced = session.reduce(gradients)
             applied.append([reduced[spec.key] for spec in specs])
             given += np.concatenate([gradients[spec.key].reshape(-1) for spec in specs])
-        states = session.step.staging.settle_all()
+        states = session.step.transactions.settle_all()
         kept = [states[position].memory.arrays()["residual"] for position in range(len(specs))]
         return {"applied": applied, "kept": kept, "given": given}
 

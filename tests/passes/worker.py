@@ -20,7 +20,8 @@ from benchmarks._gradients import Gradients
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import Outgoing, TensorState
+from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.types import TensorSpec
 
 NUMEL, DENSITY = 2_000_000, 2e-5

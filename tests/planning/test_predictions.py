@@ -29,7 +29,7 @@ from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges._economy import dense_inbound
+from hvd_sparse.exchanges.contract import dense_inbound
 from hvd_sparse.registry import EXCHANGES
 
 PROFILE = Profile(

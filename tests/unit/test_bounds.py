@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.core.step.bounds import capacity
+from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.core.wire.message import overhead_bytes
@@ -31,7 +31,7 @@ def run(configuration, steps=4):
             sent = session.step.stats.bytes["payload"]
             sizes.append(sent - before)
             before = sent
-        state = session.step.staging.settle_all()[0]
+        state = session.step.transactions.settle_all()[0]
         kept = state.memory.arrays()["residual"].reshape(SPEC.shape)
         dense = session.step.stats.report(None)["dense_steps"]
         return (

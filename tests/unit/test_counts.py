@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hvd_sparse.checks import check_density, count_from_density
 from hvd_sparse.collectives.topology import in_nodes_of
-from hvd_sparse.exchanges._economy import is_dense_cheaper
 from hvd_sparse.registry import EXCHANGES
 
 ALLGATHER = EXCHANGES.create("allgather")
@@ -53,9 +52,9 @@ def test_densities_above_zero_and_up_to_one_are_floats_afterwards(density):
 
 @pytest.mark.parametrize("world_size", [2, 4, 10, 32])
 def test_dense_is_cheaper_from_one_over_world_size_on_at_eight_bytes_an_entry(world_size):
-    assert is_dense_cheaper(ALLGATHER, 1 / world_size, 8.0, in_nodes_of(1, 0, world_size))
-    assert not is_dense_cheaper(ALLGATHER, 0.99 / world_size, 8.0, in_nodes_of(1, 0, world_size))
-    assert not is_dense_cheaper(ALLGATHER, 1 / world_size, 7.0, in_nodes_of(1, 0, world_size))
+    assert ALLGATHER.is_dense_cheaper(1 / world_size, 8.0, in_nodes_of(1, 0, world_size))
+    assert not ALLGATHER.is_dense_cheaper(0.99 / world_size, 8.0, in_nodes_of(1, 0, world_size))
+    assert not ALLGATHER.is_dense_cheaper(1 / world_size, 7.0, in_nodes_of(1, 0, world_size))
 
 
 @given(
@@ -71,6 +70,6 @@ def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(
     ring = Fraction(2 * (world_size - 1) * 4 * numel, world_size)
     if gathered != ring:
         placement = in_nodes_of(1, 0, world_size)
-        assert is_dense_cheaper(ALLGATHER, entries / numel, entry_bytes, placement) == (
+        assert ALLGATHER.is_dense_cheaper(entries / numel, entry_bytes, placement) == (
             gathered > ring
         )

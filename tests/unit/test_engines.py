@@ -44,9 +44,7 @@ def test_the_fast_engine_is_used_unless_told_otherwise():
 
 
 def test_without_numba_it_is_numpy_which_says_so_once():
-    script = (
-        "from hvd_sparse.core.kernels import reference\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
-    )
+    script = "from hvd_sparse.core.kernels import reference\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
     done = run(
         WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference"
     )
@@ -56,14 +54,16 @@ def test_without_numba_it_is_numpy_which_says_so_once():
 
 def test_numpy_that_was_asked_for_says_nothing():
     done = run(
-        WITHOUT_NUMBA + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numpy')"
+        WITHOUT_NUMBA
+        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numpy')"
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
     done = run(
-        WITHOUT_NUMBA + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numba')"
+        WITHOUT_NUMBA
+        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numba')"
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr

@@ -96,7 +96,7 @@ def taken(density=0.001, ranks=4, ranks_per_node=1, numel=25_000_000, buckets=60
     parts = {"selector": {"id": "topk", "density": density}, "exchange": auto, **options}
     configuration = Configuration.create(**parts)
     placement = auto.placement(0, ranks, None)
-    return auto.resolve(configuration, placement, numel, buckets).id
+    return configuration.resolve_exchange(placement, numel, buckets).id
 
 
 def test_auto_takes_what_the_formulas_say_is_quickest():

@@ -39,7 +39,7 @@ def train(plans, ranks=3, **options):
             bits += b"".join(applied[key].tobytes() for key in sorted(applied))
         kept = [
             state.memory.arrays()["residual"].tobytes()
-            for _, state in sorted(session.step.staging.settle_all().items())
+            for _, state in sorted(session.step.transactions.settle_all().items())
         ]
         return bits, kept
 

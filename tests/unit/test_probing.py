@@ -17,7 +17,7 @@ from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges._economy import dense_inbound
+from hvd_sparse.exchanges.contract import dense_inbound
 
 RANKS = 3
 DENSITIES = (0.01, 0.1)

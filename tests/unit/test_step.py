@@ -35,8 +35,8 @@ class TwoPhases(AllGatherExchange):
 
     id: ClassVar[str] = "two_phases"
 
-    def run(self, parcel):
-        conversation = super().run(parcel)
+    def run(self, context):
+        conversation = super().run(context)
         request = next(conversation)
         (total,) = yield AllReduce(np.array([request.array.size], np.int64))
         gathered = yield request
@@ -143,7 +143,7 @@ def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, e
         session.reduce(gradients(collective, 0))
         if is_interrupted:
             start_exchange(session, entered, gradients(collective, 9))
-            session.step.staging.settle_all()
+            session.step.transactions.settle_all()
         return {
             k: v.tobytes() for k, v in session.reduce(gradients(collective, 1)).items()
         }, snapshot(session)

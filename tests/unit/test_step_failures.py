@@ -138,7 +138,7 @@ def test_ranks_at_different_steps_are_told_so():
         session = start(collective)
         session.reduce(gradients(collective, 0))
         if collective.rank == FAULTY:
-            session.step.staging.settle_all()[0].restore(7, None, None)
+            session.step.transactions.settle_all()[0].restore(7, None, None)
         with pytest.raises(RankMismatch, match=r"'t0'.*same step of the same configuration"):
             session.reduce(gradients(collective, 1))
 
@@ -211,7 +211,7 @@ def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
             gradients(collective, 0)["t0"].reshape(-1),
         )
         if collective.rank == FAULTY:  # its carrier comes, its entries do not
-            wire, _ = session.step.sending.compress(0, given, FAULTY, collective.world_size)
+            wire, _ = session.step.sender.compress(0, given, FAULTY, collective.world_size)
             collective.allreduce(wire, "t0").wait(None)
             return
         wire, ticket = session.driver.compress(0, given)

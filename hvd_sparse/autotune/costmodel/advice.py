@@ -10,7 +10,7 @@ from typing import Any
 from hvd_sparse.autotune.costmodel.costs import Work
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.planner import STRATEGIES
-from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, sparse_step
+from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, density_of, sparse_step
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.costmodel.published import with_codec
 from hvd_sparse.autotune.costmodel.simulation import divides, exchanges
@@ -185,7 +185,7 @@ def _configurations(
 
 
 def _key(configuration: Configuration) -> tuple[float, str, str]:
-    return configuration.selector.density, configuration.codec.id, configuration.exchange.id
+    return density_of(configuration), configuration.codec.id, configuration.exchange.id
 
 
 def _candidate(profile: Profile, configuration: Configuration, setting: Setting) -> Candidate:

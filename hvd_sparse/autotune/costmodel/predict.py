@@ -19,10 +19,9 @@ from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges._economy import DENSE_BYTES, dense_inbound, is_dense_cheaper
-from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange, dense_inbound
+from hvd_sparse.schedules.contract import LONG_RUN
 
-LONG_RUN = 10**9
 """A step behind every warm-up."""
 
 Strategy = Callable[[Instance], Plan]
@@ -87,11 +86,8 @@ def dense_step(
 
 def exchange_of(configuration: Configuration, profile: Profile, setting: Setting) -> Exchange:
     """The exchange that runs: the one that ``auto`` chooses, where it is asked."""
-    numel = profile.compressed.numel
-    chosen: Exchange = configuration.exchange.resolve(
-        configuration, setting.placement, numel, len(profile.layers)
-    )
-    return chosen
+    numel, layers = profile.compressed.numel, len(profile.layers)
+    return configuration.resolve_exchange(setting.placement, numel, layers)
 
 
 def sparse_instance(
@@ -245,7 +241,7 @@ def goes_dense(profile: Profile, configuration: Configuration, setting: Setting)
         compressed.numel // len(compressed.layers), density
     )
     exchange = exchange_of(configuration, profile, setting)
-    return is_dense_cheaper(exchange, density, entry_bytes, setting.placement)
+    return exchange.is_dense_cheaper(density, entry_bytes, setting.placement)
 
 
 def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -> list[float]:

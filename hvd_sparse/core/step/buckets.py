@@ -8,13 +8,11 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
 """Expected payload at which a bucket is full: above it a collective's start-up cost no longer counts."""
-
-UNKNOWN_DENSITY = 0.01
-"""Guess for methods that are told no density, to size buckets by."""
 
 
 def one_per_tensor(

@@ -83,7 +83,7 @@ class Driver:
         self, position: int, gradient: np.ndarray, scale: float = 1.0, *, everything: bool = False
     ) -> tuple[np.ndarray, Ticket]:
         """``Sending.compress``, and the start of the bucket's exchange when it is full."""
-        wire, ticket = self.step.sending.compress(
+        wire, ticket = self.step.sender.compress(
             position,
             gradient,
             self.collective.rank,
@@ -98,7 +98,7 @@ class Driver:
 
     def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
         """``Sending.poison``."""
-        wire, ticket = self.step.sending.poison(
+        wire, ticket = self.step.sender.poison(
             error, key, dtype, self.collective.rank, self.collective.world_size
         )
         self._begin(ticket.run)
@@ -122,7 +122,7 @@ class Driver:
         try:
             ticket.report(reduced)  # refuses before anything is waited for
             self._drive(ticket.run)
-            return self.step.receiving.result(ticket, reduced, parameter, out)
+            return self.step.receiver.result(ticket, reduced, parameter, out)
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
             raise
@@ -171,7 +171,7 @@ class Driver:
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective
-        generator = self.step.sending.converse(bucket, run, collective.rank, collective.world_size)
+        generator = self.step.sender.converse(bucket, run, collective.rank, collective.world_size)
         bucket.is_exchanged = True
         bucket.began_s = self.step.spans.now()
         self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
@@ -223,4 +223,4 @@ class Driver:
             if bucket.began_s:
                 keys = ", ".join(self.step.specs[i].key for i in bucket.members)
                 self.step.spans.tell("exchange", f"{self._name_of(bucket)}: {keys}", bucket.began_s)
-            self.step.receiving.receive(bucket, conversation.result)
+            self.step.receiver.receive(bucket, conversation.result)

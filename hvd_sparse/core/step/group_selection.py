@@ -14,8 +14,9 @@ import numpy as np
 from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Moments
 from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import Outgoing, Source, TensorState
+from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.exchanges._entries import region_of
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.types import TensorSpec
 
 
@@ -36,20 +37,18 @@ def send_merged(
     source = joint_source([state for state, _ in members])
     began_s = pipeline.spans.now()
     joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
-    selector = pipeline.selector(source.steps)
-    found = selector.find(
-        joined, pipeline.context(source, selector, _moments_of_all(moments), rank)
-    )
+    parts = pipeline.configuration.at_step(source.steps)
+    context = pipeline.context(source, parts.selector, _moments_of_all(moments), rank)
+    found = parts.selector.find(joined, context)
     pipeline.spans.tell("select", source.spec.key, began_s)
     sent, start = [], 0
     for (state, waiting), vector in zip(members, vectors):
         share = replace(
             found, selection=region_of(found.selection, slice(start, start + vector.size))
         )
-        outgoing = pipeline.send_found(state, selector, share, vector, world_size, source.spec.key)
-        sent.append(
-            replace(outgoing, norm=waiting.norm)
-        )  # as the carrier said, before anything left
+        outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
+        outgoing.norm = waiting.norm  # as the carrier said, before anything left
+        sent.append(outgoing)
         start += vector.size
     return sent
 

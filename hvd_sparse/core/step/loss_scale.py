@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.errors import InvalidOption
 
 HALF_LIMIT = 65520.0
@@ -40,12 +41,6 @@ def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
     with np.errstate(over="ignore"):
         scaled: np.ndarray = gradient * gradient.dtype.type(scale)
     return scaled
-
-
-def is_finite(x: np.ndarray) -> bool:
-    """Tell whether all entries are numbers: one pass without another array, two where their sum is none."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
 
 
 def stays_finite(gradient: np.ndarray, dtype: str, *, is_sure: bool) -> bool:

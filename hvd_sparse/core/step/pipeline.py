@@ -1,9 +1,11 @@
 """The walk of one tensor through one step, in its only place:
 
-memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
+    memory.compensate -> selector.find -> codec.encode -> memory.update
+    codec.decode -> sum in rank order
 
-Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move memory.update behind
-themselves; those that sum before they select (``sums_first``) start the walk with the sum.
+Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move
+memory.update behind themselves; those that sum before they select (``sums_first``) start the walk
+with the sum.
 """
 
 from __future__ import annotations
@@ -15,18 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.aligned import aligned_empty
+from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
-from hvd_sparse.core.step.bounds import bounded
-from hvd_sparse.core.step.loss_scale import is_finite
-from hvd_sparse.core.step.tensor_state import Outgoing, Part, Source, TensorState
-from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
+from hvd_sparse.core.step.summation import add_up
+from hvd_sparse.core.step.tensor_state import Source, TensorState
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.context import Outgoing, Part
+from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
-from hvd_sparse.selectors._aim import Miss
-from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -37,7 +37,7 @@ class Pipeline:
     def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
         self.configuration = configuration
         self.kernels = kernels
-        self.exchange = configuration.exchange
+        self.exchange: Exchange = configuration.exchange
         self.spans = Spans()
 
     def send(
@@ -51,112 +51,98 @@ class Pipeline:
         is_summed: bool = False,
         waits: bool = False,
     ) -> Outgoing:
-        """This rank's half: take the gradient in, give out what is sent.
+        """Take the gradient in and return what this rank sends.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
-        waits : nothing is selected before the tensor's group is complete (``core.step.group_selection``)
+        waits : nothing is selected before the tensor's group is complete (``group_selection``)
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
-        selector, source = None if dense else self.selector(state.steps), state.source
-        selects = (
-            selector is not None
-            and not waits
-            and self.exchange.selects_on(rank, world_size, state.steps, selector)
-        )
-        aim = (
-            selector.aim(gradient.size, source.threshold, source.memo)
-            if selector is not None and selects
-            else None
-        )
-        began_s = self.spans.now()
-        accumulated = self._accumulate(state, gradient, world_size, aim)
-        if selector is None:
+        if dense:
+            self._accumulate(state, gradient, world_size, None)
             state.note_dense()
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
-        if not selects:
-            vector = accumulated.vector
-            return Outgoing(None, None, 0, self._norm(vector), None, vector, accumulated.moments)
+        parts, source = self.configuration.at_step(state.steps), state.source
+        selector, began_s = parts.selector, self.spans.now()
+        if waits or not self.exchange.selects_on(rank, world_size, state.steps, selector):
+            accumulated = self._accumulate(state, gradient, world_size, None)
+            vector, moments = accumulated.vector, accumulated.moments
+            return Outgoing(None, None, 0, self._norm(vector), None, vector, moments)
+        aim = selector.aim(gradient.size, source.threshold, source.memo)
+        accumulated = self._accumulate(state, gradient, world_size, aim)
         try:
             found = self._find(source, selector, aim, accumulated, gradient, rank)
             self.spans.tell("select", state.spec.key, began_s)
             return self.send_found(
-                state, selector, found, accumulated.vector, world_size, source.spec.key
+                state, parts, found, accumulated.vector, world_size, state.spec.key
             )
         except Exception:
             self._put_back(accumulated)
             raise
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """What stands in for a gradient that is not finite: the carrier says so, and the step leaves no trace."""
-        spec = state.spec
+        """Return what stands in for a gradient that is not finite: the carrier says so, and the step
+        leaves no trace."""
+        spec, parts = state.spec, self.configuration.at_step(state.steps)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
-            return Outgoing(
-                self.codec(state.steps).encode(nothing.selection, self.kernels),
-                None,
-                0,
-                0.0,
-                nothing,
-            )
+            frame = parts.codec.encode(nothing.selection, self.kernels)
+            return Outgoing(frame, None, 0, 0.0, nothing)
         zeros = np.zeros(spec.numel, spec.accumulator)
-        selector = self.selector(state.steps)
-        if not dense and self.exchange.shares_indices and selector.has_shared_indices:
+        if dense:
+            return Outgoing(None, zeros, 0, 0.0, None)
+        if self.exchange.shares_indices and parts.selector.has_shared_indices:
             # The other ranks bring a value for each of these, and a sum wants as many of this one.
-            nothing = selector.find(zeros, self.context(state.source, selector, None, 0))
-        return (
-            Outgoing(None, zeros, 0, 0.0, None)
-            if dense
-            else Outgoing(None, None, 0, 0.0, nothing, zeros)
-        )
+            context = self.context(state.source, parts.selector, None, 0)
+            nothing = parts.selector.find(zeros, context)
+        return Outgoing(None, None, 0, 0.0, nothing, zeros)
 
     def _accumulate(
         self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None
     ) -> Accumulated:
-        configuration, kernels = self.configuration, self.kernels
-        # Other sums than the last one, which skips what is not finite, would spoil the only buffer there is.
+        configuration, memory = self.configuration, state.memory
+        # Other sums than the last one, which skips what is not finite, would spoil the only buffer.
         looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        if looks_first and not kernels.moments(gradient).is_finite:
+        if looks_first and not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
-        state.memory.step = state.steps
-        accumulated: Accumulated = state.memory.compensate(gradient, kernels, world_size, aim)
+        memory.step = state.steps
+        accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
         if not accumulated.is_finite:
             self._put_back(accumulated)
             raise _not_finite(gradient, state.spec)
         return accumulated
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """What the pass took along returns to the vector: with ``rollback=False`` it is nowhere else."""
+        """Return to the vector what the pass took along: with ``rollback=False`` it is nowhere
+        else."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
     def send_found(
         self,
         state: TensorState,
-        selector: Selector,
+        parts: StepParts,
         found: Found,
         vector: np.ndarray,
         world_size: int,
         selected_in: str,
     ) -> Outgoing:
-        """Send what was selected of a tensor, and keep back the rest.
+        """Return what is sent of a tensor's selection, and keep back the rest.
 
-        vector : what was accumulated; found : of it alone, chosen from the vector that ``selected_in`` names
+        vector : what was accumulated
+        found : of it alone, chosen from the vector that ``selected_in`` names
         """
-        codec, began_s = self.codec(state.steps), self.spans.now()
-        if not selector.has_shared_indices:
-            found = bounded(
-                found,
-                self.configuration.most_entries(state.spec, world_size, state.steps),
-                vector,
-                self.kernels,
-            )
+        selector, codec, began_s = parts.selector, parts.codec, self.spans.now()
+        if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
+            most = self.configuration.most_entries(state.spec, world_size, state.steps)
+            found = _bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
             if found.is_one_pass:
                 self.kernels.restore(vector, found.selection)
-            return Outgoing(None, None, found.selection.count, self._norm(vector), found, vector)
+            norm = self._norm(vector)
+            return Outgoing(None, None, found.selection.count, norm, found, vector)
         sent = codec.complete(found.selection, vector)
         frame = codec.encode(sent, self.kernels)
         is_exact = codec.is_exact and not selector.changes_values
@@ -178,7 +164,7 @@ class Pipeline:
         gradient: np.ndarray,
         rank: int,
     ) -> Found:
-        """The selection: from what the pass took along, or else from the whole vector."""
+        """Select from what the pass took along, or else from the whole vector."""
         vector, taking = accumulated.vector, accumulated.taking
         context = self.context(source, selector, accumulated.moments, rank, gradient)
         if aim is None or taking is None:
@@ -201,7 +187,8 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
     ) -> Outgoing:
-        """What goes to where it is summed; on a dense step, with what this rank keeps back of its part."""
+        """Return what goes to where it is summed; on a dense step, with what this rank keeps back of
+        its part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         whole = gradient.copy()
@@ -216,25 +203,15 @@ class Pipeline:
     def settle(
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Any
     ) -> None:
-        """After an exchange that settles later: keep back what did not leave.
+        """Keep back what did not leave, after an exchange that settles later.
 
-        left : of this rank's own entries, with the values that were accumulated (or the selector's, where it changes them)
+        left : of this rank's own entries, with the values that were accumulated (or the selector's,
+            where it changes them)
         """
         if left is not None:
-            state.memory.update(left, not self.selector(state.steps).changes_values, self.kernels)
+            changes_values = self.configuration.at_step(state.steps).selector.changes_values
+            state.memory.update(left, not changes_values, self.kernels)
         state.note_exchange(returned, memo)
-
-    def selector(self, steps: int) -> Selector:
-        """The selector, at the density of a step."""
-        selector: Selector = self.configuration.selector
-        density = self.configuration.density(steps)
-        return selector if density is None else selector.at_density(density)
-
-    def codec(self, steps: int) -> Codec:
-        """The codec, at the density of a step."""
-        codec: Codec = self.configuration.codec
-        density = self.configuration.density(steps)
-        return codec if density is None else codec.at_density(density)
 
     def context(
         self,
@@ -244,15 +221,12 @@ class Pipeline:
         rank: int,
         gradient: np.ndarray | None = None,
     ) -> Context:
-        """What the selector may use besides the vector."""
+        """Return what the selector may use besides the vector."""
 
         def draw() -> np.random.Generator:
-            return generator(
-                getattr(selector, "seed", 0),
-                source.spec.key,
-                source.steps,
-                None if selector.has_shared_indices else rank,
-            )
+            drawer = None if selector.has_shared_indices else rank
+            seed = getattr(selector, "seed", 0)
+            return generator(seed, source.spec.key, source.steps, drawer)
 
         return Context(
             kernels=self.kernels,
@@ -267,63 +241,38 @@ class Pipeline:
     def receive(
         self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int
     ) -> None:
-        """The other half: out = factor * (sum of the parts), in the order given, which is the same on all ranks.
+        """Write factor * (sum of the parts) to ``out``: ``summation.add_up``.
 
-        parts : the range of the tensor that each is of, and an encoded selection or one as it is
-        out : flat, of the accumulator's dtype; untouched on any error
         steps : completed steps of the tensor, as when they were sent
-
-        NonFiniteGradient where the sum leaves the range of the dtype: of the same bits, so on all ranks or on none.
         """
-        codec, arrived, began_s = self.codec(steps), [], self.spans.now()
-        for place, sent in parts:
-            selection = sent if isinstance(sent, Selection) else codec.decode(sent, self.kernels)
-            if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
-                raise CorruptPayload(
-                    f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "
-                    f"{selection.numel} of {selection.values.dtype}"
-                )
-            indices = (
-                selection.indices + np.uint32(place.start) if place.start else selection.indices
-            )
-            arrived.append(Selection(indices, selection.values, spec.numel))
-        if not all(_is_small(part.values) for part in arrived) or abs(factor) > MOST_FACTOR:
-            self._check_range(spec, arrived, factor)
-        if factor != 1.0:
-            arrived = [_times(part, factor) for part in arrived]
-        self.kernels.assemble(out, arrived)
+        began_s = self.spans.now()
+        codec = self.configuration.at_step(steps).codec
+        add_up(spec, parts, factor, out, codec, self.kernels)
         self.spans.tell("decode", spec.key, began_s)
 
-    def _check_range(self, spec: TensorSpec, parts: list[Selection], factor: float) -> None:
-        """NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
-        out = aligned_empty(spec.numel, spec.accumulator)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for each in (1.0, factor):
-                self.kernels.assemble(out, [_times(part, each) for part in parts])
-                if not is_finite(out):
-                    raise NonFiniteGradient(
-                        f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of {spec.accumulator}"
-                    )
 
-
-MOST_FACTOR = 1e6
-"""Horovod multiplies sums by 1 or less, unless it is told otherwise."""
-
-
-def _is_small(values: np.ndarray) -> bool:
-    """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.dot(values, values)))
-
-
-def _times(part: Selection, factor: float) -> Selection:
-    return Selection(part.indices, part.values * part.values.dtype.type(factor), part.numel)
+def _bounded(
+    found: Found, most: int | None, vector: np.ndarray, kernels: Kernels | ModuleType
+) -> Found:
+    """Cut what was found to its largest entries where it is more than ``most``; the others stay in
+    the vector."""
+    chosen = found.selection
+    if most is None or chosen.count <= most:
+        return found
+    is_zero = chosen.values == 0  # zeros lose nothing by not being sent
+    if is_zero.any():
+        chosen = Selection(chosen.indices[~is_zero], chosen.values[~is_zero], chosen.numel)
+    if chosen.count > most:
+        chosen, _ = kernels.trim(chosen, most, vector if found.is_one_pass else None)
+    return dataclasses.replace(found, selection=chosen)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     bad = int(np.count_nonzero(~np.isfinite(gradient)))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
+    if not bad:
+        what = f"gradient + residual leaves the range of {gradient.dtype}"
     return NonFiniteGradient(
-        f"tensor {spec.key!r}: {what if bad else 'gradient + residual leaves the range of ' + str(gradient.dtype)}; "
-        "look for the step's loss, lower the learning rate, or clip gradients before they are compressed"
+        f"tensor {spec.key!r}: {what}; look for the step's loss, lower the learning rate, or clip "
+        "gradients before they are compressed"
     )

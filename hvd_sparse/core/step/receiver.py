@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from hvd_sparse.core.kernels.aligned import aligned_empty
-from hvd_sparse.core.step.loss_scale import is_finite, rescaled, stays_finite, unscaled
+from hvd_sparse.core.kernels.finite import is_finite
+from hvd_sparse.core.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.core.step.records import BucketRun, Ticket, in_words
+from hvd_sparse.core.step.shared import Shared
+from hvd_sparse.core.wire.carrier import CarrierReport
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.types import TensorSpec
 
-if TYPE_CHECKING:
-    from hvd_sparse.core.step.step import Step
 
+class Receiver:
+    """Takes in what all ranks sent.
 
-class Receiving:
-    """Of the step object ``step``, whose state it changes."""
+    shared : the tensors, their states and parts
+    """
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._finishes = shared.configuration.memory.finishes
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
         """Accept what an exchange brought for a bucket, and keep back what did not leave this rank."""
         bucket.arrivals = arrivals
-        if not self._step.exchange.settles_later:
+        shared = self._shared
+        if not shared.exchange.settles_later:
             return
-        with self._step.staging.lock:
+        with shared.transactions.lock:
             for position, arrival in arrivals.items():
                 ticket = bucket.sending[position]
-                keeps = ticket.is_finite and arrival.is_finite
-                if keeps and self._step.staging.is_current(
-                    position, ticket.run
-                ):  # else there is nothing to keep
-                    state = self._step.staging.staged(position)
-                    self._step.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
+                if not (ticket.is_finite and arrival.is_finite):
+                    continue  # the step leaves no trace
+                if shared.transactions.is_current(position, ticket.run):
+                    state = shared.transactions.staged(position)
+                    shared.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def result(
         self,
@@ -45,133 +49,144 @@ class Receiving:
         parameter: np.ndarray,
         out: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The reduced gradient of a tensor: flat, of the accumulator's dtype.
+        """Return the reduced gradient of a tensor: flat, of the accumulator's dtype.
 
+        Parameters
+        ----------
         reduced : what Horovod made of the array that ``compress`` gave it
         parameter : the tensor's value, flat, for memories that finish with it
-        out : where the result may go; a sparse step's is written there, and nothing is where the step fails
+        out : where the result may go; a sparse step's is written there, and nothing is where the step
+            fails
         """
         report = ticket.report(reduced)
-        if ticket.error is not None:
-            raise PeerFailure(
-                f"compressing failed on this rank: {in_words(ticket.error)}"
-            ) from ticket.error
-        if report.failures:
-            raise PeerFailure(
-                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
-            )
-        assert (
-            ticket.position is not None
-            and ticket.bucket is not None
-            and ticket.outgoing is not None
-        )
-        if ticket.layout.world_size > 1:  # one rank's sum is its average
-            is_average = abs(report.factor * ticket.layout.world_size - 1) < 1e-3
-            self._step.reduction = "average" if is_average else "sum"
-        if not self._step.staging.is_current(ticket.position, ticket.run):
-            if (
-                ticket.run.failure is not None
-            ):  # another tensor's thread has just taken the step back
-                raise ticket.run.failure
-            raise RankMismatch(
-                f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
-                "give every tape or optimizer that reduces it a compressor of its own"
-            )
-        spec = self._step.specs[ticket.position]
-        if ticket.outgoing.dense is not None:
+        self._check(ticket, report)
+        shared, sent, state = self._shared, ticket.outgoing, ticket.state
+        assert sent is not None and state is not None
+        spec = state.spec
+        if sent.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
             is_summed = is_finite(result)
         else:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
             is_summed = self._sum(ticket, report.factor, result)
-        with self._step.staging.lock:
-            if (
-                ticket.run.failure is not None
-            ):  # another tensor's thread has taken the step back meanwhile
+        with shared.transactions.lock:
+            if ticket.run.failure is not None:  # another tensor's thread has taken the step back
                 raise ticket.run.failure
-            self._step.count(ticket)
-            return self._finish(
-                ticket, result, parameter, is_finite=is_summed and not report.non_finite
+            shared.count(ticket)
+            is_good = is_summed and not report.non_finite
+            return self._finish(ticket, spec, result, parameter, is_finite=is_good)
+
+    def _check(self, ticket: Ticket, report: CarrierReport) -> None:
+        """Raise where some rank failed, or this step of the tensor was left behind."""
+        if ticket.error is not None:
+            words = in_words(ticket.error)
+            raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
+        if report.failures:
+            raise PeerFailure(
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own "
+                "output says why"
+            )
+        world_size = ticket.layout.world_size
+        if world_size > 1:  # one rank's sum is its average
+            is_average = abs(report.factor * world_size - 1) < 1e-3
+            self._shared.reduction = "average" if is_average else "sum"
+        assert ticket.position is not None
+        if not self._shared.transactions.is_current(ticket.position, ticket.run):
+            if ticket.run.failure is not None:  # another tensor's thread has just taken it back
+                raise ticket.run.failure
+            raise RankMismatch(
+                f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
+                "give every tape or optimizer that reduces it a compressor of its own"
             )
 
     def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> bool:
-        """Add up what arrived for a tensor; False where that leaves the range of floats, which it does on all ranks."""
-        assert ticket.position is not None and ticket.bucket is not None
-        arrival, steps = (
-            ticket.bucket.arrivals[ticket.position],
-            self._step.staging.steps_of(ticket.position),
+        """Add up what arrived for a tensor; False where that leaves the range of floats, which it
+        does on all ranks."""
+        assert (
+            ticket.position is not None and ticket.bucket is not None and ticket.state is not None
         )
+        arrival = ticket.bucket.arrivals[ticket.position]
         if not arrival.is_finite:
             return False
+        spec, steps = ticket.state.spec, ticket.state.steps
         try:
-            self._step.pipeline.receive(
-                self._step.specs[ticket.position], arrival.parts, factor, out, steps
-            )
+            self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps)
         except NonFiniteGradient:
             return False
         return True
 
     def enter_dense(self, position: int, scale: float = 1.0) -> Ticket:
-        """A tensor that is never compressed begins a step: what its memory makes of it goes back with the others'."""
-        with self._step.staging.lock:
-            run = self._step.staging.open_run(position)
-            if self._step.configuration.memory.finishes:
-                self._step.staging.enter(position, run)
+        """Let a tensor that is never compressed begin a step: what its memory makes of it goes back
+        with the others'."""
+        transactions = self._shared.transactions
+        with transactions.lock:
+            run, state = transactions.open_run(position), None
+            if self._finishes:
+                state = transactions.enter(position, run)
             else:
                 run.entered.add(position)
-        return Ticket(run, self._step.specs[position].key, position=position, scale=scale)
+        key = self._shared.keys[position]
+        return Ticket(run, key, position=position, state=state, scale=scale)
 
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """What the optimizer is given for a tensor that Horovod reduced by itself.
+        """Return what the optimizer is given for a tensor that Horovod reduced by itself.
 
         It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
         """
         is_number = is_finite(reduced)
-        if is_number and self._step.configuration.memory.finishes:
-            reduced = unscaled(reduced, ticket.scale)
-        elif is_number:
+        if is_number and not self._finishes:
             return reduced
-        return self._finish(ticket, reduced, parameter, is_finite=is_number)
+        if is_number:
+            reduced = unscaled(reduced, ticket.scale)
+        assert ticket.position is not None
+        spec = self._shared.specs[ticket.position]
+        return self._finish(ticket, spec, reduced, parameter, is_finite=is_number)
 
     def _finish(
-        self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, *, is_finite: bool
+        self,
+        ticket: Ticket,
+        spec: TensorSpec,
+        reduced: np.ndarray,
+        parameter: np.ndarray,
+        *,
+        is_finite: bool,
     ) -> np.ndarray:
-        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere leaves no trace.
+        """Give the last touch, in the units of the scaled loss.  A step that is not finite everywhere
+        leaves no trace.
 
         Here all ranks know alike: what they look at is of the same bits.
         """
+        shared, finishes = self._shared, self._finishes
         assert ticket.position is not None
-        spec, finishes = self._step.specs[ticket.position], self._step.configuration.memory.finishes
         if is_finite and finishes:
-            state = self._step.staging.staged(ticket.position)
+            state = shared.transactions.staged(ticket.position)
             is_compressed = ticket.bucket is not None
             with np.errstate(over="ignore", invalid="ignore"):  # looked at below
                 reduced = state.memory.finish(
-                    reduced, parameter, is_compressed, self._step.pipeline.kernels
+                    reduced, parameter, is_compressed, shared.pipeline.kernels
                 )
-        reduced = rescaled(reduced, ticket.scale)
+        if ticket.scale != 1.0:
+            reduced = rescaled(reduced, ticket.scale)
         ticket.run.completed.add(ticket.position)
         is_sure = ticket.scale == 1.0 and not finishes
         if is_finite and stays_finite(reduced, spec.dtype, is_sure=is_sure):
-            if ticket.bucket is not None:
-                self._step.replicas.note(
-                    ticket.key, self._step.staging.steps_of(ticket.position) + 1, reduced
-                )
+            if ticket.bucket is not None and ticket.state is not None:
+                shared.replicas.note(ticket.key, ticket.state.steps + 1, reduced)
             return reduced
-        if self._step.configuration.on_nonfinite == "raise":
+        if shared.configuration.on_nonfinite == "raise":
             self._refuse(ticket, spec)
-        self._step.leave_no_trace(ticket.run)
+        shared.leave_no_trace(ticket.run)
         return np.full(spec.numel, np.nan, spec.accumulator)
 
     def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:
         """Raise what NaN or Inf in the sum is where that is an error; the step is taken back."""
         how = "" if ticket.bucket is not None else ", which travels dense"
         error = NonFiniteGradient(
-            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its {spec.numel} entries, or "
-            f"leaves the range of {spec.dtype}; look for the step's loss, lower the learning rate or the loss scale, or "
-            "clip gradients before they are compressed"
+            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "
+            f"{spec.numel} entries, or leaves the range of {spec.dtype}; look for the step's loss, "
+            "lower the learning rate or the loss scale, or clip gradients before they are compressed"
         )
-        self._step.fail(ticket.run, error)
+        self._shared.fail(ticket.run, error)
         raise error

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_sparse.core.step.tensor_state import Outgoing
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
-
-if TYPE_CHECKING:
-    from hvd_sparse.exchanges.context import Arrival
+from hvd_sparse.exchanges.context import Arrival, Outgoing
 
 
 @dataclass(eq=False)
 class BucketRun:
-    """One bucket in one step: what its members send, then what all ranks sent."""
+    """One bucket in one step: what its members send, then what all ranks sent.
+
+    Attributes
+    ----------
+    index : of the bucket
+    members : positions of its tensors
+    entered : those that this step has come to
+    sending : the tickets of those that are sent sparse, by position
+    errors : what went wrong on this rank, in words for the others
+    is_exchanged : its exchange has begun
+    began_s : when, where anybody asks
+    arrivals : what the exchange brought, by position
+    """
 
     index: int
     members: tuple[int, ...]
@@ -30,12 +39,26 @@ class BucketRun:
 
     @property
     def is_full(self) -> bool:
+        """All of its tensors are there."""
         return len(self.entered) == len(self.members)
 
 
 @dataclass(eq=False)
 class StepRun:
-    """One step: from its first ``compress`` to the next step's."""
+    """One step of all tensors: from its first ``compress`` to the next step's.
+
+    Attributes
+    ----------
+    buckets : those that have begun, by index
+    entered, completed : positions of tensors that were handed over, and whose results are there
+    errors : of gradients that no registered tensor stands for, in words for the other ranks
+    counted : what was counted of it, to be taken back where it fails
+    received : tickets whose phases are over, by number (TensorFlow)
+    is_raising : a thread is about to raise its failure (TensorFlow)
+    is_closed : the next ``compress`` begins another step
+    is_finite : no rank had NaN or Inf in it
+    failure : why it was taken back
+    """
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)
     entered: set[int] = field(default_factory=set)
@@ -51,13 +74,29 @@ class StepRun:
 
 @dataclass(eq=False)
 class Ticket:
-    """One tensor in one step; what ``compress`` hands to ``decompress``."""
+    """One tensor in one step; what ``compress`` hands to ``decompress``.
+
+    Attributes
+    ----------
+    run : the step
+    key : of the tensor, for messages
+    layout : of its carrier
+    position : of the tensor; None for a gradient that no registered tensor stands for
+    state : of the tensor; None as above, and for tensors that are never compressed and keep nothing
+    bucket : that it travels in; None for those that Horovod reduces by itself
+    outgoing : what this rank sends; None where that could not be made
+    error : why not
+    scale : of the loss
+    is_finite : this rank's gradient has no NaN or Inf
+    extra : the frontend's
+    """
 
     run: StepRun
     key: str
     layout: CarrierLayout = field(default_factory=lambda: carrier_layout(np.float64, 1))
     position: int | None = None
     bucket: BucketRun | None = None
+    state: TensorState | None = None
     outgoing: Outgoing | None = None
     error: Exception | None = None
     scale: float = 1.0
@@ -66,25 +105,23 @@ class Ticket:
     _report: CarrierReport | None = field(default=None, init=False, repr=False)
 
     def report(self, reduced: np.ndarray) -> CarrierReport:
-        """What all ranks' carriers say, at the start of what Horovod made of them; read once.  Errors: ``CarrierLayout.read``."""
+        """Return what all ranks' carriers say, at the start of what Horovod made of them; read once.
+
+        Errors: ``CarrierLayout.read``.
+        """
         if self._report is None:
             self._report = self.layout.read(reduced[: self.layout.size], self.key)
         return self._report
 
     @property
-    def sent(self) -> Outgoing:
-        """What this rank sends, where it could be made."""
-        assert self.outgoing is not None
-        return self.outgoing
-
-    @property
     def is_waiting(self) -> bool:
-        """Whether what was accumulated has not been selected from yet."""
+        """What was accumulated has not been selected from yet."""
         return self.outgoing is not None and self.outgoing.accumulated is not None
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """The bucket of tensors that travel together in this step, made of those of their own; their tickets are in it.
+    """Return the bucket of tensors that travel together in this step, made of those of their own;
+    their tickets are in it.
 
     What no registered tensor stands for brings only what went wrong with it.
     """
@@ -97,9 +134,9 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
         bucket.entered |= each.entered
         bucket.sending |= each.sending
         bucket.errors += each.errors
-    for run in {
-        id(ticket.run): ticket.run for ticket in tickets[1:] if ticket.run is not tickets[0].run
-    }.values():
+    others = {id(ticket.run): ticket.run for ticket in tickets[1:]}
+    others.pop(id(tickets[0].run), None)
+    for run in others.values():
         bucket.errors += run.errors
     for ticket in tickets:
         if ticket.bucket is not None:
@@ -108,5 +145,5 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
 
 
 def in_words(error: Exception) -> str:
-    """As the other ranks are told of it."""
+    """Return an error as the other ranks are told of it."""
     return f"{type(error).__name__}: {error}"

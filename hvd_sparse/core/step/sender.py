@@ -1,35 +1,35 @@
-"""This rank's half of a step: what it takes in of every tensor, and what each bucket says to the other ranks.
+"""This rank's half of a step: what it takes in of every tensor, and what each bucket says to the
+other ranks.
 
-A local failure never raises in ``compress``, where the other ranks would wait for what this one did not submit.
-It is written down: into the carrier's flag, and in words into the bucket's message.  All ranks then raise alike.
+A local failure never raises in ``compress``, where the other ranks would wait for what this one did
+not submit.  It is written down: into the carrier's flag, and in words into the bucket's message.  All
+ranks then raise alike.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_sparse.core.step.group_selection import send_merged
 from hvd_sparse.core.step.loss_scale import check_scale, unscaled
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.core.step.shared import Shared
 from hvd_sparse.core.wire.carrier import CarrierLayout, carrier_layout
 from hvd_sparse.core.wire.replicas import short_checksum
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Arrival, Item, Parcel
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation
-from hvd_sparse.types import TensorSpec
-
-if TYPE_CHECKING:
-    from hvd_sparse.core.step.step import Step
 
 
-class Sending:
-    """Of the step object ``step``, whose state it changes."""
+class Sender:
+    """Takes gradients in, and speaks for this rank.
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    shared : the tensors, their states and parts
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._has_replica = shared.configuration.check_replicas_every > 0
 
     def compress(
         self,
@@ -44,183 +44,201 @@ class Sending:
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
 
+        The array is the carrier, followed by all that was accumulated where this step of the tensor
+        runs dense.
+
+        Parameters
+        ----------
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
         is_joined : buckets of other tensors may be joined with this one's before its message is made
-        everything : run dense, residual included, whatever the configuration says; the same on all ranks
-
-        The array is the carrier, followed by all that was accumulated where this step of the tensor runs dense.
+        everything : run dense, residual included, whatever the configuration says; the same on all
+            ranks
         """
-        spec = self._step.specs[position]
-        ticket, state = self._enter(position)
-        dense = everything or self._step.configuration.goes_dense(
-            spec, state.steps, world_size, self._step.exchange, self._step.placement
+        shared = self._shared
+        ticket = self._enter(position, scale)
+        state, bucket = ticket.state, ticket.bucket
+        assert state is not None and bucket is not None
+        parts = shared.configuration.at_step(state.steps)
+        dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
+        ticket.layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+        waits = shared.configuration.select_over == "group" and (
+            is_joined or len(bucket.members) > 1
         )
-        ticket.layout = self.layout(spec.accumulator, world_size, alone=not dense)
-        ticket.scale = scale
-        is_joined = is_joined or (ticket.bucket is not None and len(ticket.bucket.members) > 1)
-        waits = is_joined and self._step.configuration.select_over == "group"
         try:
-            check_scale(scale)
-            gradient = unscaled(gradient, scale)
-            ticket.outgoing = self._step.pipeline.send(
+            if scale != 1.0:
+                check_scale(scale)
+                gradient = unscaled(gradient, scale)
+            ticket.outgoing = shared.pipeline.send(
                 state, gradient, rank, world_size, dense=dense, waits=waits
             )
         except NonFiniteGradient as error:
-            ticket.is_finite = False
-            if (
-                self._step.configuration.on_nonfinite == "raise" or np.isfinite(gradient).all()
-            ):  # else residual + gradient overflows
-                self._note_failure(ticket, error)
-            else:
-                ticket.outgoing = self._step.pipeline.send_nothing(state, dense=dense)
+            self._note_nonfinite(ticket, gradient, error, dense)
         except Exception as error:
             self._note_failure(ticket, error)
-        if (
-            ticket.outgoing is not None
-            and ticket.outgoing.dense is None
-            and ticket.bucket is not None
-        ):
-            ticket.bucket.sending[position] = ticket
-        return self._write_wire(ticket, spec, state, rank, dense), ticket
+        if not dense and ticket.outgoing is not None:
+            bucket.sending[position] = ticket
+        return self._write_wire(ticket, rank, dense), ticket
 
-    def poison(
-        self, error: Exception, key: str, dtype: Any, rank: int, world_size: int
-    ) -> tuple[np.ndarray, Ticket]:
-        """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
-        layout = self.layout(dtype, world_size, alone=True)
-        run = self._step.staging.open_run(None)
-        ticket = Ticket(run, key, layout, error=error)
-        run.errors.append(in_words(error))
-        carrier = layout.write(rank, 0, failed=True)
-        self._step.stats.count_bytes("carrier", carrier.nbytes)
-        return carrier, ticket
-
-    def layout(self, dtype: Any, world_size: int, *, alone: bool) -> CarrierLayout:
-        """How a carrier lies in memory, travelling alone or before a dense gradient of the dtype."""
-        chosen = (
-            self._step.carrier_dtype if alone and self._step.carrier_dtype is not None else dtype
-        )
-        return carrier_layout(chosen, world_size, self._step.configuration.check_replicas_every > 0)
-
-    def _enter(self, position: int) -> tuple[Ticket, TensorState]:
-        with self._step.staging.lock:
-            run = self._step.staging.open_run(position)
-            state = self._step.staging.enter(position, run)
-            index = self._step.bucket_of[position]
-            if index not in run.buckets:
-                run.buckets[index] = BucketRun(index, self._step.buckets[index])
-            bucket = run.buckets[index]
+    def _enter(self, position: int, scale: float) -> Ticket:
+        shared = self._shared
+        with shared.transactions.lock:
+            run = shared.transactions.open_run(position)
+            state = shared.transactions.enter(position, run)
+            index = shared.bucket_of[position]
+            bucket = run.buckets.get(index)
+            if bucket is None:
+                bucket = run.buckets[index] = BucketRun(index, shared.buckets[index])
             bucket.entered.add(position)
-            return Ticket(
-                run, self._step.specs[position].key, position=position, bucket=bucket
-            ), state
+        key = state.spec.key
+        return Ticket(run, key, position=position, bucket=bucket, state=state, scale=scale)
+
+    def _note_nonfinite(
+        self, ticket: Ticket, gradient: np.ndarray, error: NonFiniteGradient, dense: bool
+    ) -> None:
+        """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the gradient
+        is finite and its sum with the residual is not."""
+        assert ticket.state is not None
+        ticket.is_finite = False
+        if self._shared.configuration.on_nonfinite == "raise" or np.isfinite(gradient).all():
+            self._note_failure(ticket, error)
+        else:
+            ticket.outgoing = self._shared.pipeline.send_nothing(ticket.state, dense=dense)
 
     def _note_failure(self, ticket: Ticket, error: Exception) -> None:
         ticket.error = error
         if ticket.bucket is not None:
             ticket.bucket.errors.append(in_words(error))
 
-    def _write_wire(
-        self, ticket: Ticket, spec: TensorSpec, state: TensorState, rank: int, dense: bool
-    ) -> np.ndarray:
-        sent = ticket.outgoing
-        identity = (
-            f"{self._step.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
-        )
-        checksum = short_checksum(identity.encode())
-        density = sent.entries / spec.numel if sent is not None else 0.0
-        norm = sent.norm if sent is not None else 0.0
+    def poison(
+        self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
+    ) -> tuple[np.ndarray, Ticket]:
+        """Return a carrier that tells the other ranks of a failure that no registered tensor stands
+        for."""
+        layout = self.layout(dtype, world_size, alone=True)
+        run = self._shared.transactions.open_run(None)
+        ticket = Ticket(run, key, layout, error=error)
+        run.errors.append(in_words(error))
+        carrier = layout.write(rank, 0, failed=True)
+        self._shared.stats.count_bytes("carrier", carrier.nbytes)
+        return carrier, ticket
+
+    def layout(self, dtype: np.dtype | type, world_size: int, *, alone: bool) -> CarrierLayout:
+        """Return how a carrier lies in memory, travelling alone or before a dense gradient of the
+        dtype."""
+        chosen = self._shared.carrier_dtype if alone else None
+        return carrier_layout(dtype if chosen is None else chosen, world_size, self._has_replica)
+
+    def _write_wire(self, ticket: Ticket, rank: int, dense: bool) -> np.ndarray:
+        shared, sent, state = self._shared, ticket.outgoing, ticket.state
+        assert state is not None
+        spec = state.spec
+        identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
         carrier = ticket.layout.write(
             rank,
-            checksum,
+            short_checksum(identity.encode()),
             failed=sent is None,
-            replica=self._step.replicas.due(spec.key),
+            replica=shared.replicas.due(spec.key) if self._has_replica else 0,
             is_finite=ticket.is_finite,
-            density=density,
-            norm=norm,
+            density=0.0 if sent is None else sent.entries / spec.numel,
+            norm=0.0 if sent is None else sent.norm,
         )
-        self._step.stats.count_bytes("carrier", carrier.nbytes)
+        shared.stats.count_bytes("carrier", carrier.nbytes)
         if not dense:
             return carrier
-        everything = (
-            sent.dense
-            if sent is not None and sent.dense is not None
-            else np.zeros(spec.numel, carrier.dtype)
-        )
-        self._step.stats.count_bytes("dense", everything.nbytes)
+        everything = None if sent is None else sent.dense
+        if everything is None:
+            everything = np.zeros(spec.numel, carrier.dtype)
+        shared.stats.count_bytes("dense", everything.nbytes)
         return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
-        """The bucket's exchange.  Takes part in every phase, whatever happened on this rank."""
+        """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
+        rank."""
+        shared = self._shared
         self._select_merged(bucket, run, rank, world_size)
-        parcel = Parcel(
+
+        def select(position: int, gradient: np.ndarray) -> np.ndarray:
+            """Walk the first half with what the exchange has summed up.
+
+            A step that was taken back meanwhile must not write over what the next has begun.
+            """
+            if run.failure is not None:
+                raise run.failure
+            ticket = bucket.sending[position]
+            assert ticket.state is not None
+            ticket.outgoing = shared.pipeline.send(
+                ticket.state, gradient, rank, world_size, dense=False, is_summed=True
+            )
+            assert ticket.outgoing.frame is not None
+            return ticket.outgoing.frame
+
+        steps_of = shared.transactions.steps_of
+        context = ExchangeContext(
             rank=rank,
             world_size=world_size,
-            step=max(
-                (self._step.staging.steps_of(position) for position in bucket.entered), default=0
-            ),
-            configuration=self._step.configuration.checksum,
+            step=max(map(steps_of, bucket.entered), default=0),
+            configuration=shared.configuration.checksum,
             bucket=bucket.index,
-            items={
-                position: self._item(bucket.sending[position])
-                for position in sorted(bucket.sending)
+            members={
+                position: _member(bucket, position, shared) for position in sorted(bucket.sending)
             },
-            pipeline=self._step.pipeline,
-            run=run,
-            keys=[spec.key for spec in self._step.specs],
+            keys=shared.keys,
             errors=bucket.errors + run.errors,
-            placement=self._step.placement,
+            kernels=shared.pipeline.kernels,
+            select=select,
+            selector=shared.configuration.selector,
+            placement=shared.placement,
         )
-        return self._counted(self._step.exchange.run(parcel))
+        return self._counted(shared.exchange.run(context))
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
-        """Select from what waits for its group.  The carriers are gone: a failure travels in the message alone."""
-        waiting = {
-            position: ticket
-            for position, ticket in sorted(bucket.sending.items())
-            if ticket.is_waiting
-        }
-        if (
-            not waiting or self._step.configuration.select_over != "group"
-        ):  # else the exchange selects
+        """Select from what waits for its group.  The carriers are gone: a failure travels in the
+        message alone."""
+        shared = self._shared
+        if shared.configuration.select_over != "group":  # the exchange selects, if anything waits
+            return
+        waiting = [ticket for _, ticket in sorted(bucket.sending.items()) if ticket.is_waiting]
+        if not waiting:
             return
         try:
             if run.failure is not None:  # taken back meanwhile: the states are another step's
                 raise run.failure
-            members = [
-                (self._step.staging.staged(position), ticket.sent)
-                for position, ticket in waiting.items()
-            ]
-            for ticket, outgoing in zip(
-                waiting.values(), send_merged(self._step.pipeline, members, rank, world_size)
-            ):
+            members = [(t.state, t.outgoing) for t in waiting if t.state and t.outgoing]
+            sent = send_merged(shared.pipeline, members, rank, world_size)
+            for ticket, outgoing in zip(waiting, sent):
                 ticket.outgoing = outgoing
         except Exception as error:
-            keys = ", ".join(repr(ticket.key) for ticket in waiting.values())
+            keys = ", ".join(repr(ticket.key) for ticket in waiting)
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
-    def _item(self, ticket: Ticket) -> Item:
-        assert ticket.position is not None
-        state = self._step.staging.staged(ticket.position)
-        density = self._step.configuration.density(state.steps)
-        return Item(
-            self._step.specs[ticket.position],
-            state,
-            ticket,
-            self._step.pipeline.selector(state.steps),
-            density,
-            self._step.pipeline.codec(state.steps),
-        )
-
     def _counted(self, conversation: Conversation) -> Conversation:
-        """The same, with its bytes counted."""
+        """Return the same exchange, with its bytes counted."""
         request = next(conversation)
         while True:
-            self._step.stats.count_bytes("payload", request.array.nbytes)
+            self._shared.stats.count_bytes("payload", request.array.nbytes)
             received = yield request
             try:
                 request = conversation.send(received)
             except StopIteration as stop:
                 arrivals: dict[int, Arrival] = stop.value
                 return arrivals
+
+
+def _member(bucket: BucketRun, position: int, shared: Shared) -> Member:
+    """Return a tensor as exchanges see it."""
+    ticket = bucket.sending[position]
+    state, outgoing = ticket.state, ticket.outgoing
+    assert state is not None and outgoing is not None
+    parts = shared.configuration.at_step(state.steps)
+    return Member(
+        position=position,
+        spec=state.spec,
+        part=state.part,
+        steps=state.steps,
+        selector=parts.selector,
+        codec=parts.codec,
+        density=parts.density,
+        outgoing=outgoing,
+        memo=state.exchange_memo,
+    )

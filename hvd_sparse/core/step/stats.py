@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 COUNTED = (
@@ -29,12 +30,18 @@ class Stats:
         self.nonfinite_steps = 0
         self._lock = threading.Lock()  # TensorFlow calls from several threads
 
-    def count_tensor(self, key: str, **counts: int) -> None:
+    def count_tensor(self, key: str, counts: Mapping[str, int]) -> None:
+        """Add to a tensor's counters, those of ``COUNTED``."""
         with self._lock:
-            self.tensors[key].update(counts)
+            totals = self.tensors[key]
+            for name, count in counts.items():
+                totals[name] += count
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
-        """kind: "payload" (packed messages), "carrier" or "dense"."""
+        """Count bytes that were handed to a collective.
+
+        kind : "payload" (packed messages), "carrier" or "dense"
+        """
         with self._lock:
             self.bytes[kind] += nbytes
 

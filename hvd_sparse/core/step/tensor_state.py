@@ -1,24 +1,19 @@
-"""What is kept of a tensor between its steps, and what it sends in one."""
+"""What is kept of a tensor between its steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Union
-
-import numpy as np
+from typing import Any
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.contract import Moments
-from hvd_sparse.selectors.contract import Found
+from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Selection, TensorSpec
-
-Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One vector to select from, a tensor's or that of several: its name and size, and what its last selection left.
+    """One vector to select from, a tensor's or that of several: its name and size, and what its last
+    selection left.
 
     Attributes
     ----------
@@ -34,7 +29,8 @@ class Source:
 
 
 class TensorState:
-    """What is kept of one tensor between its steps: memory, what selector and exchange were left with, completed steps.
+    """Keep one tensor between its steps: memory, what selector and exchange were left with, completed
+    steps.
 
     A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
 
@@ -52,7 +48,8 @@ class TensorState:
         self.spec = spec
         self.part = slice(0, spec.numel) if part is None else part
         kept = spec if part is None else replace(spec, shape=(part.stop - part.start,))
-        self.memory: Any = configuration.memory.create(kept, rollback=configuration.rollback)
+        rollback = configuration.rollback
+        self.memory: MemoryState = configuration.memory.create(kept, rollback=rollback)
         self.threshold: float | None = None
         self.memo: Any = None
         self.selected_in = spec.key
@@ -64,22 +61,23 @@ class TensorState:
 
     @property
     def source(self) -> Source:
-        """The tensor as what is selected from: it starts cold where it was last selected in a group."""
+        """The tensor as what is selected from: it starts cold where it was last selected in a
+        group."""
         is_warm = self.selected_in == self.spec.key
-        return Source(
-            self.spec, self.steps, *((self.threshold, self.memo) if is_warm else (None, None))
-        )
+        start = (self.threshold, self.memo) if is_warm else (None, None)
+        return Source(self.spec, self.steps, *start)
 
     def note(self, threshold: float | None, memo: Any, selected_in: str) -> None:
-        """What the selector's next step is to start from, once this one is good."""
+        """Note what the selector's next step is to start from, once this one is good."""
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
-        """Nothing was selected: the next step has no threshold to start from."""
-        self.note(None, self.memo, self.selected_in)
+        """Note that nothing was selected: the next step has no threshold to start from."""
+        self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Any) -> None:
-        """What is to be kept back besides, and what the next exchange is told, once this step is good."""
+        """Note what is to be kept back besides, and what the next exchange is told, once this step is
+        good."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(
@@ -90,45 +88,26 @@ class TensorState:
         exchange_memo: Any = None,
         selected_in: str | None = None,
     ) -> None:
-        """Go on from a checkpoint.  selected_in : None is the tensor itself, as before there were groups"""
+        """Go on from a checkpoint.
+
+        selected_in : None is the tensor itself, as before there were groups
+        """
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.exchange_memo = self._new_exchange_memo = exchange_memo
 
     def commit(self) -> None:
+        """Make the step's versions the state."""
         self.memory.commit()
         if self._returned is not None:
             self.memory.add(self._returned)
+            self._returned = None
         self.threshold, self.memo, self.selected_in = self._new
-        self._returned, self.exchange_memo = None, self._new_exchange_memo
+        self.exchange_memo = self._new_exchange_memo
         self.steps += 1
 
     def roll_back(self) -> None:
+        """Drop the step's versions: as if it had not been."""
         self.memory.roll_back()
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """What one tensor sends in one step: a frame, or everything.
-
-    Attributes
-    ----------
-    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes by itself
-    dense : all that was accumulated, flat; None on a sparse step
-    entries : how many entries are sent
-    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is known only later
-    found : how the selection was come by; None on a dense step, and where another rank selects
-    accumulated : what was or is to be selected from, until that and the exchange are over; or, where the exchange sums
-        first, the gradient
-    moments : of the accumulated, where the selection waits for the group's other tensors
-    """
-
-    frame: np.ndarray | None
-    dense: np.ndarray | None
-    entries: int
-    norm: float
-    found: Found | None
-    accumulated: np.ndarray | None = None
-    moments: Moments | None = None

@@ -1,7 +1,7 @@
 """Which step every tensor is in, and whether that step's outcome is kept.
 
-A step is kept apart from the state until it is known good, which is when the tensor's next step begins; until then
-``fail`` takes back all of the step's tensors.
+A step is kept apart from the state until it is known good, which is when the tensor's next step
+begins; until then ``fail`` takes back all of the step's tensors.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 
-class Staging:
-    """The states of all tensors, and the runs that wrote their newest versions.  Safe to call from many threads."""
+class Transactions:
+    """The states of all tensors, and the steps that wrote their newest versions.
+
+    Safe to call from many threads.
+    """
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
         self._configuration = configuration
@@ -30,30 +33,17 @@ class Staging:
         self.lock = threading.RLock()
 
     def open_run(self, position: int | None) -> StepRun:
-        """The step that a tensor is about to enter: a new one if the last is closed, or has the tensor already."""
+        """Return the step that a tensor is about to enter: a new one if the last is closed, or has
+        the tensor already."""
         with self.lock:
-            if self._run.is_closed or position in self._run.entered:
-                self._run = StepRun()
-            return self._run
-
-    def close(self) -> None:
-        """The next tensor begins a step.  InvalidOption while one is under way."""
-        with self.lock:
-            waiting = self._run.entered - self._run.completed
-            if waiting and not self._run.is_closed:
-                names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
-                raise InvalidOption(
-                    f"a step is under way, and {names} has not come back: change groups between steps"
-                )
-            self._run.is_closed = True
-
-    def leave(self) -> None:
-        """The next tensor begins a step, whatever has not come back."""
-        with self.lock:
-            self._run.is_closed = True
+            run = self._run
+            if run.is_closed or position in run.entered:
+                self._run = run = StepRun()
+            return run
 
     def enter(self, position: int, run: StepRun) -> TensorState:
-        """The state of a tensor that begins a step: its last step is settled, and this one staged."""
+        """Return the state of a tensor that begins a step: its last step is settled, this one
+        staged."""
         with self.lock:
             state = self.state_of(position)
             self._staged_by[position] = run
@@ -61,22 +51,41 @@ class Staging:
             return state
 
     def state_of(self, position: int) -> TensorState:
-        """The settled state of a tensor, made if it had no step yet."""
+        """Return the settled state of a tensor, made if it had no step yet."""
         with self.lock:
             self._settle(position)
-            if position not in self._states:
+            state = self._states.get(position)
+            if state is None:
                 spec = self._specs[position]
-                self._states[position] = TensorState(spec, self._configuration, self._part_of(spec))
-            return self._states[position]
+                state = TensorState(spec, self._configuration, self._part_of(spec))
+                self._states[position] = state
+            return state
+
+    def close(self) -> None:
+        """Let the next tensor begin a step.  InvalidOption while one is under way."""
+        with self.lock:
+            waiting = self._run.entered - self._run.completed
+            if waiting and not self._run.is_closed:
+                names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
+                raise InvalidOption(
+                    f"a step is under way, and {names} has not come back: change groups between "
+                    "steps"
+                )
+            self._run.is_closed = True
+
+    def leave(self) -> None:
+        """Let the next tensor begin a step, whatever has not come back."""
+        with self.lock:
+            self._run.is_closed = True
 
     def _part_of(self, spec: TensorSpec) -> slice | None:
-        """What this rank keeps of a tensor, where a node's ranks divide it among them."""
+        """Return what this rank keeps of a tensor, where a node's ranks divide it among them."""
         if self.placement is None or not self._configuration.is_sparse(spec.shape, spec.numel):
             return None
         return self.placement.part(self.placement.rank, spec.numel)
 
     def kept_of(self, spec: TensorSpec) -> int:
-        """How many of a tensor's entries this rank keeps back for."""
+        """Return how many of a tensor's entries this rank keeps back for."""
         part = self._part_of(spec)
         return spec.numel if part is None else part.stop - part.start
 
@@ -99,7 +108,7 @@ class Staging:
                     self._settle(position)
 
     def settle_all(self) -> dict[int, TensorState]:
-        """The states of all tensors that had a step, the last good step included."""
+        """Return the states of all tensors that had a step, the last good step included."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):
@@ -114,13 +123,13 @@ class Staging:
             self._states.clear()
 
     def is_current(self, position: int, run: StepRun) -> bool:
-        """Whether a tensor has not begun another step since this one."""
+        """Tell whether a tensor has begun no other step since this one."""
         return self._staged_by.get(position) is run
 
     def staged(self, position: int) -> TensorState:
-        """The state of a tensor that is in a step, as it is."""
+        """Return the state of a tensor that is in a step, as it is."""
         return self._states[position]
 
     def steps_of(self, position: int) -> int:
-        """Completed and settled steps of a tensor that is in a step."""
+        """Return the completed and settled steps of a tensor that is in a step."""
         return self._states[position].steps

@@ -1,0 +1,17 @@
+"""Looking for NaN and Inf, in one pass where there are none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def is_finite(x: np.ndarray) -> bool:
+    """Tell whether all entries are numbers: one pass without another array, two where their sum is
+    none."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
+
+
+def is_small(values: np.ndarray) -> bool:
+    """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
+    return bool(np.isfinite(np.dot(values, values)))

@@ -1,0 +1,169 @@
+"""What both halves of a step share: the tensors, their states and parts, and what was counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+
+from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.configuration import Configuration, StepParts
+from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.step.buckets import check_merged
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.records import StepRun, Ticket
+from hvd_sparse.core.step.stats import Stats
+from hvd_sparse.core.step.transactions import Transactions
+from hvd_sparse.core.wire.replicas import Replicas
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.types import TensorSpec
+
+logger = logging.getLogger("hvd_sparse")
+
+
+class Shared:
+    """All tensors of a compressor, which of them travel together, and what becomes of a step.
+
+    Attributes
+    ----------
+    configuration, specs : parts and options; the registered tensors, in the same order on every rank
+    buckets, bucket_of : members of every bucket, by position; the bucket of every member
+    pipeline, stats, replicas, transactions : what the halves work with
+    reduction : "average" or "sum", as the carriers have told
+    placement : where the ranks are, for exchanges to which it matters
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        specs: Sequence[TensorSpec],
+        buckets: Sequence[tuple[int, ...]],
+        kernels: Kernels | ModuleType,
+        carrier_dtype: type[np.floating] | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.specs = list(specs)
+        self.keys = [spec.key for spec in self.specs]
+        self._set_buckets(buckets)
+        self.pipeline = Pipeline(configuration, kernels)
+        self.carrier_dtype = carrier_dtype
+        self.stats = Stats()
+        self.reduction = "average"
+        self.replicas = Replicas(configuration.check_replicas_every)
+        self.transactions = Transactions(configuration, self.specs)
+        self.placement: Placement | None = None
+        self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+
+    @property
+    def exchange(self) -> Exchange:
+        """The one that runs."""
+        return self.pipeline.exchange
+
+    @property
+    def spans(self) -> Spans:
+        """Tells when parts of the work begin and end."""
+        return self.pipeline.spans
+
+    # -- which tensors travel together, and where the ranks are ---------------------------------------
+
+    def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        """Let other tensors travel together from the next step on; the same on all ranks, and between
+        steps.
+
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of
+        a step, and for groups that cannot be selected from as one where that is asked for.
+        """
+        self.transactions.close()
+        self._set_buckets(buckets)
+
+    def regroup_at_start(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        """Regroup where a step is known to begin: what has not come back of the last was given up, or
+        soon will."""
+        self.transactions.leave()
+        self._set_buckets(buckets)
+
+    def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        check_merged(self.specs, buckets, self.configuration)
+        self.buckets = list(buckets)
+        self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
+
+    def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
+        """Learn, before the first step, where the ranks are, for exchanges to which it matters.
+
+        nodes : the node of every rank, None where that is not known
+        """
+        placement = self.configuration.exchange.placement(rank, world_size, nodes)
+        if placement is None:
+            return
+        numel = sum(self.specs[position].numel for bucket in self.buckets for position in bucket)
+        self.pipeline.exchange = self.configuration.resolve_exchange(
+            placement, numel, len(self.buckets)
+        )
+        self.placement = placement
+        self._is_dense.clear()
+        if not self.exchange.sums_first:
+            return
+        self.transactions.placement = placement
+        if placement.node_count == 1 and self.configuration.allow_dense:
+            logger.warning(
+                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs dense",
+                world_size,
+                self.exchange.id,
+            )
+
+    def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
+        """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
+        question = (position, parts.density, world_size)
+        answer = self._is_dense.get(question)
+        if answer is None:
+            answer = self._is_dense[question] = self.configuration.goes_dense(
+                self.specs[position], steps, world_size, self.exchange, self.placement
+            )
+        return answer
+
+    # -- what becomes of a step -----------------------------------------------------------------------
+
+    def count(self, ticket: Ticket) -> None:
+        """Count a tensor's completed step, unless the step leaves no trace."""
+        sent = ticket.outgoing
+        assert sent is not None and ticket.state is not None
+        counts = {"dense_steps": 1}
+        if sent.dense is None:
+            kept = ticket.state.part
+            counts = {
+                "sparse_steps": 1,
+                "entries_sent": sent.entries,
+                "entries_total": kept.stop - kept.start,
+            }
+        found = sent.found
+        if found is not None:
+            counts["passes"] = found.passes
+            counts["one_pass"] = int(found.is_one_pass)
+            counts["fallbacks"] = int(found.is_fallback)
+        self.stats.count_tensor(ticket.key, counts)
+        ticket.run.counted.append((ticket.key, counts))
+        if not ticket.run.is_finite:
+            self._uncount(ticket.run)
+
+    def leave_no_trace(self, run: StepRun) -> None:
+        """Let a step with NaN or Inf in it leave nothing: all of its tensors go back to what they
+        were, when their next step begins."""
+        with self.transactions.lock:
+            if run.is_finite:
+                run.is_finite = False
+                self.stats.nonfinite_steps += 1
+            self._uncount(run)
+
+    def fail(self, run: StepRun, failure: Exception) -> None:
+        """Take a step back, all of its tensors and what was counted of them."""
+        self.transactions.fail(run, failure)
+        with self.transactions.lock:
+            self._uncount(run)
+
+    def _uncount(self, run: StepRun) -> None:
+        for key, counts in run.counted:
+            self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
+        run.counted.clear()

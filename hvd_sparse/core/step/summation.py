@@ -1,0 +1,76 @@
+"""Adding up what all ranks sent of a tensor, in rank order: the same bits on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+
+import numpy as np
+
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.core.kernels.aligned import aligned_empty
+from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.finite import is_finite, is_small
+from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
+from hvd_sparse.exchanges.context import Part
+from hvd_sparse.types import Selection, TensorSpec
+
+MOST_FACTOR = 1e6
+"""Horovod multiplies sums by 1 or less, unless it is told otherwise."""
+
+
+def add_up(
+    spec: TensorSpec,
+    parts: Iterable[Part],
+    factor: float,
+    out: np.ndarray,
+    codec: Codec,
+    kernels: Kernels | ModuleType,
+) -> None:
+    """out = factor * (sum of the parts), in the order given, which is the same on all ranks.
+
+    parts : the range of the tensor that each is of, and an encoded selection or one as it is
+    out : flat, of the accumulator's dtype; untouched on any error
+
+    Raises
+    ------
+    CorruptPayload : a payload is not for this tensor
+    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or none
+    """
+    dtype, arrived = out.dtype, []
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_safe = abs(factor) <= MOST_FACTOR
+        for place, sent in parts:
+            selection = sent if isinstance(sent, Selection) else codec.decode(sent, kernels)
+            start, values = place.start, selection.values
+            if selection.numel != place.stop - start or values.dtype != dtype:
+                raise CorruptPayload(
+                    f"tensor {spec.key!r} has {place.stop - start} entries of {dtype}; a payload "
+                    f"for it is for {selection.numel} of {values.dtype}"
+                )
+            indices = selection.indices + np.uint32(start) if start else selection.indices
+            is_safe = is_safe and is_small(values)
+            arrived.append(Selection(indices, values, spec.numel))
+        if not is_safe:
+            _check_range(spec, arrived, factor, kernels)
+        if factor != 1.0:
+            arrived = [_times(part, factor) for part in arrived]
+    kernels.assemble(out, arrived)
+
+
+def _check_range(
+    spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels | ModuleType
+) -> None:
+    """Raise NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
+    out = aligned_empty(spec.numel, spec.accumulator)
+    for each in (1.0, factor):
+        kernels.assemble(out, [_times(part, each) for part in parts])
+        if not is_finite(out):
+            raise NonFiniteGradient(
+                f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of "
+                f"{spec.accumulator}"
+            )
+
+
+def _times(part: Selection, factor: float) -> Selection:
+    return Selection(part.indices, part.values * part.values.dtype.type(factor), part.numel)

@@ -1,0 +1,38 @@
+"""How many entries fit, so that the messages of all ranks stay within a number of bytes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+from hvd_sparse.core.wire.frame import HEADER_BYTES
+from hvd_sparse.core.wire.message import overhead_bytes
+
+
+class Encoder(Protocol):
+    """A codec, as far as its lengths go."""
+
+    def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
+        """Return the bytes behind a frame's header."""
+
+
+@lru_cache(maxsize=4096)  # asked for at every step of a tensor
+def capacity(
+    codec: Encoder, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
+) -> int:
+    """Return how many entries a rank may send of a tensor: at least one.
+
+    For codecs whose length depends on where the entries are, within their expected length.
+
+    codec : hashable, at the step's density
+    gathered_bytes : what the messages of all ranks may come to
+    """
+    budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
+    least, most = 1, max(1, numel)
+    while least < most:
+        middle = (least + most + 1) // 2
+        if codec.body_bytes(middle, numel, value_bytes) <= budget:
+            least = middle
+        else:
+            most = middle - 1
+    return least
