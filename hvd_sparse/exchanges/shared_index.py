@@ -10,6 +10,7 @@ import numpy as np
 from hvd_sparse.collectives.contract import AllGather, AllReduce
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.wire.message import Message
+from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
 from hvd_sparse.exchanges.context import Arrival, Parcel
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
@@ -20,6 +21,8 @@ from hvd_sparse.types import Selection
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
 """What a sum is given when some rank has failed and all know."""
+STEPS = 4093
+"""Sums say in their last entry of which step they are, counted round."""
 
 
 @EXCHANGES.register("shared_index")
@@ -81,11 +84,13 @@ class SharedIndex(Exchange):
         if parcel.pipeline.configuration.selector.sums_statistics:
             statistics = yield AllReduce(_statistics(parcel))
             with parcel.guarded():
+                _check_step(parcel, statistics)
                 _choose_by(parcel, statistics)
         if not has_leader and not parcel.is_lost:
             chosen = {p: item.selection.indices for p, item in parcel.items.items()}
         summed = yield AllReduce(_values(parcel, chosen))
         parcel.finish()
+        _check_step(parcel, summed)
         return _arrivals(parcel, chosen, summed)
 
 
@@ -97,24 +102,43 @@ def _indices(parcel: Parcel, message: Message, position: int) -> np.ndarray:
     return read_indices(message.frame(position), parcel.items[position].spec.numel)
 
 
-def _joined(parcel: Parcel, arrays: list[np.ndarray]) -> np.ndarray:
-    """One array, of a dtype that holds them all; a sum of nothing is still a sum."""
-    return (
-        NOTHING
-        if parcel.is_lost or not arrays
-        else np.concatenate([*arrays, NOTHING.astype(arrays[0].dtype)])
-    )
+def _joined(parcel: Parcel, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
+    """One array, of a dtype that holds them all, and the step; a sum of nothing is still a sum.
+
+    lengths : of what the other ranks bring, as far as this one can tell.  What went wrong here alone it says by zeros of
+        those and of the step: the others find that their sum is of no step.  Where a length is another, Horovod says so.
+    """
+    if isinstance(parcel.failure, PeerFailure) or not parcel.items:
+        return NOTHING
+    dtypes = [item.spec.accumulator for item in parcel.items.values()]
+    if parcel.is_lost:
+        arrays = [np.zeros(length, dtype) for length, dtype in zip(lengths, dtypes)]
+    mark = 0 if parcel.is_lost else _mark(parcel)
+    return np.concatenate([*arrays, np.array([mark], dtypes[0])])
+
+
+def _mark(parcel: Parcel) -> int:
+    """Tells one step's sums from another's; small, so that the sum over ranks is exact."""
+    return 1 + parcel.step % STEPS
+
+
+def _check_step(parcel: Parcel, summed: np.ndarray) -> None:
+    """RankMismatch where a sum is of another step: it has no header that could say so."""
+    if not parcel.is_lost and parcel.items and summed[-1] != parcel.world_size * _mark(parcel):
+        raise RankMismatch(
+            f"bucket {parcel.bucket}: a sum for step {parcel.step} over {parcel.world_size} ranks is not of this step on all "
+            "of them: on one of them something went wrong, which it says itself, or bytes of another step were delivered"
+        )
 
 
 def _statistics(parcel: Parcel) -> np.ndarray:
-    context = parcel.pipeline.kernels
-    return _joined(
-        parcel,
-        [
-            item.selector.measure(_accumulated(parcel, p), context)
-            for p, item in parcel.items.items()
-        ],
+    items, kernels = parcel.items.items(), parcel.pipeline.kernels
+    norms = (
+        []
+        if parcel.is_lost
+        else [item.selector.measure(_accumulated(parcel, p), kernels) for p, item in items]
     )
+    return _joined(parcel, norms, [item.selector.measures(item.spec.numel) for _, item in items])
 
 
 def _choose_by(parcel: Parcel, statistics: np.ndarray) -> None:
@@ -138,7 +162,16 @@ def _accumulated(parcel: Parcel, position: int) -> np.ndarray:
 
 
 def _values(parcel: Parcel, chosen: dict[int, np.ndarray]) -> np.ndarray:
-    return _joined(parcel, [_accumulated(parcel, p)[indices] for p, indices in chosen.items()])
+    values = (
+        []
+        if parcel.is_lost
+        else [_accumulated(parcel, p)[indices] for p, indices in chosen.items()]
+    )
+    return _joined(
+        parcel,
+        values,
+        [0 if item.density is None else item.count for item in parcel.items.values()],
+    )
 
 
 def _arrivals(

@@ -62,13 +62,14 @@ class Ticket:
     error: Exception | None = None
     scale: float = 1.0
     is_finite: bool = True
+    checksum: int | None = None
     extra: object = None
     _report: CarrierReport | None = field(default=None, init=False, repr=False)
 
     def report(self, reduced: np.ndarray) -> CarrierReport:
         """What all ranks' carriers say, at the start of what Horovod made of them; read once.  Errors: ``CarrierLayout.read``."""
         if self._report is None:
-            self._report = self.layout.read(reduced[: self.layout.size], self.key)
+            self._report = self.layout.read(reduced[: self.layout.size], self.key, self.checksum)
         return self._report
 
     @property

@@ -128,7 +128,7 @@ class Sending:
         identity = (
             f"{self._step.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
         )
-        checksum = short_checksum(identity.encode())
+        ticket.checksum = checksum = short_checksum(identity.encode())
         density = sent.entries / spec.numel if sent is not None else 0.0
         norm = sent.norm if sent is not None else 0.0
         carrier = ticket.layout.write(
