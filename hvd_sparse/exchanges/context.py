@@ -16,11 +16,18 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.core.step.tensor_state import Outgoing, Part, TensorState
-from hvd_sparse.core.wire.message import Message, split_messages_of, write_error, write_message
+from hvd_sparse.core.wire.message import (
+    Message,
+    overhead_bytes,
+    split_messages_of,
+    write_error,
+    write_message,
+)
 from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection, TensorSpec
@@ -45,6 +52,11 @@ class Arrival:
     memo: Any = None
     is_finite: bool = True
 
+
+MOST_BYTES = 2**31 - 1
+"""In one collective: MPI and Horovod count with 32 bits."""
+
+NO_BYTES = np.empty(0, np.uint8)
 
 BEYOND_RANGE = Arrival((), is_finite=False)
 """A tensor of which some rank could not pass a sum on: in the last phase, that rank's message has no frame for it."""
@@ -97,6 +109,16 @@ class Item:
         return selection
 
 
+def _too_long(total: int, keys: Sequence[str]) -> str:
+    """In words, as errors travel: more bytes than MPI's and Horovod's counts of 32 bits can say."""
+    shown = ", ".join(map(repr, keys[:3])) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+    return (
+        f"UnsupportedInput: the messages of {shown} come to {total} bytes in one collective, which moves at most "
+        f"{MOST_BYTES}: send fewer entries (density, max_gathered_bytes), fewer tensors together (groups), or split the "
+        "tensor; exchange hierarchical moves whole gradients inside a node"
+    )
+
+
 @dataclass(eq=False)
 class Parcel:
     """What an exchange is run with, on one rank.
@@ -144,7 +166,26 @@ class Parcel:
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         given = {} if frames is None or self.is_lost else frames
+        total = overhead_bytes(len(self.items)) + sum(frame.size for frame in given.values())
+        if total > MOST_BYTES:
+            self.errors.append(_too_long(total, [self.keys[position] for position in self.items]))
+            return self.write()
         return write_message(self.rank, self.step, self.configuration, given, members=self.items)
+
+    def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
+        """A request to send every rank a message of its own: with these frames, or none at all where that is None.
+
+        What comes to more than a collective can count is told to all instead.
+        """
+        messages = [NO_BYTES if each is None else self.write(each) for each in frames]
+        total = sum(message.size for message in messages)
+        if total > MOST_BYTES:
+            self.errors.append(_too_long(total, [self.keys[position] for position in self.items]))
+        if self.errors:  # of some, or met while they were written: all are told the same
+            messages = [NO_BYTES if each is None else self.write() for each in frames]
+        return AllToAll(
+            np.concatenate(messages), np.array([message.size for message in messages], np.int32)
+        )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
         """The messages of all ranks, or of those named, as one collective joined them.

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.collectives.contract import AllGather, AllToAll
+from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
@@ -18,8 +18,6 @@ from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
-
-NO_BYTES = np.empty(0, np.uint8)
 
 
 @EXCHANGES.register("gtopk")
@@ -80,10 +78,10 @@ class GTopK(Exchange):
                 place == distance,
                 place == 0 and parcel.rank + distance < parcel.world_size,
             )
-            outgoing = _encode(parcel, tree) if sends else NO_BYTES
-            splits = np.zeros(parcel.world_size, np.int32)
-            splits[parcel.rank - distance if sends else parcel.rank] = outgoing.size
-            received = yield AllToAll(outgoing, splits)
+            frames: list[dict[int, np.ndarray] | None] = [None] * parcel.world_size
+            if sends:
+                frames[parcel.rank - distance] = _encode(parcel, tree)
+            received = yield parcel.to_each(frames)
             if receives:
                 with parcel.guarded():
                     (message,) = parcel.read(received, [parcel.rank + distance])
@@ -91,7 +89,7 @@ class GTopK(Exchange):
                         branch.take_in(
                             message.frame(position) if position in message.framed else None
                         )
-        gathered = yield AllGather(_encode(parcel, tree if parcel.rank == 0 else {}))
+        gathered = yield AllGather(parcel.write(_encode(parcel, tree if parcel.rank == 0 else {})))
         root = parcel.read(gathered)[0]
         parcel.finish()
         return {
@@ -104,13 +102,13 @@ def _distances(world_size: int) -> list[int]:
     return [2**j for j in range((world_size - 1).bit_length())]
 
 
-def _encode(parcel: Parcel, tree: dict[int, _Branch]) -> np.ndarray:
+def _encode(parcel: Parcel, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
     frames: dict[int, np.ndarray] = {}
     with parcel.guarded():
         frames = {
             position: branch.encode() for position, branch in tree.items() if branch.is_finite
         }
-    return parcel.write(frames)
+    return frames
 
 
 class _Branch:

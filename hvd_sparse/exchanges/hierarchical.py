@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole
-from hvd_sparse.collectives.contract import AllGather, AllToAll
+from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
 from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.errors import InvalidOption
@@ -18,8 +18,6 @@ from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, Parcel
 from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
-
-NO_BYTES = np.empty(0, np.uint8)
 
 
 @EXCHANGES.register("hierarchical")
@@ -92,12 +90,9 @@ class Hierarchical(Exchange):
         placement = parcel.placement
         assert placement is not None
         mates = placement.mates(parcel.rank)
-        messages = [
-            _part(parcel, placement, r) if r in mates else NO_BYTES
-            for r in range(parcel.world_size)
-        ]
-        splits = np.array([message.size for message in messages], np.int32)
-        received = yield AllToAll(np.concatenate(messages), splits)
+        received = yield parcel.to_each(
+            [_part(parcel, placement, r) if r in mates else None for r in range(parcel.world_size)]
+        )
         frames: dict[int, np.ndarray] = {}
         with parcel.guarded():
             arrived = parcel.read(received, mates)
@@ -125,11 +120,11 @@ class Hierarchical(Exchange):
         }
 
 
-def _part(parcel: Parcel, placement: Placement, rank: int) -> np.ndarray:
+def _part(parcel: Parcel, placement: Placement, rank: int) -> dict[int, np.ndarray]:
     """What a rank of this node is to add up."""
     frames = {}
     for position, item in parcel.items.items():
         gradient = item.outgoing.accumulated
         if gradient is not None:
             frames[position] = write_values(gradient[placement.part(rank, item.spec.numel)])
-    return parcel.write(frames)
+    return frames

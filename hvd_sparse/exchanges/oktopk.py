@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.contract import AllGather, AllToAll
+from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.step.loss_scale import is_finite
 from hvd_sparse.core.wire.message import Message
@@ -95,9 +95,7 @@ class OkTopK(Exchange):
                     {p: plan.encode(r) for p, plan in plans.items() if plan.owns(r)}
                     for r in range(len(parts))
                 ]
-        messages = [parcel.write(frames) for frames in parts]
-        splits = np.array([message.size for message in messages], np.int32)
-        received = yield AllToAll(np.concatenate(messages), splits)
+        received = yield parcel.to_each(parts)
         reduced: dict[int, np.ndarray] = {}
         with parcel.guarded():
             arrived = parcel.read(received)

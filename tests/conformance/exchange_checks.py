@@ -224,15 +224,14 @@ def check_range(configuration: Configuration, world_size: int, scale: float = 1.
                     key: bool(np.isfinite(a).all())
                     for key, a in session.reduce(broken, scale).items()
                 }
+                outcome = "propagate"
             except NonFiniteGradient as error:
-                seen = {key: key not in str(error) for key in broken}
-                assert how == "raise", f"rank {collective.rank}: {error}"
+                seen, outcome = {key: key not in str(error) for key in broken}, "raise"
             except Exception as error:
                 raise AssertionError(
                     f"rank {collective.rank}: {type(error).__name__}: {error}"
                 ) from error
-            else:
-                assert how == "propagate", f"rank {collective.rank}: nothing was raised"
+            assert outcome == how, f"rank {collective.rank}: {outcome}, where {how} was asked for"
             assert seen == {key: key != "t1" for key in seen}, (
                 f"rank {collective.rank}: finite are {seen}"
             )
