@@ -9,6 +9,7 @@ from conformance.fused_checks import check_kernels
 from conformance.memory_checks import check_memory
 from conformance.mutants import MUTANTS, caught
 from conformance.pass_checks import check_passes_on_all
+from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 
 from hvd_sparse.codecs.index_value import IndexValue
@@ -79,6 +80,7 @@ SELECTORS = [
             (check_range_of, exchange)
             for exchange in (AllGatherExchange(), GTopK(), OkTopK(), Hierarchical(5))
         ),
+        *((check_replays, exchange) for exchange in (AllGatherExchange(), SharedIndex())),
     ],
 )
 def test_the_parts_that_the_mutants_are_made_of_pass(check, part):

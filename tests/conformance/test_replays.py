@@ -7,99 +7,12 @@ import numpy as np
 import pytest
 import worlds
 from cases import Case
-from conformance.exchange_checks import (
-    REQUESTS,
-    SPECS,
-    composed,
-    configured,
-    integers,
-    whole_residuals,
-)
+from conformance.exchange_checks import SPECS, composed, configured, integers
+from conformance.replay_checks import BUCKETS, WORLD, deliver_again, names_of
 
 from hvd_sparse.core.step.session import Session
-from hvd_sparse.errors import ExchangeTimeout, PeerFailure, RankMismatch, SparseError
+from hvd_sparse.errors import ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.registry import EXCHANGES, SELECTORS
-
-WORLD = 4
-BUCKETS = [(0, 1, 2)]
-
-
-class Late:
-    """A pending collective that brings what the same one brought a step ago."""
-
-    def __init__(self, pending, old):
-        self._pending, self._old = pending, old
-
-    def wait(self, timeout_s):
-        self._pending.wait(timeout_s)
-        return self._old.copy()
-
-    def is_done(self):
-        return self._pending.is_done()
-
-
-class Replaying:
-    """A rank's end that remembers what came, and delivers it again where it is told to.
-
-    again : the name of the collective that is to bring what it brought last
-    """
-
-    def __init__(self, collective):
-        self._collective, self._brought, self.again = collective, {}, None
-
-    def __getattr__(self, attribute):
-        thing = getattr(self._collective, attribute)
-        if attribute not in REQUESTS:
-            return thing
-
-        def call(*arguments):
-            name, pending = arguments[-1], thing(*arguments)
-            if name == self.again:
-                return Late(pending, self._brought[name])
-            remember = self._brought.__setitem__
-
-            class Remembered(Late):
-                def wait(self, timeout_s):
-                    result = self._pending.wait(timeout_s)
-                    remember(name, result.copy())
-                    return result
-
-            return Remembered(pending, None)
-
-        return call
-
-
-def step_of(session, step):
-    """A step's outcome: its error, or None."""
-    try:
-        session.reduce(integers(session.collective.rank, step))
-    except SparseError as error:
-        return error
-    return None
-
-
-def deliver_again(configuration, name, ranks, **options):
-    """Errors of the step in which a collective is late on some ranks, and of the next; by rank."""
-
-    def script(collective):
-        end = Replaying(collective)
-        session = Session(configuration, SPECS, end, **options)
-        assert step_of(session, 0) is None
-        before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-        end.again = name if collective.rank in ranks else None
-        error, end.again = step_of(session, 1), None
-        after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
-        assert error is None or after == before, "a refused step left a trace"
-        return error, step_of(session, 1)
-
-    return worlds.run(WORLD, script)
-
-
-def names_of(configuration):
-    """Of the collectives of a step's exchange."""
-    phases = len(configuration.exchange.phases(configuration.selector, WORLD))
-    return [f"hvd_sparse.session.0{f'.{phase}' if phase else ''}" for phase in range(phases)]
-
 
 COMMON = [Case("random_k", {"shared_seed": True}), Case("chunked", {"chunk_length": 3})]
 CONFIGURATIONS = {

@@ -17,11 +17,10 @@ import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.bounds import bounded
-from hvd_sparse.core.step.loss_scale import is_finite
+from hvd_sparse.core.step.summing import add_up
 from hvd_sparse.core.step.tensor_state import Outgoing, Part, Source, TensorState
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
 from hvd_sparse.memories.contract import Accumulated
@@ -287,37 +286,8 @@ class Pipeline:
                 selection.indices + np.uint32(place.start) if place.start else selection.indices
             )
             arrived.append(Selection(indices, selection.values, spec.numel))
-        if not all(_is_small(part.values) for part in arrived) or abs(factor) > MOST_FACTOR:
-            self._check_range(spec, arrived, factor)
-        if factor != 1.0:
-            arrived = [_times(part, factor) for part in arrived]
-        self.kernels.assemble(out, arrived)
+        add_up(arrived, factor, out, spec, self.kernels)
         self.spans.tell("decode", spec.key, began_s)
-
-    def _check_range(self, spec: TensorSpec, parts: list[Selection], factor: float) -> None:
-        """NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
-        out = aligned_empty(spec.numel, spec.accumulator)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for each in (1.0, factor):
-                self.kernels.assemble(out, [_times(part, each) for part in parts])
-                if not is_finite(out):
-                    raise NonFiniteGradient(
-                        f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of {spec.accumulator}"
-                    )
-
-
-MOST_FACTOR = 1e6
-"""Horovod multiplies sums by 1 or less, unless it is told otherwise."""
-
-
-def _is_small(values: np.ndarray) -> bool:
-    """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.dot(values, values)))
-
-
-def _times(part: Selection, factor: float) -> Selection:
-    return Selection(part.indices, part.values * part.values.dtype.type(factor), part.numel)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
