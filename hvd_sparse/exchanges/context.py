@@ -43,7 +43,8 @@ class Arrival:
     left : what of this rank's own entries is accounted for, and is no longer kept back; None where sending settled it
     returned : what this rank is to keep back of what it was sent or could not pass on; added to the residual
     memo : what this tensor's next exchange is told, the same on all ranks, JSON-able
-    is_finite : False where a sum on the way left the range of floats, which all ranks learn; then there is nothing else
+    is_finite : False where a sum on the way left the range of floats, which all ranks learn; then
+        there is nothing else
     """
 
     parts: tuple[Part, ...]
@@ -59,7 +60,7 @@ MOST_BYTES = 2**31 - 1
 NO_BYTES = np.empty(0, np.uint8)
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""A tensor of which some rank could not pass a sum on: in the last phase, that rank's message has no frame for it."""
+"""A tensor whose sum some rank could not pass on: its message of the last phase has no frame for it."""
 
 
 @dataclass(eq=False)
@@ -113,9 +114,10 @@ def _too_long(total: int, keys: Sequence[str]) -> str:
     """In words, as errors travel: more bytes than MPI's and Horovod's counts of 32 bits can say."""
     shown = ", ".join(map(repr, keys[:3])) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
     return (
-        f"UnsupportedInput: the messages of {shown} come to {total} bytes in one collective, which moves at most "
-        f"{MOST_BYTES}: send fewer entries (density, max_gathered_bytes), fewer tensors together (groups), or split the "
-        "tensor; exchange hierarchical moves whole gradients inside a node"
+        f"UnsupportedInput: the messages of {shown} come to {total} bytes in one collective, which "
+        f"moves at most {MOST_BYTES}: send fewer entries (density, max_gathered_bytes), fewer "
+        "tensors together (groups), or split the tensor; exchange hierarchical moves whole "
+        "gradients inside a node"
     )
 
 
@@ -173,7 +175,9 @@ class Parcel:
         return write_message(self.rank, self.step, self.configuration, given, members=self.items)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """A request to send every rank a message of its own: with these frames, or none at all where that is None.
+        """Return the request to send every rank a message of its own.
+
+        frames : of the message to each rank; None where it gets none at all
 
         What comes to more than a collective can count is told to all instead.
         """
@@ -209,7 +213,7 @@ class Parcel:
         return messages
 
     def _compare(self, message: Message) -> None:
-        """With this rank's own step, never with another message: old ones agree among themselves."""
+        """Compare with this rank's own step: messages of an old one agree among themselves."""
         step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.items))
         if (message.configuration, message.step, message.members) != (
             self.configuration,
@@ -219,8 +223,8 @@ class Parcel:
             raise RankMismatch(
                 f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
                 f"{self._names(message.members)}, rank {self.rank} at step {step} with {self._names(members)}; all ranks "
-                "must compress the same tensors at every step, with the same options, and what moves bytes must not "
-                "deliver those of another step"
+                "must compress the same tensors at every step, with the same options, and what "
+                "moves bytes must not deliver those of another step"
             )
 
     def _names(self, members: Sequence[int]) -> list[str]:

@@ -112,9 +112,9 @@ def _encode(parcel: Parcel, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
 
 
 class _Branch:
-    """One tensor at one rank: the entries that are left of what came together here, and those that were cut.
+    """One tensor at one rank: the entries left of what came together here, and those that were cut.
 
-    is_finite : False from the merge on whose sum leaves the range of floats; nothing is passed on then
+    is_finite : False from the merge on whose sum leaves the range of floats: nothing is passed on
     """
 
     def __init__(self, parcel: Parcel, item: Item) -> None:
@@ -130,7 +130,10 @@ class _Branch:
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
-        """Merge with another rank's entries: this rank's, the lower, first.  None: theirs are beyond range."""
+        """Merge with another rank's entries: this rank's, the lower, first.
+
+        frame : None where theirs are beyond range
+        """
         total = (
             merge(self._held, self._decode(frame)) if frame is not None and self.is_finite else None
         )

@@ -154,7 +154,10 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region, in rank order, and keep what is large; None where a sum leaves the range of floats."""
+        """Add up this rank's region, in rank order, and keep what is large.
+
+        None where a sum leaves the range of floats.
+        """
         position, region = self._item.ticket.position, self.region(self._rank)
         assert position is not None
         total = np.zeros(region.stop - region.start, self._item.spec.accumulator)

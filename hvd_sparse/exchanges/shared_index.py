@@ -105,8 +105,9 @@ def _indices(parcel: Parcel, message: Message, position: int) -> np.ndarray:
 def _joined(parcel: Parcel, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
     """One array, of a dtype that holds them all, and the step; a sum of nothing is still a sum.
 
-    lengths : of what the other ranks bring, as far as this one can tell.  What went wrong here alone it says by zeros of
-        those and of the step: the others find that their sum is of no step.  Where a length is another, Horovod says so.
+    lengths : of what the other ranks bring, as far as this one can tell.  What went wrong here
+        alone it says by zeros, of those lengths and for the step: the others find that their sum is
+        of no step.  Where a length is another, Horovod says so.
     """
     if isinstance(parcel.failure, PeerFailure) or not parcel.items:
         return NOTHING
@@ -126,8 +127,9 @@ def _check_step(parcel: Parcel, summed: np.ndarray) -> None:
     """RankMismatch where a sum is of another step: it has no header that could say so."""
     if not parcel.is_lost and parcel.items and summed[-1] != parcel.world_size * _mark(parcel):
         raise RankMismatch(
-            f"bucket {parcel.bucket}: a sum for step {parcel.step} over {parcel.world_size} ranks is not of this step on all "
-            "of them: on one of them something went wrong, which it says itself, or bytes of another step were delivered"
+            f"bucket {parcel.bucket}: a sum for step {parcel.step} over {parcel.world_size} ranks is "
+            "not of this step on all of them: on one of them something went wrong, which it says "
+            "itself, or bytes of another step were delivered"
         )
 
 

@@ -54,10 +54,11 @@ class Compressor:
 
     @cached_property
     def handshake_name(self) -> str:
-        """Where compressors meet: by the order in which they first do, on every rank.
+        """Place where compressors meet: by the order in which they first do, on every rank.
 
-        Names depend on the model, and a difference there is what the handshake is to find.  So is a compressor that one
-        rank has made besides: by the order in which they were made, others would wait for it in vain.
+        Names depend on the model, and a difference there is what the handshake is to find.  So is a
+        compressor that one rank has made besides: by the order in which they were made, others
+        would wait for it in vain.
         """
         ordinal = next(_ORDINALS.setdefault(self._meets_at, itertools.count()))
         return f"hvd_sparse.handshake.{self._meets_at}.{ordinal}"

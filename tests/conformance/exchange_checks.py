@@ -195,12 +195,12 @@ def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
 
 
 def beyond_range(world_size: int) -> np.float32:
-    """A number that fits float32 on every rank, as all partial sums do, and the sum over all ranks does not."""
+    """A number that fits float32, as its sum over some ranks does, and that over all does not."""
     return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
 
 
 def check_range(configuration: Configuration, world_size: int, scale: float = 1.0) -> None:
-    """(ADR 18) Finite gradients whose sum is not: one tensor is NaN on all ranks, or all raise; no trace on any."""
+    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error, on all; no trace."""
 
     def script(collective: Any) -> None:
         sessions = {

@@ -1,4 +1,4 @@
-"""What is delivered a second time, a step late: collectives that do so, and a check that any exchange can be put to."""
+"""Collectives that deliver a second time, a step late, and a check of every exchange by them."""
 
 from __future__ import annotations
 

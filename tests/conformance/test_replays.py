@@ -1,4 +1,4 @@
-"""What is delivered a second time, a step late, is refused by name: on all ranks, or on the one that it came to."""
+"""Old bytes, delivered a step late, are refused by name: on all ranks, or on the one they came to."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
 
 
 def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
-    """What makes a step fail: in the second tensor, NaN on the last rank, or what is beyond float32 in the sum alone."""
+    """Gradients that fail: NaN on the last rank, or beyond float32 in the sum; in the second tensor."""
     gradients = gradients_of(rank, step)
     if step == BEYOND_STEP:
         gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size
@@ -94,7 +94,7 @@ def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
 
 
 def spoilt(arrays: Sequence[np.ndarray]) -> str:
-    """Which tensors are all NaN, in words; any other NaN or Inf is said to be there."""
+    """Say which tensors are all NaN; any other NaN or Inf is said to be there."""
     is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
     others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
     return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"

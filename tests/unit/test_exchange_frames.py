@@ -1,4 +1,4 @@
-"""Frames that carry indices or values alone: what is not what a tensor waits for is refused, whatever its checksum."""
+"""Frames of indices or values alone are refused where they are not what a tensor waits for."""
 
 from __future__ import annotations
 

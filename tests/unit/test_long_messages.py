@@ -1,4 +1,4 @@
-"""More bytes than a collective can count are an error in words, on all ranks, and not a crash on one."""
+"""More bytes than a collective can count are an error in words on all ranks, no crash on one."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Tell whether this thread computes with numbers that are too small to be normal, or takes them for zero.
+    """Tell whether this thread computes with subnormal numbers, or takes them for zero.
 
-    ``torch.set_flush_denormal`` and compilers' fast mathematics switch that for a thread.  Ranks that differ in it would
-    make different sums of the same messages.
+    ``torch.set_flush_denormal`` and compilers' fast mathematics switch that for a thread.  Ranks
+    that differ in it would make different sums of the same messages.
     """
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 

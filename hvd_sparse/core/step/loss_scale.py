@@ -43,7 +43,7 @@ def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Tell whether all entries are numbers: one pass without another array, two where their sum is none."""
+    """Tell whether all entries are numbers: one pass, without another array where their sum is one."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
 

@@ -272,7 +272,8 @@ class Pipeline:
         out : flat, of the accumulator's dtype; untouched on any error
         steps : completed steps of the tensor, as when they were sent
 
-        NonFiniteGradient where the sum leaves the range of the dtype: of the same bits, so on all ranks or on none.
+        NonFiniteGradient where the sum leaves the range of the dtype: on all ranks or on none, as
+        all add up the same bits.
         """
         codec, arrived, began_s = self.codec(steps), [], self.spans.now()
         for place, sent in parts:

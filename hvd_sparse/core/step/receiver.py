@@ -95,7 +95,7 @@ class Receiving:
             )
 
     def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> bool:
-        """Add up what arrived for a tensor; False where that leaves the range of floats, which it does on all ranks."""
+        """Add up what arrived for a tensor; False, on all ranks, where floats cannot hold that."""
         assert ticket.position is not None and ticket.bucket is not None
         arrival, steps = (
             ticket.bucket.arrivals[ticket.position],
@@ -138,8 +138,9 @@ class Receiving:
     def _finish(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, *, is_finite: bool
     ) -> np.ndarray:
-        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere leaves no trace.
+        """Return what the optimizer is given, in the units of the scaled loss.
 
+        A step that is not finite everywhere leaves no trace, or is an error where that is asked for.
         Here all ranks know alike: what they look at is of the same bits.
         """
         assert ticket.position is not None
@@ -169,9 +170,9 @@ class Receiving:
         """Raise what NaN or Inf in the sum is where that is an error; the step is taken back."""
         how = "" if ticket.bucket is not None else ", which travels dense"
         error = NonFiniteGradient(
-            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its {spec.numel} entries, or "
-            f"leaves the range of {spec.dtype}; look for the step's loss, lower the learning rate or the loss scale, or "
-            "clip gradients before they are compressed"
+            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "
+            f"{spec.numel} entries, or leaves the range of {spec.dtype}; look for the step's loss, lower "
+            "the learning rate or the loss scale, or clip gradients before they are compressed"
         )
         self._step.fail(ticket.run, error)
         raise error

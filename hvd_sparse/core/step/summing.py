@@ -26,7 +26,8 @@ def add_up(
 ) -> None:
     """Write factor * (sum of the parts, in their order) to ``out``.
 
-    NonFiniteGradient, and nothing is written, where the sum as it is or times the factor leaves the range of floats.
+    NonFiniteGradient, and nothing is written, where the sum, as it is or times the factor, leaves
+    the range of floats.
     """
     if not all(is_small(part.values) for part in parts) or abs(factor) > MOST_FACTOR:
         _check_range(parts, factor, spec, kernels)

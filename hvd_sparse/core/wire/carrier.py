@@ -140,7 +140,7 @@ class CarrierLayout:
     def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
         """What the ranks said together.
 
-        checksum : this rank's own, which the others' must be; None compares them with one another alone
+        checksum : this rank's own, which the others' must be; None compares only those
 
         Raises
         ------
@@ -189,7 +189,7 @@ class CarrierLayout:
             )
 
     def _check_own(self, sums: list[float], checksum: int | None, key: str) -> None:
-        """Carriers of another step agree among themselves: compare them with what this rank has written."""
+        """Compare with what this rank has written: carriers of an old step agree among themselves."""
         if checksum is None:
             return
         unit, mask = SCALE * 2.0**-self.word_bits, (1 << self.word_bits) - 1
@@ -198,8 +198,9 @@ class CarrierLayout:
             round(total / unit) != self.world_size * word for total, word in zip(sums[SHARED:], own)
         ):
             raise RankMismatch(
-                f"tensor {key!r}: the ranks agree, and on another step or configuration than this rank's: the sum is not of "
-                "what this rank has sent; what moves bytes must not deliver those of another step"
+                f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
+                "rank's: the sum is not of what this rank has sent; what moves bytes must not "
+                "deliver those of another step"
             )
 
     def _words_agree(self, sums: list[float]) -> list[bool]:
