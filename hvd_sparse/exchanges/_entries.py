@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.core.wire.frame import Frame, read_frame, write_frame
+from hvd_sparse.core.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import Selection
 
@@ -66,7 +66,8 @@ def write_indices(selection: Selection) -> np.ndarray:
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
     """uint32, ascending and unique; CorruptPayload where they are not."""
-    frame = _read(buffer, INDICES, numel, 4)
+    frame = _read(buffer, INDICES, numel)
+    need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
     if frame.count and (int(indices[-1]) >= numel or not np.all(indices[1:] > indices[:-1])):
         raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
@@ -81,13 +82,21 @@ def write_values(values: np.ndarray) -> np.ndarray:
 
 def read_values(buffer: np.ndarray, numel: int, dtype: Any) -> np.ndarray:
     """The vector; CorruptPayload where it has another length or dtype."""
-    frame = _read(buffer, VALUES, numel, np.dtype(dtype).itemsize)
+    frame = _read(buffer, VALUES, numel)
+    need(frame.count == numel, f"{frame.count} values are not the whole of {numel} entries")
+    need(
+        frame.value_type == np.dtype(dtype),
+        f"a payload has values of {frame.value_type}, not of {np.dtype(dtype)}",
+    )
+    need_size(frame, frame.count * frame.value_type.itemsize)
     return frame.body.view(frame.value_type).astype(dtype, copy=False)
 
 
-def _read(buffer: np.ndarray, number: int, numel: int, itemsize: int) -> Frame:
+def _read(buffer: np.ndarray, number: int, numel: int) -> Frame:
+    """Return the one frame that fills a buffer, of this kind and tensor; CorruptPayload otherwise."""
     frame = read_frame(buffer)
-    if frame.codec != number or frame.numel != numel or frame.body.size != frame.count * itemsize:
+    is_whole = frame.total_bytes == buffer.size and frame.value_format == AS_TYPE
+    if frame.codec != number or frame.numel != numel or not is_whole:
         raise CorruptPayload(
             f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not what a tensor of "
             f"{numel} entries waits for"

@@ -17,9 +17,16 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.contract import Kernels, Moments
-from hvd_sparse.core.wire.message import Message, split_messages_of, write_error, write_message
+from hvd_sparse.core.wire.message import (
+    Message,
+    overhead_bytes,
+    split_messages_of,
+    write_error,
+    write_message,
+)
 from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Selection, TensorSpec
@@ -78,8 +85,12 @@ class Arrival:
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""A tensor of which some rank could not pass a sum on: in the last phase, that rank's message has no
-frame for it."""
+"""A tensor whose sum some rank could not pass on: its message of the last phase has no frame for it."""
+
+MOST_BYTES = 2**31 - 1
+"""In one collective: MPI and Horovod count with 32 bits."""
+
+NO_BYTES = np.empty(0, np.uint8)
 
 
 @dataclass(eq=False)
@@ -188,7 +199,39 @@ class ExchangeContext:
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         given = {} if frames is None or self.is_lost else frames
+        total = overhead_bytes(len(self.members)) + sum(frame.size for frame in given.values())
+        if total > MOST_BYTES:
+            self._note_length(total)
+            return self.write()
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
+
+    def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
+        """Return the request to send every rank a message of its own.
+
+        What comes to more than a collective can count is told to all instead.
+
+        frames : of the message to each rank; None where it gets none at all
+        """
+        messages = [NO_BYTES if each is None else self.write(each) for each in frames]
+        total = sum(message.size for message in messages)
+        if total > MOST_BYTES:
+            self._note_length(total)
+        if self.errors:  # of some, or met while they were written: all are told the same
+            messages = [NO_BYTES if each is None else self.write() for each in frames]
+        splits = np.array([message.size for message in messages], np.int32)
+        return AllToAll(np.concatenate(messages), splits)
+
+    def _note_length(self, total: int) -> None:
+        """Note, in words, as errors travel, that these are more bytes than counts of 32 bits can
+        say."""
+        keys = [self.keys[position] for position in self.members]
+        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        self.errors.append(
+            f"UnsupportedInput: the messages of {', '.join(map(repr, keys[:3]))}{more} come to "
+            f"{total} bytes in one collective, which moves at most {MOST_BYTES}: send fewer entries "
+            "(density, max_gathered_bytes), fewer tensors together (groups), or split the tensor; "
+            "exchange hierarchical moves whole gradients inside a node"
+        )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
         """Return the messages of all ranks, or of those named, as one collective joined them.

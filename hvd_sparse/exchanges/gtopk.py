@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.collectives.contract import AllGather, AllToAll
+from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
@@ -18,8 +18,6 @@ from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
-
-NO_BYTES = np.empty(0, np.uint8)
 
 
 @EXCHANGES.register("gtopk")
@@ -83,10 +81,10 @@ class GTopK(Exchange):
                 place == distance,
                 place == 0 and context.rank + distance < context.world_size,
             )
-            outgoing = _encode(context, tree) if sends else NO_BYTES
-            splits = np.zeros(context.world_size, np.int32)
-            splits[context.rank - distance if sends else context.rank] = outgoing.size
-            received = yield AllToAll(outgoing, splits)
+            frames: list[dict[int, np.ndarray] | None] = [None] * context.world_size
+            if sends:
+                frames[context.rank - distance] = _encode(context, tree)
+            received = yield context.to_each(frames)
             if receives:
                 with context.guarded():
                     (message,) = context.read(received, [context.rank + distance])
@@ -94,7 +92,9 @@ class GTopK(Exchange):
                         branch.take_in(
                             message.frame(position) if position in message.framed else None
                         )
-        gathered = yield AllGather(_encode(context, tree if context.rank == 0 else {}))
+        gathered = yield AllGather(
+            context.write(_encode(context, tree if context.rank == 0 else {}))
+        )
         root = context.read(gathered)[0]
         context.finish()
         return {
@@ -107,19 +107,19 @@ def _distances(world_size: int) -> list[int]:
     return [2**j for j in range((world_size - 1).bit_length())]
 
 
-def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> np.ndarray:
+def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
     frames: dict[int, np.ndarray] = {}
     with context.guarded():
         frames = {
             position: branch.encode() for position, branch in tree.items() if branch.is_finite
         }
-    return context.write(frames)
+    return frames
 
 
 class _Branch:
-    """One tensor at one rank: the entries that are left of what came together here, and those that were cut.
+    """One tensor at one rank: the entries left of what came together here, and those that were cut.
 
-    is_finite : False from the merge on whose sum leaves the range of floats; nothing is passed on then
+    is_finite : False from the merge on whose sum leaves the range of floats: nothing is passed on
     """
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
@@ -135,7 +135,10 @@ class _Branch:
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
-        """Merge with another rank's entries: this rank's, the lower, first.  None: theirs are beyond range."""
+        """Merge with another rank's entries: this rank's, the lower, first.
+
+        frame : None where theirs are beyond range
+        """
         total = (
             merge(self._held, self._decode(frame)) if frame is not None and self.is_finite else None
         )

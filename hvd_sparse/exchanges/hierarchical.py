@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole
-from hvd_sparse.collectives.contract import AllGather, AllToAll
+from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement, in_nodes_of, is_elastic
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.errors import InvalidOption
@@ -17,8 +17,6 @@ from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
-
-NO_BYTES = np.empty(0, np.uint8)
 
 
 @EXCHANGES.register("hierarchical")
@@ -91,12 +89,12 @@ class Hierarchical(Exchange):
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
-        messages = [
-            _part(context, placement, r) if r in mates else NO_BYTES
-            for r in range(context.world_size)
-        ]
-        splits = np.array([message.size for message in messages], np.int32)
-        received = yield AllToAll(np.concatenate(messages), splits)
+        received = yield context.to_each(
+            [
+                _part(context, placement, r) if r in mates else None
+                for r in range(context.world_size)
+            ]
+        )
         frames: dict[int, np.ndarray] = {}
         with context.guarded():
             arrived = context.read(received, mates)
@@ -124,11 +122,11 @@ class Hierarchical(Exchange):
         }
 
 
-def _part(context: ExchangeContext, placement: Placement, rank: int) -> np.ndarray:
+def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
     """What a rank of this node is to add up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated
         if gradient is not None:
             frames[position] = write_values(gradient[placement.part(rank, member.spec.numel)])
-    return context.write(frames)
+    return frames

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.contract import AllGather, AllToAll
+from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.core.wire.message import Message
@@ -97,9 +97,7 @@ class OkTopK(Exchange):
                     {p: plan.encode(r) for p, plan in plans.items() if plan.owns(r)}
                     for r in range(len(parts))
                 ]
-        messages = [context.write(frames) for frames in parts]
-        splits = np.array([message.size for message in messages], np.int32)
-        received = yield AllToAll(np.concatenate(messages), splits)
+        received = yield context.to_each(parts)
         reduced: dict[int, np.ndarray] = {}
         with context.guarded():
             arrived = context.read(received)
@@ -162,7 +160,10 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region, in rank order, and keep what is large; None where a sum leaves the range of floats."""
+        """Add up this rank's region, in rank order, and keep what is large.
+
+        None where a sum leaves the range of floats.
+        """
         position, region = self._member.position, self.region(self._rank)
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:

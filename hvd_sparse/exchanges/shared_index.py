@@ -10,6 +10,7 @@ import numpy as np
 from hvd_sparse.collectives.contract import AllGather, AllReduce
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.wire.message import Message
+from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
@@ -20,6 +21,8 @@ from hvd_sparse.types import Selection
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
 """What a sum is given when some rank has failed and all know."""
+STEPS = 4093
+"""Sums say in their last entry of which step they are, counted round."""
 
 
 @EXCHANGES.register("shared_index")
@@ -83,11 +86,13 @@ class SharedIndex(Exchange):
         if context.selector.sums_statistics:
             statistics = yield AllReduce(_statistics(context))
             with context.guarded():
+                _check_step(context, statistics)
                 _choose_by(context, statistics)
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
         summed = yield AllReduce(_values(context, chosen))
         context.finish()
+        _check_step(context, summed)
         return _arrivals(context, chosen, summed)
 
 
@@ -99,21 +104,51 @@ def _indices(context: ExchangeContext, message: Message, position: int) -> np.nd
     return read_indices(message.frame(position), context.members[position].spec.numel)
 
 
-def _joined(context: ExchangeContext, arrays: list[np.ndarray]) -> np.ndarray:
-    """One array, of a dtype that holds them all; a sum of nothing is still a sum."""
-    return (
-        NOTHING
-        if context.is_lost or not arrays
-        else np.concatenate([*arrays, NOTHING.astype(arrays[0].dtype)])
-    )
+def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
+    """One array, of a dtype that holds them all, and the step; a sum of nothing is still a sum.
+
+    lengths : of what the other ranks bring, as far as this one can tell.  What went wrong here
+        alone it says by zeros, of those lengths and for the step: the others find that their sum is
+        of no step.  Where a length is another, Horovod says so.
+    """
+    if isinstance(context.failure, PeerFailure) or not context.members:
+        return NOTHING
+    dtypes = [member.spec.accumulator for member in context.members.values()]
+    if context.is_lost:
+        arrays = [np.zeros(length, dtype) for length, dtype in zip(lengths, dtypes)]
+    mark = 0 if context.is_lost else _mark(context)
+    return np.concatenate([*arrays, np.array([mark], dtypes[0])])
+
+
+def _mark(context: ExchangeContext) -> int:
+    """Tells one step's sums from another's; small, so that the sum over ranks is exact."""
+    return 1 + context.step % STEPS
+
+
+def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
+    """RankMismatch where a sum is of another step: it has no header that could say so."""
+    if (
+        not context.is_lost
+        and context.members
+        and summed[-1] != context.world_size * _mark(context)
+    ):
+        raise RankMismatch(
+            f"bucket {context.bucket}: a sum for step {context.step} over {context.world_size} ranks is "
+            "not of this step on all of them: on one of them something went wrong, which it says "
+            "itself, or bytes of another step were delivered"
+        )
 
 
 def _statistics(context: ExchangeContext) -> np.ndarray:
-    measured = [
-        member.selector.measure(_accumulated(context, position), context.kernels)
-        for position, member in context.members.items()
-    ]
-    return _joined(context, measured)
+    members, kernels = context.members.items(), context.kernels
+    norms = (
+        []
+        if context.is_lost
+        else [member.selector.measure(_accumulated(context, p), kernels) for p, member in members]
+    )
+    return _joined(
+        context, norms, [member.selector.measures(member.spec.numel) for _, member in members]
+    )
 
 
 def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
@@ -137,7 +172,16 @@ def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
 
 
 def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
-    return _joined(context, [_accumulated(context, p)[indices] for p, indices in chosen.items()])
+    values = (
+        []
+        if context.is_lost
+        else [_accumulated(context, p)[indices] for p, indices in chosen.items()]
+    )
+    return _joined(
+        context,
+        values,
+        [0 if member.density is None else member.count for member in context.members.values()],
+    )
 
 
 def _arrivals(

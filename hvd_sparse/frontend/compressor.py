@@ -8,7 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,18 @@ class Compressor:
             say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""
-        # Compressors meet for the handshake by the order in which they were made: names depend on the model, and a
-        # difference there is what the handshake is to find.
-        ordinal = next(_ORDINALS.setdefault(place, itertools.count()))
-        self.handshake_name = f"hvd_sparse.handshake.{place}.{ordinal}"
+        self._meets_at = place
+
+    @cached_property
+    def handshake_name(self) -> str:
+        """Place where compressors meet: by the order in which they first do, on every rank.
+
+        Names depend on the model, and a difference there is what the handshake is to find.  So is a
+        compressor that one rank has made besides: by the order in which they were made, others
+        would wait for it in vain.
+        """
+        ordinal = next(_ORDINALS.setdefault(self._meets_at, itertools.count()))
+        return f"hvd_sparse.handshake.{self._meets_at}.{ordinal}"
 
     def _take_name(self, specs: Sequence[TensorSpec]) -> None:
         """Settle the name that every collective bears; two live compressors must not share one."""

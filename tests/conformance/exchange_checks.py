@@ -12,7 +12,9 @@ import worlds
 from hvd_sparse.collectives import contract as requests
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.session import Session
-from hvd_sparse.errors import PeerFailure
+from hvd_sparse.errors import NonFiniteGradient, PeerFailure
+from hvd_sparse.exchanges.allgather import AllGatherExchange
+from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 
 SPECS = worlds.tensors((40,), (7, 9), (300,))
@@ -181,14 +183,84 @@ def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
         assert is_finite
 
 
-def check_nonfinite(exchange: Any, world_size: int, rollback: bool, **options: Any) -> None:
+def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
+    """A configuration of these parts, whether or not the selector is told a density."""
+    schedule = Constant(selector.density) if hasattr(selector, "density") else None
+    return replace(
+        configured(AllGatherExchange(), **options),
+        exchange=exchange,
+        selector=selector,
+        schedule=schedule,
+    )
+
+
+def beyond_range(world_size: int) -> np.float32:
+    """A number that fits float32, as its sum over some ranks does, and that over all does not."""
+    return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
+
+
+def check_range(configuration: Configuration, world_size: int, scale: float = 1.0) -> None:
+    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error, on all; no trace."""
+
+    def script(collective: Any) -> None:
+        sessions = {
+            how: Session(
+                replace(configuration, on_nonfinite=how, name=how),
+                SPECS,
+                collective,
+                average=average,
+            )
+            for how, average in (("propagate", False), ("raise", scale <= 1))
+        }
+        for how, session in sessions.items():
+            session.reduce(integers(collective.rank, 0), scale)
+            before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+            broken = integers(collective.rank, 1)
+            broken["t1"] = np.full_like(
+                broken["t1"], beyond_range(world_size) * np.float32(min(scale, 1.0))
+            )
+            try:
+                seen = {
+                    key: bool(np.isfinite(a).all())
+                    for key, a in session.reduce(broken, scale).items()
+                }
+                outcome = "propagate"
+            except NonFiniteGradient as error:
+                seen, outcome = {key: key not in str(error) for key in broken}, "raise"
+            except Exception as error:
+                raise AssertionError(
+                    f"rank {collective.rank}: {type(error).__name__}: {error}"
+                ) from error
+            assert outcome == how, f"rank {collective.rank}: {outcome}, where {how} was asked for"
+            assert seen == {key: key != "t1" for key in seen}, (
+                f"rank {collective.rank}: finite are {seen}"
+            )
+            after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+            assert after == before, f"rank {collective.rank}: the step left a trace"
+            assert all(
+                np.isfinite(a).all()
+                for a in session.reduce(integers(collective.rank, 2), scale).values()
+            )
+            assert {state.steps for state in session.step.transactions.settle_all().values()} <= {2}
+
+    worlds.run(world_size, script)
+
+
+def check_range_of(exchange: Any) -> None:
+    """What the mutants are put to."""
+    for world_size in (2, 5):
+        check_range(configured(exchange), world_size)
+
+
+def check_nonfinite(
+    exchange: Any, world_size: int, rollback: bool, selector: Any = "topk", **options: Any
+) -> None:
     """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer nothing changed."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[Any, ...]:
-        session = Session(
-            configured(exchange, rollback=rollback, **options), SPECS, collective, average=False
-        )
+        configuration = configured(exchange, selector, rollback=rollback, **options)
+        session = Session(configuration, SPECS, collective, average=False)
         session.reduce(integers(collective.rank, 0))
         before = whole_residuals(session)
         broken = integers(collective.rank, 1)

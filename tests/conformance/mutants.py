@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from conformance.codec_checks import check_codec
-from conformance.exchange_checks import check_exchange
+from conformance.exchange_checks import check_exchange, check_range_of
 from conformance.fused_checks import check_kernels
 from conformance.fuzzing import check_reader
 from conformance.memory_checks import check_memory
@@ -18,6 +18,7 @@ from conformance.mutants_of_kernels import BROKEN_KERNELS
 from conformance.mutants_of_parts import BROKEN_CODECS, BROKEN_EXCHANGES, BROKEN_MEMORIES
 from conformance.mutants_of_selectors import BROKEN_SELECTORS, RESTLESS, endless_search
 from conformance.pass_checks import check_passes_on_all
+from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 
 from hvd_sparse.codecs import _gaps, _signs, index_value
@@ -26,7 +27,16 @@ from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.index_value import IndexValue
 from hvd_sparse.codecs.sign_index import SignIndex
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step import summation
 from hvd_sparse.core.wire import frame as _frame
+from hvd_sparse.core.wire.carrier import CarrierLayout
+from hvd_sparse.exchanges import gtopk, hierarchical, oktopk, shared_index
+from hvd_sparse.exchanges.allgather import AllGatherExchange
+from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.gtopk import GTopK
+from hvd_sparse.exchanges.hierarchical import Hierarchical
+from hvd_sparse.exchanges.oktopk import OkTopK
+from hvd_sparse.exchanges.shared_index import SharedIndex
 from hvd_sparse.selectors import _search as search
 from hvd_sparse.selectors import ldte_bs
 from hvd_sparse.selectors.ldte_bs import LdteBs
@@ -69,6 +79,20 @@ def any_half(codes: Any) -> Any:
 
 
 NO_NARROWING = (search.Bracket, "narrow", lambda *_: None)
+
+BLIND = [
+    (summation, AllGatherExchange(), (summation, "is_small", lambda values: True)),
+    (gtopk, GTopK(), (gtopk, "is_finite", lambda x: True)),
+    (oktopk, OkTopK(), (oktopk, "is_finite", lambda x: True)),
+    (hierarchical, Hierarchical(ranks_per_node=5), (hierarchical, "is_finite", lambda x: True)),
+]
+"""Whoever adds up, and does not look at the sum."""
+LATE = {
+    "message": (AllGatherExchange(), (ExchangeContext, "_refuse", anything_goes)),
+    "carrier": (AllGatherExchange(), (CarrierLayout, "_check_own", anything_goes)),
+    "sum": (SharedIndex(), (shared_index, "_check_step", anything_goes)),
+}
+"""Whoever receives, and takes an old step's bytes."""
 
 MUTANTS = (
     *_made("kernel", check_kernels, BROKEN_KERNELS),
@@ -119,6 +143,20 @@ MUTANTS = (
         (index_value, "need_ascending", anything_goes),
     ),
     *_made("exchange", check_exchange, BROKEN_EXCHANGES),
+    *(
+        Mutant(
+            "range",
+            f"{module.__name__.rsplit('.', 1)[-1]}: not looked at",
+            check_range_of,
+            part,
+            patch,
+        )
+        for module, part, patch in BLIND
+    ),
+    *(
+        Mutant("replay", f"{name}: step not looked at", check_replays, *broken)
+        for name, broken in LATE.items()
+    ),
 )
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cases
 import numpy as np
 import pytest
 import worlds
+from cases import Case
 from conformance.exchange_checks import (
+    DENSITY,
     REQUESTS,
     SPECS,
     check_conservation,
     check_failures,
     check_nonfinite,
+    check_range,
     check_replicas,
+    composed,
     configured,
     integers,
     lost,
@@ -29,7 +35,8 @@ from hvd_sparse.errors import (
     SparseError,
 )
 from hvd_sparse.exchanges._entries import merge, restrict
-from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.registry import EXCHANGES, SELECTORS
+from hvd_sparse.schedules.constant import Constant
 
 exchanges = pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
 worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8, 16])
@@ -101,6 +108,59 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all_and_leaves_nothing_behind(
     check_nonfinite(exchange, 3, rollback=rollback)
 
 
+COMMON = [Case("random_k", {"shared_seed": True}), Case("chunked", {"chunk_length": 3})]
+"""Selectors whose indices all ranks find alike, so that their values are summed."""
+
+
+@pytest.mark.parametrize("selector", COMMON, ids=str)
+@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_gradient_that_is_not_finite_takes_part_in_a_sum_of_values_all_the_same(
+    selector, rollback, world_size
+):
+    """The others bring as many values as they always do, and a sum is of arrays of one length."""
+    chosen = selector.create(SELECTORS, density=DENSITY)
+    check_nonfinite(
+        EXCHANGES.create("shared_index"), world_size, rollback=rollback, selector=chosen
+    )
+
+
+@exchanges
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_finite_gradients_whose_sum_is_not_leave_no_trace_and_are_seen_by_all(case, world_size):
+    check_range(configured(case.create(EXCHANGES)), world_size)
+
+
+@exchanges
+@pytest.mark.parametrize("scale", [2.0**-3, 2.0**4])
+def test_so_they_are_whatever_the_loss_scale(case, scale):
+    """Beyond range as they are, or as the loss scaler is given them."""
+    check_range(configured(case.create(EXCHANGES)), 4, scale)
+
+
+@pytest.mark.parametrize(
+    "options", [{"allow_dense": True}, {"min_numel": 400}, {"codec": "block16"}], ids=str
+)
+def test_so_they_are_in_dense_steps_and_by_other_codecs(options):
+    plain = configured(EXCHANGES.create("allgather"), **options)
+    check_range(replace(plain, schedule=Constant(1.0)) if "allow_dense" in options else plain, 3)
+
+
+@pytest.mark.parametrize("id", ["allgather", "shared_index", "gtopk", "oktopk"])
+@pytest.mark.parametrize(
+    "selector", [s for s in cases.SELECTORS if "signs_only" not in s.options], ids=str
+)
+def test_so_they_are_by_every_method(id, selector):
+    """Where the parts can be joined; so dense that also ranks that draw lots meet.  ``signs_only`` sends small values."""
+    exchange, chosen = EXCHANGES.create(id), selector.create(SELECTORS, density=0.9)
+    try:
+        configuration = composed(exchange, chosen)
+    except InvalidOption:
+        assert id != "allgather"
+        return
+    check_range(configuration, 3)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 5, 8])
 def test_all_of_it_holds_where_one_selection_is_made_from_all_that_travels_together(world_size):
     exchange = EXCHANGES.create("allgather")
@@ -109,6 +169,8 @@ def test_all_of_it_holds_where_one_selection_is_made_from_all_that_travels_toget
     check_failures(exchange, world_size, select_over="group")
     for rollback in (True, False):
         check_nonfinite(exchange, world_size, rollback, select_over="group")
+    if world_size > 1:
+        check_range(configured(exchange, select_over="group"), world_size)
 
 
 class Spy:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 from conformance.codec_checks import check_codec
-from conformance.exchange_checks import check_exchange
+from conformance.exchange_checks import check_exchange, check_range_of
 from conformance.fused_checks import check_kernels
 from conformance.memory_checks import check_memory
 from conformance.mutants import MUTANTS, caught
 from conformance.pass_checks import check_passes_on_all
+from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 
 from hvd_sparse.codecs.index_value import IndexValue
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.gtopk import GTopK
+from hvd_sparse.exchanges.hierarchical import Hierarchical
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
 from hvd_sparse.memories.error_feedback import ErrorFeedback
@@ -74,6 +76,11 @@ SELECTORS = [
             (check_exchange, exchange)
             for exchange in (AllGatherExchange(), SharedIndex(), GTopK(), OkTopK())
         ),
+        *(
+            (check_range_of, exchange)
+            for exchange in (AllGatherExchange(), GTopK(), OkTopK(), Hierarchical(5))
+        ),
+        *((check_replays, exchange) for exchange in (AllGatherExchange(), SharedIndex())),
     ],
 )
 def test_the_parts_that_the_mutants_are_made_of_pass(check, part):

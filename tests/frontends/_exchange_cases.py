@@ -17,7 +17,9 @@ from hvd_sparse.core.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SHAPES = ((30, 20), (9, 2), (6, 5, 4))
-STEPS, FAILING_STEP = 6, 3
+STEPS = 8
+NAN_STEP, BEYOND_STEP = FAILING_STEPS = 3, 5
+"""One rank has NaN; all have numbers, whose sum is none."""
 DENSITY = 0.1
 IN_A_GROUP = "_in_a_group"
 """What a case's name ends with where Horovod's groups hand all tensors over together."""
@@ -53,6 +55,12 @@ EXCHANGES: dict[str, dict[str, Any]] = {
 }
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
+GOING_ON = ("shared_draws_and_nan", "shared_chunks_and_nan", "gtopk_and_nan", "oktopk_and_nan")
+"""Those in which NaN is no error."""
+EXCHANGES |= {
+    name: {**EXCHANGES[name.removesuffix("_and_nan")], "on_nonfinite": "propagate"}
+    for name in GOING_ON
+}
 """Options of ``Compression.build``."""
 ONLY_GROUPED = ("selecting_over_the_group",)
 """Those that TensorFlow cannot run otherwise; in PyTorch tensors are together anyway."""
@@ -73,6 +81,23 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
         )
         gradients.append(flat.reshape(shape))
     return gradients
+
+
+def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
+    """Gradients that fail: NaN on the last rank, or beyond float32 in the sum; in the second tensor."""
+    gradients = gradients_of(rank, step)
+    if step == BEYOND_STEP:
+        gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size
+    elif rank == size - 1:
+        gradients[1][2, 1] = np.nan
+    return gradients
+
+
+def spoilt(arrays: Sequence[np.ndarray]) -> str:
+    """Say which tensors are all NaN; any other NaN or Inf is said to be there."""
+    is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
+    others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
+    return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"
 
 
 def digest_of(arrays: Sequence[np.ndarray]) -> str:
@@ -96,7 +121,7 @@ def simulate(
         session = Session(configuration, specs, collective, average=False, buckets=buckets)
         applied, given = [], np.zeros(sum(spec.numel for spec in specs))
         for step in range(STEPS):
-            if step == FAILING_STEP:
+            if step in FAILING_STEPS:
                 continue
             gradients = dict(zip([spec.key for spec in specs], gradients_of(collective.rank, step)))
             reduced = session.reduce(gradients)

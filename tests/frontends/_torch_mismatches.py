@@ -115,6 +115,41 @@ def other_shapes_and_names_by_default_on_one_rank(name: str) -> dict[str, Any]:
 
 
 @cases
+def another_compressor_on_one_rank(name: str) -> dict[str, Any]:
+    """One rank has made two, and trains with the one that the others have not."""
+    model = small_model()
+    theirs = compress(model.named_parameters(), name=name)
+    besides = compress(model.named_parameters(), name=f"{name}.besides") if last_rank() else None
+    result = raised_by(step_of(model, optimize(model, besides or theirs)))
+    for compressor in filter(None, (theirs, besides)):
+        compressor.close()
+    return {**result, "is_usable": is_usable(name)}
+
+
+@cases
+def an_unused_compressor_on_one_rank(name: str) -> dict[str, Any]:
+    """One rank has made another before, which nobody uses."""
+    model = small_model()
+    unused = (
+        compress(small_model().named_parameters(), name=f"{name}.unused") if last_rank() else None
+    )
+    result = train_once(name, model)
+    if unused is not None:
+        unused.close()
+    return result
+
+
+@cases
+def subnormal_numbers_flushed_on_one_rank(name: str) -> dict[str, Any]:
+    if last_rank():
+        assert torch.set_flush_denormal(True)
+    try:
+        return train_once(name, small_model())
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@cases
 def another_step_on_one_rank(name: str) -> dict[str, Any]:
     """One rank goes on from an older checkpoint than the others."""
     model = small_model()

@@ -10,16 +10,20 @@ import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, run_cases
 from _exchange_cases import (
+    BEYOND_STEP,
     EXCHANGES,
-    FAILING_STEP,
+    FAILING_STEPS,
     GROUPED,
     IN_A_GROUP,
+    NAN_STEP,
     ONLY_GROUPED,
     SHAPES,
     STEPS,
+    broken_gradients_of,
     digest_of,
     gradients_of,
     simulate,
+    spoilt,
 )
 from _tensorflow_cases import (
     Compression,
@@ -32,7 +36,7 @@ from _tensorflow_cases import (
     tape_gradients,
     variables_of,
 )
-from _tensorflow_mismatches import is_usable, last_rank
+from _tensorflow_mismatches import is_usable
 
 
 def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
@@ -46,18 +50,25 @@ def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
             linear_loss(variables, gradients), variables, compressor, **options
         )
     )
-    applied, failed = [], {}
+    applied: list[np.ndarray] = []
+    failed: dict[int, str] = {}
     for step in range(STEPS):
-        gradients = gradients_of(hvd.rank(), step)
-        if step != FAILING_STEP:
+        if step not in FAILING_STEPS:
+            gradients = gradients_of(hvd.rank(), step)
             applied += [
                 np.asarray(tensor)
                 for tensor in run([tf.constant(gradient) for gradient in gradients])
             ]
             continue
-        if last_rank():
-            gradients[1][2, 1] = np.nan
-        failed = outcome_of(lambda given=gradients: run([tf.constant(g) for g in given]))  # type: ignore[misc]
+        gradients, results = broken_gradients_of(hvd.rank(), hvd.size(), step), []
+        outcome = outcome_of(
+            lambda given=gradients, out=results: out.extend(run([tf.constant(g) for g in given]))
+        )  # type: ignore[misc]
+        failed[step] = (
+            spoilt([np.asarray(r) for r in results])
+            if results
+            else f"{outcome['raised']} {outcome['words']}"
+        )
     tensors = compressor.state_dict()["tensors"]
     kept = [tensors[variable.name]["arrays"]["residual"] for variable in variables]
     buckets = compressor.step.buckets if groups is None else [tuple(range(len(SHAPES)))]
@@ -70,7 +81,8 @@ def same_as_in_threads(name: str, groups: int | None = None) -> dict[str, Any]:
         "applied": digest_of(applied),
         "kept": digest_of(kept),
         "expected": expected,
-        "raised": f"{failed['raised']} {failed['words']}",
+        "raised": failed[NAN_STEP],
+        "beyond_range": failed[BEYOND_STEP],
         "phases": len(phases),
         "is_usable": is_usable(name),
     }

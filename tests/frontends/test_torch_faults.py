@@ -25,10 +25,13 @@ DIFFERENCES = [
     "a_layer_that_only_one_rank_has",
     "other_shapes_on_one_rank",
     "other_shapes_and_names_by_default_on_one_rank",
+    "another_compressor_on_one_rank",
+    "subnormal_numbers_flushed_on_one_rank",
     "another_step_on_one_rank",
 ]
 DENSE_AND_LAST = "unknown_0.weight_on_one_rank"
 OUTLIVED = "an_optimizer_that_outlives_its_compressor"
+UNUSED = "an_unused_compressor_on_one_rank"
 UNKNOWN = [name for name in _torch_mismatches.cases if "unknown" in name]
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
@@ -51,7 +54,7 @@ def check_own_error(result: dict[str, Any], *kinds: str) -> None:
 
 def test_every_fault_is_checked() -> None:
     assert sorted(_torch_mismatches.cases) == sorted(
-        [*REDUCTIONS, *DIFFERENCES, OUTLIVED, *UNKNOWN]
+        [*REDUCTIONS, *DIFFERENCES, OUTLIVED, UNUSED, *UNKNOWN]
     )
 
 
@@ -76,6 +79,14 @@ def test_reductions_that_are_no_sum_are_refused(outcome: Outcome, name: str) -> 
 def test_differences_between_ranks_are_refused(outcome: Outcome, name: str) -> None:
     for result in measured(outcome, name):
         check_own_error(result, "RankMismatch")
+        assert result["is_usable"]
+
+
+def test_a_compressor_that_one_rank_alone_has_made_and_does_not_use_disturbs_nobody(
+    outcome: Outcome,
+) -> None:
+    for result in measured(outcome, UNUSED):
+        assert result["raised"] == "nothing"
         assert result["is_usable"]
 
 

@@ -9,16 +9,20 @@ import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases
 from _exchange_cases import (
+    BEYOND_STEP,
     EXCHANGES,
-    FAILING_STEP,
+    FAILING_STEPS,
+    NAN_STEP,
     SHAPES,
     STEPS,
+    broken_gradients_of,
     digest_of,
     gradients_of,
     simulate,
+    spoilt,
 )
 from _torch_cases import give_gradients, run_torch_cases
-from _torch_fault_tools import is_usable, last_rank, raised_by
+from _torch_fault_tools import is_usable, raised_by
 from _torch_laws import optimizer_without_motion
 from _torch_recoveries import forget_step
 from torch import nn
@@ -36,16 +40,17 @@ def same_as_in_threads(name: str) -> dict[str, Any]:
         give_gradients({p: torch.from_numpy(g) for p, g in zip(parameters.values(), gradients)})
         optimizer.step()
 
-    applied, failed = [], {}
+    applied: list[np.ndarray] = []
+    failed: dict[int, str] = {}
     for step in range(STEPS):
-        gradients = gradients_of(hvd.rank(), step)
-        if step != FAILING_STEP:
-            take(gradients)
+        if step not in FAILING_STEPS:
+            take(gradients_of(hvd.rank(), step))
             applied += [parameter.grad.numpy().copy() for parameter in parameters.values()]
             continue
-        if last_rank():
-            gradients[1][2, 1] = np.nan
-        failed = raised_by(lambda gradients=gradients: take(gradients))  # type: ignore[misc]
+        gradients = broken_gradients_of(hvd.rank(), hvd.size(), step)
+        failed[step] = raised_by(lambda gradients=gradients: take(gradients))["raised"]  # type: ignore[misc]
+        if failed[step] == "nothing":
+            failed[step] = spoilt([parameter.grad.numpy() for parameter in parameters.values()])
         forget_step(optimizer)
     tensors = compressor.state_dict()["tensors"]
     kept = [tensors[key]["arrays"]["residual"] for key in parameters]
@@ -62,7 +67,8 @@ def same_as_in_threads(name: str) -> dict[str, Any]:
         "applied": digest_of(applied),
         "kept": digest_of(kept),
         "expected": expected,
-        "raised": failed["raised"],
+        "raised": failed[NAN_STEP],
+        "beyond_range": failed[BEYOND_STEP],
         "phases": len(phases),
         "is_usable": is_usable(name),
     }

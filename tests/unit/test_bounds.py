@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.step.session import Session
+from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.registry import CODECS, SELECTORS

@@ -100,6 +100,21 @@ def test_one_rank_that_runs_something_else_is_found_in_a_world_of_any_size(
 
 
 @dtypes
+@given(checksum=CHECKSUMS, old=CHECKSUMS, world_size=st.integers(1, 300))
+def test_carriers_that_agree_on_something_else_than_this_ranks_are_refused(
+    dtype, checksum, old, world_size
+):
+    """As those of another step do, whatever Horovod multiplied them by."""
+    layout = carrier_layout(dtype, world_size)
+    reduced = ring_sum(carriers_of(layout, [old] * world_size), 1.0 / world_size)
+    if old == checksum:
+        layout.read(reduced, "w", checksum)
+    else:
+        with pytest.raises(RankMismatch, match=r"'w': the ranks agree, and on another step"):
+            layout.read(reduced, "w", checksum)
+
+
+@dtypes
 @pytest.mark.parametrize("bit", range(CHECKSUM_BITS))
 @pytest.mark.parametrize("world_size", [2, 32, 300])
 def test_every_bit_of_the_checksum_counts(bit, world_size, dtype):

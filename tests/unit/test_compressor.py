@@ -214,11 +214,16 @@ def test_compressors_compare_and_hash_by_identity(make):
     assert one == one and one != other and len({one, other}) == 2
 
 
-def test_compressors_meet_for_the_handshake_by_order_of_creation_whatever_their_names(make):
-    names = [make(configure(name=name)).handshake_name for name in ("one", "other")]
+def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings_whatever_their_names(
+    make,
+):
+    """Not by that of creation: one that is made on one rank alone, and never used, would put the ranks out of step."""
+    unused, other, one = (make(configure(name=name)) for name in ("unused", "other", "one"))
+    names = [compressor.handshake_name for compressor in (one, other, one)]
     ordinals = [int(name.rsplit(".", 1)[1]) for name in names]
-    assert ordinals[1] == ordinals[0] + 1
+    assert ordinals == [ordinals[0], ordinals[0] + 1, ordinals[0]]
     assert names[0].startswith("hvd_sparse.handshake.numpy.")
+    assert "handshake_name" not in vars(unused)
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -39,3 +39,39 @@ def test_codecs_do_not_depend_on_how_a_thread_treats_subnormal_numbers():
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 0, run.stderr
+
+
+HANDSHAKE = """
+import numpy as np
+import torch
+import worlds
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.core.session import Session
+from hvd_sparse.errors import RankMismatch
+
+SPECS = worlds.tensors((4, 3))
+
+
+def script(collective, flushing):
+    # of this thread, which is this rank
+    assert collective.rank not in flushing or torch.set_flush_denormal(True)
+    session = Session(worlds.configure(), SPECS, collective)
+    return session.reduce(worlds.normals(SPECS, collective.rank))["t0"].tobytes()
+
+
+for flushing in ((), (0, 1, 2)):
+    assert len(set(worlds.run(3, lambda collective: script(collective, flushing)))) == 1
+for error in LocalWorld(3, worlds.TIMEOUT_S).run_all(script, (1,)):
+    assert isinstance(error, RankMismatch), error
+    assert 'rank 1 has "subnormal numbers": "taken for zero"' in str(error), error
+"""
+
+
+def test_a_rank_that_alone_takes_subnormal_numbers_for_zero_is_named_before_the_first_step():
+    """Its sums of the same messages would be others, and the replicas with them."""
+    tests = Path(__file__).resolve().parents[1]
+    script = f"import sys; sys.path[:0] = {[str(tests.parent), str(tests)]!r}\n{HANDSHAKE}"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import worlds
@@ -51,6 +53,16 @@ def test_every_compressed_tensor_is_in_one_bucket_and_no_other():
         assert sorted(position for bucket in buckets(groups) for position in bucket) == list(
             range(len(SPECS))
         )
+
+
+@pytest.mark.parametrize("groups", [10**7, 10**400])
+def test_more_groups_than_tensors_are_one_a_tensor_and_take_no_memory(groups):
+    tracemalloc.start()
+    plan = buckets(groups)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert plan == [(position,) for position in reversed(range(len(SPECS)))]
+    assert most < 100_000
 
 
 def test_a_number_of_groups_is_that_many_of_neighbours():

@@ -14,6 +14,9 @@ from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 BUCKET_BYTES = 64 * 1024
 """Expected payload at which a bucket is full: above it a collective's start-up cost no longer counts."""
 
+MOST_GROUPS = 2**53
+"""More than these are as many, in the arithmetic that divides the tensors among them."""
+
 
 def one_per_tensor(
     specs: Sequence[TensorSpec], configuration: Configuration
@@ -81,11 +84,13 @@ def _equal(
 ) -> list[tuple[int, ...]]:
     """So many groups of neighbours, or one a tensor, of about equal bytes; from the last registered to the first."""
     sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
-    total, filled, plan = sum(sizes), 0.0, [[] for _ in range(groups)]  # type: ignore[var-annotated]
+    total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
+    plan: dict[int, list[int]] = {}  # not of empty ones: there may be many more than tensors
     for position, size in zip(reversed(positions), sizes):
-        plan[min(groups - 1, int(groups * (filled + size / 2) / total))].append(position)
+        group = min(groups - 1, int(groups * (filled + size / 2) / total))
+        plan.setdefault(group, []).append(position)
         filled += size
-    return [tuple(sorted(members)) for members in plan if members]
+    return [tuple(sorted(members)) for members in plan.values()]
 
 
 def check_merged(

@@ -31,12 +31,22 @@ def describe_rank(
     return {
         "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
+        "subnormal numbers": "kept" if keeps_subnormals() else "taken for zero",
         "name": name,
         "configuration": {
             option: v for option, v in configuration.describe().items() if option not in LOCAL
         },
         "tensors": [f"{spec.key} {list(spec.shape)} {spec.dtype}" for spec in specs],
     }
+
+
+def keeps_subnormals() -> bool:
+    """Tell whether this thread computes with subnormal numbers, or takes them for zero.
+
+    ``torch.set_flush_denormal`` and compilers' fast mathematics switch that for a thread.  Ranks
+    that differ in it would make different sums of the same messages.
+    """
+    return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
 def handshake(document: dict[str, Any], world_size: int) -> Generator[AllGather, np.ndarray, None]:

@@ -101,6 +101,7 @@ class Ticket:
     error: Exception | None = None
     scale: float = 1.0
     is_finite: bool = True
+    checksum: int | None = None
     extra: object = None
     _report: CarrierReport | None = field(default=None, init=False, repr=False)
 
@@ -110,7 +111,7 @@ class Ticket:
         Errors: ``CarrierLayout.read``.
         """
         if self._report is None:
-            self._report = self.layout.read(reduced[: self.layout.size], self.key)
+            self._report = self.layout.read(reduced[: self.layout.size], self.key, self.checksum)
         return self._report
 
     @property

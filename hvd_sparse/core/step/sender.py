@@ -134,9 +134,10 @@ class Sender:
         assert state is not None
         spec = state.spec
         identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
+        ticket.checksum = short_checksum(identity.encode())
         carrier = ticket.layout.write(
             rank,
-            short_checksum(identity.encode()),
+            ticket.checksum,
             failed=sent is None,
             replica=shared.replicas.due(spec.key) if self._has_replica else 0,
             is_finite=ticket.is_finite,

@@ -137,8 +137,10 @@ class CarrierLayout:
         carrier[-TOLD:] = SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed
         return carrier.astype(self.dtype)
 
-    def read(self, reduced: np.ndarray, key: str) -> CarrierReport:
+    def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
         """What the ranks said together.
+
+        checksum : this rank's own, which the others' must be; None compares only those
 
         Raises
         ------
@@ -154,6 +156,7 @@ class CarrierLayout:
         failures, non_finite = round(sums[-4] / SCALE), round(sums[-3] / SCALE)
         if not failures:
             self._check_words(self._words_agree(sums), key)
+            self._check_own(sums, checksum, key)
         return CarrierReport(
             factor, failures, non_finite, sums[-2] / SCALE / size, sums[-1] / SCALE / size
         )
@@ -183,6 +186,21 @@ class CarrierLayout:
                 f"tensor {key!r}: the gradients that were applied in the last step that was checked differ between ranks, "
                 "so the replicas do too; go back to a checkpoint, and look for a faulty machine or memory, or for code "
                 "that changes results of Horovod's on one rank"
+            )
+
+    def _check_own(self, sums: list[float], checksum: int | None, key: str) -> None:
+        """Compare with what this rank has written: carriers of an old step agree among themselves."""
+        if checksum is None:
+            return
+        unit, mask = SCALE * 2.0**-self.word_bits, (1 << self.word_bits) - 1
+        own = [(checksum >> place) & mask for place in range(0, CHECKSUM_BITS, self.word_bits)]
+        if any(
+            round(total / unit) != self.world_size * word for total, word in zip(sums[SHARED:], own)
+        ):
+            raise RankMismatch(
+                f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
+                "rank's: the sum is not of what this rank has sent; what moves bytes must not "
+                "deliver those of another step"
             )
 
     def _words_agree(self, sums: list[float]) -> list[bool]:

@@ -14,7 +14,7 @@
     ...     4         CRC-32 of everything before
     ...               kind 0: the members' frames, one after the other (``codecs._frame``); a tensor that goes
                       dense in this step is no member, and one may be a member without a frame in exchanges of
-                      several phases
+                      several phases: also one whose sum floats cannot hold
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
 An allgather or alltoall joins the messages of ranks without saying where one ends: each says so itself.

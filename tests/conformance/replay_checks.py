@@ -1,0 +1,103 @@
+"""Collectives that deliver a second time, a step late, and a check of every exchange by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import worlds
+from conformance.exchange_checks import REQUESTS, SPECS, configured, integers, whole_residuals
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import PeerFailure, RankMismatch, SparseError
+
+WORLD = 4
+BUCKETS = [(0, 1, 2)]
+
+
+class Late:
+    """A pending collective that brings what the same one brought a step ago."""
+
+    def __init__(self, pending, old):
+        self._pending, self._old = pending, old
+
+    def wait(self, timeout_s):
+        self._pending.wait(timeout_s)
+        return self._old.copy()
+
+    def is_done(self):
+        return self._pending.is_done()
+
+
+class Replaying:
+    """A rank's end that remembers what came, and delivers it again where it is told to.
+
+    again : the name of the collective that is to bring what it brought last
+    """
+
+    def __init__(self, collective):
+        self._collective, self._brought, self.again = collective, {}, None
+
+    def __getattr__(self, attribute):
+        thing = getattr(self._collective, attribute)
+        if attribute not in REQUESTS:
+            return thing
+
+        def call(*arguments):
+            name, pending = arguments[-1], thing(*arguments)
+            if name == self.again:
+                return Late(pending, self._brought[name])
+            remember = self._brought.__setitem__
+
+            class Remembered(Late):
+                def wait(self, timeout_s):
+                    result = self._pending.wait(timeout_s)
+                    remember(name, result.copy())
+                    return result
+
+            return Remembered(pending, None)
+
+        return call
+
+
+def step_of(session: Session, step: int) -> SparseError | None:
+    """A step's outcome: its error, or None."""
+    try:
+        session.reduce(integers(session.collective.rank, step))
+    except SparseError as error:
+        return error
+    return None
+
+
+def deliver_again(
+    configuration: Configuration, name: str, ranks: Any, **options: Any
+) -> list[tuple[Any, Any]]:
+    """Errors of the step in which a collective is late on some ranks, and of the next; by rank."""
+
+    def script(collective):
+        end = Replaying(collective)
+        session = Session(configuration, SPECS, end, **options)
+        assert step_of(session, 0) is None
+        before = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+        end.again = name if collective.rank in ranks else None
+        error, end.again = step_of(session, 1), None
+        after = {key: kept.tobytes() for key, kept in whole_residuals(session).items()}
+        assert error is None or after == before, "a refused step left a trace"
+        return error, step_of(session, 1)
+
+    return worlds.run(WORLD, script)
+
+
+def names_of(configuration: Configuration) -> list[str]:
+    """Of the collectives of a step's exchange."""
+    phases = len(configuration.exchange.phases(configuration.selector, WORLD))
+    return [f"hvd_sparse.session.0{f'.{phase}' if phase else ''}" for phase in range(phases)]
+
+
+def check_replays(exchange: Any) -> None:
+    """(ADR 4) A phase of the last step, or its carrier, that comes to all ranks is refused on all."""
+    configuration = configured(exchange)
+    for name in [*names_of(configuration), "t1"]:
+        for error, _ in deliver_again(configuration, name, range(WORLD), buckets=BUCKETS):
+            is_refused = isinstance(error, (RankMismatch, PeerFailure))
+            assert is_refused, f"{name} of the last step was taken for this one's: {error!r}"

@@ -1,0 +1,79 @@
+"""Frames of indices or values alone are refused where they are not what a tensor waits for."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from conformance.forgeries import forged
+
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.exchanges._entries import (
+    INDICES,
+    VALUES,
+    read_indices,
+    read_values,
+    write_indices,
+    write_values,
+)
+from hvd_sparse.types import Selection
+
+TEN = np.arange(10, dtype=np.float32)
+
+
+def values(count, *, body=None, **header):
+    """A frame of the first values, or of a body, that says that they are so many of 10."""
+    return forged(
+        TEN[:count].tobytes() if body is None else body,
+        codec=VALUES,
+        numel=10,
+        count=count,
+        **header,
+    )
+
+
+def indices(count, body, **header):
+    return forged(body, codec=INDICES, numel=10, count=count, **header)
+
+
+REFUSED_VALUES = {
+    "fewer than the tensor has": values(3),
+    "fewer than are announced": values(10, body=TEN[:9].tobytes()),
+    "more than are announced": values(9, body=TEN.tobytes()),
+    "others than are announced": values(10, body=TEN.tobytes(), value_type=2),
+    "doubles": values(10, body=np.arange(10.0).tobytes(), value_type=2),
+    "another format": values(10, value_format=1),
+    "indices": indices(10, TEN.tobytes()),
+    "bytes behind them": np.concatenate([values(10), np.zeros(1, np.uint8)]),
+    "another tensor's": forged(TEN.tobytes(), codec=VALUES, numel=11, count=10),
+}
+REFUSED_INDICES = {
+    "fewer than are announced": indices(2, struct.pack("<I", 3)),
+    "half an index": indices(1, b"\3\0\0\0\4\0"),
+    "one twice": indices(2, struct.pack("<II", 3, 3)),
+    "one beyond the tensor": indices(1, struct.pack("<I", 10)),
+    "another format": indices(1, struct.pack("<I", 3), value_format=2),
+    "bytes behind them": np.concatenate([indices(1, struct.pack("<I", 3)), np.zeros(4, np.uint8)]),
+}
+
+
+def test_what_is_written_is_read():
+    """Or the tests below could pass for the wrong reason."""
+    assert read_values(write_values(TEN), 10, np.float32).tolist() == TEN.tolist()
+    assert read_values(values(10), 10, np.float32).tolist() == TEN.tolist()
+    chosen = np.array([2, 7], np.uint32)
+    assert read_indices(write_indices(Selection(chosen, TEN[:2], 10)), 10).tolist() == [2, 7]
+    assert read_indices(indices(1, struct.pack("<I", 3)), 10).tolist() == [3]
+
+
+@pytest.mark.parametrize("what", REFUSED_VALUES)
+def test_values_that_are_not_the_whole_of_a_tensor_are_refused(what):
+    with pytest.raises(CorruptPayload):
+        read_values(REFUSED_VALUES[what], 10, np.float32)
+
+
+@pytest.mark.parametrize("what", REFUSED_INDICES)
+def test_indices_that_no_rank_writes_are_refused(what):
+    with pytest.raises(CorruptPayload):
+        read_indices(REFUSED_INDICES[what], 10)
