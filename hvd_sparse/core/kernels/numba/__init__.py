@@ -22,6 +22,9 @@ LINE = 64
 
 LARGEST = float(np.finfo(np.float32).max)
 
+PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
+"""Integers that hold the bit patterns, which are ordered as the magnitudes are."""
+
 
 class CompiledKernels(CompiledPackers):
     """One pass each, bound by memory; the global interpreter lock is free while they run.
@@ -54,27 +57,22 @@ class CompiledKernels(CompiledPackers):
         return self._totals(out.size, add)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        cut = _rounded(threshold, x)
+        cut = _pattern(threshold, x.dtype, 0)
         return sum(
             self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut))
         )
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        cut = _rounded(threshold, x)
-        if not cut >= np.finfo(x.dtype).smallest_normal:
-            return reference.take_at_least(
-                x, threshold
-            )  # some threads take smaller numbers for zero, which is never taken
-        return _joined([taken for _, taken in self._take(x, cut, x.size)])
+        return _joined([taken for _, taken in self._take(x, _pattern(threshold, x.dtype), x.size)])
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        parts = self._take(x, _rounded(threshold, x), capacity)
+        parts = self._take(x, _pattern(threshold, x.dtype), capacity)
         count = sum(count for count, _ in parts)
         return count, _joined([taken for _, taken in parts]) if count <= capacity else None
 
-    def _take(self, x: np.ndarray, cut: Any, capacity: int) -> list[tuple[int, Selection]]:
+    def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
         def take(start: int, stop: int) -> tuple[int, Selection]:
             indices, values = _room(
                 min(capacity, stop - start) + sweeps.SPARE, x
@@ -95,7 +93,7 @@ class CompiledKernels(CompiledPackers):
     def accumulate_and_take(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
     ) -> Taking:
-        cut = _rounded(aim.threshold, out)
+        cut = _pattern(aim.threshold, out.dtype)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
             indices, values = _room(min(aim.capacity, stop - start) + sweeps.SPARE, out)
@@ -118,12 +116,12 @@ class CompiledKernels(CompiledPackers):
         return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        indices, values = _room(count + 1, taken.values)
+        indices, values = _room(min(count, taken.count) + 1, taken.values)
         where = values if out is None else out
-        threshold = lists.trim(
+        found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
         )
-        return Selection(indices[:count], values[:count], taken.numel), threshold
+        return Selection(indices[:found], values[:found], taken.numel), threshold
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         lists.restore(out, selection.indices, selection.values)
@@ -171,12 +169,17 @@ class CompiledKernels(CompiledPackers):
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
-def _rounded(threshold: float, x: np.ndarray) -> Any:
-    """The threshold in the data's type; infinite where it is too large for it."""
-    if x.dtype == np.float64 or threshold < LARGEST:
-        return x.dtype.type(threshold)
-    with np.errstate(over="ignore"):
-        return x.dtype.type(threshold)
+def _pattern(threshold: float, dtype: Any, least: int = 1) -> int:
+    """The bit pattern of the threshold in the data's type; ``least`` for what is smaller.
+
+    least : 1 is the smallest number above zero: below it no threshold may lie where zeros are never taken
+    """
+    if dtype == np.float64 or threshold < LARGEST:
+        rounded = dtype.type(threshold)
+    else:
+        with np.errstate(over="ignore"):  # too large for the type: infinite
+            rounded = dtype.type(threshold)
+    return max(least, int(rounded.view(PATTERNS[dtype])))
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
