@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.codecs.contract import Codec, decode_for
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.records import StepRun, Ticket
@@ -81,14 +81,9 @@ class Item:
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
-    def checked(self, selection: Selection, numel: int) -> Selection:
-        """A decoded selection; CorruptPayload where it is not of so long a part of this tensor."""
-        if selection.numel != numel or selection.values.dtype != self.spec.accumulator:
-            raise CorruptPayload(
-                f"tensor {self.spec.key!r}: a payload for {numel} entries of {self.spec.accumulator} is for "
-                f"{selection.numel} of {selection.values.dtype}"
-            )
-        return selection
+    def decode(self, frame: np.ndarray, numel: int, kernels: Any) -> Selection:
+        """What a rank sent; CorruptPayload where it is not of so long a part of this tensor."""
+        return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
 
 
 @dataclass(eq=False)

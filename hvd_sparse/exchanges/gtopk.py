@@ -139,5 +139,4 @@ class _Branch:
         return Arrival(((slice(0, applied.numel), applied),), left, returned)
 
     def _decode(self, frame: np.ndarray) -> Selection:
-        selection: Selection = self._codec.decode(frame, self._kernels)
-        return self._item.checked(selection, self._item.spec.numel)
+        return self._item.decode(frame, self._item.spec.numel, self._kernels)

@@ -161,9 +161,7 @@ class _Plan:
         assert position is not None
         total = np.zeros(region.stop - region.start, self._item.spec.accumulator)
         for message in messages:
-            entries = self._item.checked(
-                self._codec.decode(message.frame(position), self._kernels), total.size
-            )
+            entries = self._item.decode(message.frame(position), total.size, self._kernels)
             self._kernels.scatter_add(total, entries.indices, entries.values)
         if self.is_exact_step:
             kept = self._kernels.take_largest(total, self._most)
@@ -187,8 +185,8 @@ class _Plan:
         assert position is not None
         for owner in sorted(self._owners, key=lambda rank: self._owners[rank]):
             region = self.region(owner)
-            selection = self._codec.decode(messages[owner].frame(position), self._kernels)
-            yield region, self._item.checked(selection, region.stop - region.start)
+            frame = messages[owner].frame(position)
+            yield region, self._item.decode(frame, region.stop - region.start, self._kernels)
 
     def _memo(self, applied: Selection) -> dict[str, Any] | None:
         if not applied.count:

@@ -128,6 +128,12 @@ class Kernels(Packers, Protocol):
         threshold : above 0
         """
 
+    def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+        """How many non-zeros reach the threshold, and these; where they are more than ``most``, the largest of them.
+
+        Bounded in time and memory, however many reach it.
+        """
+
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         """The ``count`` largest magnitudes, or all non-zeros where there are fewer."""
 

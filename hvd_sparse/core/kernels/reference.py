@@ -84,6 +84,11 @@ def count_and_take(x: np.ndarray, threshold: float, capacity: int) -> tuple[int,
     return taken.count, taken if taken.count <= capacity else None
 
 
+def take_at_most(x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+    taken = take_at_least(x, threshold)
+    return taken.count, taken if taken.count <= most else take_largest(x, most)
+
+
 def take_largest(x: np.ndarray, count: int) -> Selection:
     if count <= 0 or x.size == 0:
         return Selection.empty(x.size, x.dtype)
@@ -103,7 +108,7 @@ def _largest(x: np.ndarray, count: int) -> np.ndarray:
 
 def trim(taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
     kept = np.zeros(taken.count, bool)
-    if 0 < count and taken.count:
+    if count > 0 and taken.count:
         kept = _largest(taken.values, min(count, taken.count))
     if out is not None:
         out[taken.indices[~kept]] = taken.values[~kept]

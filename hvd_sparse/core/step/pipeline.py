@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.codecs.contract import Codec, decode_for
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
@@ -269,18 +269,16 @@ class Pipeline:
         """
         codec, arrived, began_s = self.codec(steps), [], self.spans.now()
         for place, sent in parts:
-            selection = sent if isinstance(sent, Selection) else codec.decode(sent, self.kernels)
-            if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
+            numel = place.stop - place.start
+            if not isinstance(sent, Selection):
+                sent = decode_for(spec.key, numel, out.dtype, codec, sent, self.kernels)
+            elif sent.numel != numel or sent.values.dtype != out.dtype:
                 raise CorruptPayload(
-                    f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "
-                    f"{selection.numel} of {selection.values.dtype}"
+                    f"tensor {spec.key!r} has {numel} entries of {out.dtype}; a payload for it is for "
+                    f"{sent.numel} of {sent.values.dtype}"
                 )
-            indices = (
-                selection.indices + np.uint32(place.start) if place.start else selection.indices
-            )
-            values = (
-                selection.values if factor == 1.0 else selection.values * out.dtype.type(factor)
-            )
+            indices = sent.indices + np.uint32(place.start) if place.start else sent.indices
+            values = sent.values if factor == 1.0 else sent.values * out.dtype.type(factor)
             arrived.append(Selection(indices, values, spec.numel))
         self.kernels.assemble(out, arrived)
         self.spans.tell("decode", spec.key, began_s)

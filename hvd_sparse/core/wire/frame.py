@@ -106,6 +106,15 @@ def peek_frame(buffer: np.ndarray) -> Frame:
     return _frame(buffer, _header(buffer))
 
 
+def read_announced(buffer: np.ndarray) -> tuple[int, np.dtype]:
+    """Entries and dtype of the tensor that the frame at the start of a buffer says it is of.
+
+    Asked for before a frame is decoded: what reading one costs may grow with the tensor, not with the bytes.
+    """
+    frame = peek_frame(buffer)
+    return frame.numel, frame.value_type.newbyteorder("=")
+
+
 def read_frame(buffer: np.ndarray) -> Frame:
     """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not whole."""
     header = _header(buffer)

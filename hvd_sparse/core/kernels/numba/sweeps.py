@@ -29,6 +29,9 @@ SPARE = SEGMENT + 16
 LARGE_BYTES = 1 << 22
 """Of an array that the caches do not keep until its next use."""
 
+CUTS = 7
+"""Thresholds that one pass counts for: about as many as it takes no longer for than memory does."""
+
 CROWDED = 10
 """A list with room for more than one entry in so many is expected to fill faster than branches can be guessed."""
 
@@ -203,6 +206,41 @@ def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
     return types.intp(x, types.intp, types.intp, types.intp), codegen
 
 
+@intrinsic
+def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
+    """How many entries in whole vectors of [start, stop) reach each of ``CUTS`` cuts, added to ``counts``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        entries, limits, slots = (
+            _data(context, builder, signature, arguments, i) for i in (0, 3, 4)
+        )
+        vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
+        places = [ir.Constant(WORD, i) for i in range(CUTS)]
+        each = [
+            vectors.splat_pattern(builder.load(builder.gep(limits, [place]))) for place in places
+        ]
+        states = [ir.Constant(WORD, 0)] * CUTS
+        nothing = ir.Constant(vectors.integers, [0] * vectors.lanes)
+        with counting(builder, arguments[1], arguments[2], vectors.lanes, states) as (
+            index,
+            found,
+            leaving,
+        ):
+            patterns = vectors.patterns(vectors.load(entries, index))
+            is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+            patterns = builder.select(is_number, patterns, nothing)
+            for count, cut in zip(found, each):
+                leaving.append(
+                    builder.add(count, vectors.ones(builder.icmp_signed(">=", patterns, cut)))
+                )
+        for place, count in zip(places, states):
+            slot = builder.gep(slots, [place])
+            builder.store(builder.add(count, builder.load(slot)), slot)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, types.intp, cuts, counts), codegen
+
+
 def _make_look(adds: bool) -> Any:
     """An intrinsic over whole vectors of [start, stop): moments of x, or of out = residual + x, into ``totals``.
 
@@ -361,6 +399,31 @@ def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
         pattern, infinity = _pattern(x[i])
         count += (pattern >= cut) & (pattern <= infinity)
     return count
+
+
+@njit(signatures("xppII", types.void), nogil=True, cache=True)
+def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
+    """How many magnitudes in [start, stop) reach each of ``CUTS`` cuts, all above 0, added to ``counts``."""
+    whole = _whole(x, start, stop)
+    _count_each(x, start, whole, cuts, counts)
+    for i in range(whole, stop):
+        pattern, infinity = _pattern(x[i])
+        for j in range(CUTS):
+            counts[j] += cuts[j] <= pattern <= infinity
+
+
+@njit(signatures("xppJO"), nogil=True, cache=True)
+def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
+    """The first ``count`` entries whose magnitudes have this bit pattern; how many there are."""
+    found = 0
+    for i in range(x.size):
+        if found == count:
+            break
+        pattern, _ = _pattern(x[i])
+        if pattern == cut:
+            indices[found], values[found] = i, x[i]
+            found += 1
+    return found
 
 
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
