@@ -11,6 +11,8 @@ import numpy as np
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
+from hvd_sparse.core.wire.frame import read_announced, read_frame
+from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
 
@@ -80,3 +82,26 @@ class Codec:
     def at_density(self, density: float) -> Any:
         """The same codec where a schedule asks for this density; itself, for those that do not depend on it."""
         return self
+
+
+def decode_for(
+    key: str,
+    numel: int,
+    dtype: Any,
+    codec: Codec,
+    buffer: np.ndarray,
+    kernels: Packers | ModuleType,
+) -> Selection:
+    """The selection of a frame that is of so many entries of the tensor ``key``; CorruptPayload where it is not.
+
+    That is seen before anything is decoded: a frame of few bytes may say that it is of 2**32 entries, each of which
+    a filter would be asked for.
+    """
+    announced, announced_dtype = read_announced(buffer)
+    if announced != numel or announced_dtype != dtype:
+        read_frame(buffer)  # a header that was altered on its way is said to be that
+        raise CorruptPayload(
+            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for {announced} of "
+            f"{announced_dtype}"
+        )
+    return codec.decode(buffer, kernels)

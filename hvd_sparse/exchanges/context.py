@@ -16,7 +16,7 @@ from typing import Any, Callable, Union
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.codecs.contract import Codec, decode_for
 from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.contract import Kernels, Moments
@@ -27,7 +27,7 @@ from hvd_sparse.core.wire.message import (
     write_error,
     write_message,
 )
-from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
+from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -131,15 +131,9 @@ class Member:
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
-    def checked(self, selection: Selection, numel: int) -> Selection:
-        """Return a decoded selection; CorruptPayload where it is not of so long a part of this
-        tensor."""
-        if selection.numel != numel or selection.values.dtype != self.spec.accumulator:
-            raise CorruptPayload(
-                f"tensor {self.spec.key!r}: a payload for {numel} entries of "
-                f"{self.spec.accumulator} is for {selection.numel} of {selection.values.dtype}"
-            )
-        return selection
+    def decode(self, frame: np.ndarray, numel: int, kernels: Kernels | ModuleType) -> Selection:
+        """Return what a rank sent; CorruptPayload where it is not of so long a part of this tensor."""
+        return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
 
 
 @dataclass(eq=False)

@@ -163,5 +163,4 @@ class _Branch:
         return Arrival(((slice(0, applied.numel), applied),), left, returned)
 
     def _decode(self, frame: np.ndarray) -> Selection:
-        selection: Selection = self._codec.decode(frame, self._kernels)
-        return self._member.checked(selection, self._member.spec.numel)
+        return self._member.decode(frame, self._member.spec.numel, self._kernels)

@@ -167,9 +167,7 @@ class _Plan:
         position, region = self._member.position, self.region(self._rank)
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:
-            entries = self._member.checked(
-                self._codec.decode(message.frame(position), self._kernels), total.size
-            )
+            entries = self._member.decode(message.frame(position), total.size, self._kernels)
             with np.errstate(over="ignore"):  # looked at below
                 self._kernels.scatter_add(total, entries.indices, entries.values)
         if not is_finite(total):
@@ -197,8 +195,8 @@ class _Plan:
         position = self._member.position
         for owner in sorted(self._owners, key=lambda rank: self._owners[rank]):
             region = self.region(owner)
-            selection = self._codec.decode(messages[owner].frame(position), self._kernels)
-            yield region, self._member.checked(selection, region.stop - region.start)
+            frame = messages[owner].frame(position)
+            yield region, self._member.decode(frame, region.stop - region.start, self._kernels)
 
     def _memo(self, applied: Selection) -> dict[str, Any] | None:
         if not applied.count:

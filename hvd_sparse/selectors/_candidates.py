@@ -31,7 +31,5 @@ def take_bounded(
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold = max(0.0, min(threshold, moments.abs_max))
-    selection = context.kernels.take_at_least(accumulated, threshold)
-    if selection.count <= most:
-        return Found(selection, threshold, passes)
-    return Found(largest_of(selection, most, context.kernels), threshold, passes, is_fallback=True)
+    count, selection = context.kernels.take_at_most(accumulated, threshold, most)
+    return Found(selection, threshold, passes, is_fallback=count > most)

@@ -80,6 +80,10 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 CANDIDATES = 16
 """Times k: so many entries, or fewer, are worth taking before the search is over."""
 
+STANDSTILLS = 2
+"""Counts over the whole vector that are those of an end of the bracket, after which the search is given up: between them
+lie many equal magnitudes, or a spike pulled the end far away, and passes would go on telling nothing."""
+
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
 
@@ -113,11 +117,10 @@ class SearchResult:
 
     Attributes
     ----------
-    threshold : its count lies in the band if ``converged``; else it is the bracket's low end, which more entries than
-        wanted reach (all non-zeros, where it is 0), so that the top-k are among them
+    threshold : its count lies in the band if ``converged``; else it is the smallest magnitude selected
     converged : whether a count in the band was found
     passes : counts over the whole vector
-    selection : the entries that reach the threshold
+    selection : the entries that reach the threshold; if not ``converged``, the largest, as many as wanted
     """
 
     threshold: float
@@ -150,6 +153,18 @@ class _Counter:
             self._candidates = taken
         return count
 
+    @property
+    def is_short(self) -> bool:
+        """Whether what is left to search is a list."""
+        return self._candidates is not None
+
+    def largest(self, count: int) -> tuple[Selection, float]:
+        """The largest entries, and the smallest magnitude among them: where no threshold leaves so many."""
+        if self._candidates is not None:
+            return self._kernels.trim(self._candidates, count, None)
+        selection = self._kernels.take_largest(self._x, count)
+        return selection, float(np.abs(selection.values).min()) if selection.count else 0.0
+
     def take(self, threshold: float) -> Selection:
         if self._candidates is None:
             at, taken = self._last
@@ -177,7 +192,7 @@ def search_threshold(
     known : a threshold that was counted before, and its count
 
     Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of x's precision lies
-    strictly inside the bracket (ties, spikes).
+    strictly inside the bracket (ties, spikes), or after ``STANDSTILLS``: what is left is exact selection.
     """
     round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
@@ -187,11 +202,15 @@ def search_threshold(
     if not threshold > bracket.low:
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     counter = _Counter(x, band.wanted, kernels)
-    widths = [bracket.width]
+    widths, standstills = [bracket.width], 0
     while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
         count = counter.count(threshold, band.most)
         if count in band:
             return SearchResult(threshold, True, counter.passes, counter.take(threshold))
+        if not counter.is_short and count in (bracket.low_count, bracket.high_count):
+            standstills += 1
+            if standstills == STANDSTILLS:
+                break
         bracket.narrow(threshold, count, band.wanted)
         widths.append(bracket.width)
         # Interpolation can creep along one end of a curve that bends the other way: two passes must halve the bracket.
@@ -199,4 +218,5 @@ def search_threshold(
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many
             break
-    return SearchResult(bracket.low, False, counter.passes, counter.take(bracket.low))
+    selection, smallest = counter.largest(band.wanted)
+    return SearchResult(smallest, False, counter.passes, selection)

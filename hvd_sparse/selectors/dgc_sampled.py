@@ -79,8 +79,9 @@ class DgcSampled(DensitySelector):
             threshold *= low
             count = context.kernels.count_at_least(accumulated, threshold)
             passes += 1
-        selection = context.kernels.take_at_least(accumulated, threshold)
-        if selection.count > math.floor(high * wanted):
+        most = math.floor(high * wanted)
+        count, selection = context.kernels.take_at_most(accumulated, threshold, most)
+        if count > most:
             return Found(
                 largest_of(selection, wanted, context.kernels), threshold, passes, is_fallback=True
             )

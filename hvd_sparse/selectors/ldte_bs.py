@@ -106,8 +106,7 @@ class LdteBs(DensitySelector):
         memo = steer(context.memo, miss.count, band.least) if miss else context.memo
         if result.converged:
             return Found(result.selection, result.threshold, result.passes, memo=memo)
-        selection, threshold = kernels.trim(result.selection, count, None)
-        return Found(selection, threshold, result.passes, is_fallback=True, memo=memo)
+        return Found(result.selection, result.threshold, result.passes, is_fallback=True, memo=memo)
 
     def _first(self, warm: float | None, moments: Moments, count: int) -> float:
         return AIM * warm if warm and self.warm_start else laplace_threshold(moments, count)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.types import Selection
 
@@ -66,7 +65,5 @@ class RadixSelect(DensitySelector):
                 prefix <<= shift
                 break
         threshold = float(np.array([prefix], f"u{accumulated.itemsize}").view(accumulated.dtype)[0])
-        selection = context.kernels.take_at_least(accumulated, threshold)
-        if selection.count > wanted:
-            selection = largest_of(selection, wanted, context.kernels)
+        _, selection = context.kernels.take_at_most(accumulated, threshold, wanted)
         return Found(selection, threshold, passes)

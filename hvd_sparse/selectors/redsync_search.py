@@ -9,7 +9,6 @@ import numpy as np
 
 from hvd_sparse.checks import check_whole
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors._search import band_around, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 
@@ -60,8 +59,8 @@ class RedsyncSearch(DensitySelector):
         if not context.warm or age >= self.reuse_steps:
             return self._search(accumulated, wanted, context, 0)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
-        selection = context.kernels.take_at_least(accumulated, threshold)
-        if 0 < selection.count <= 2 * wanted:
+        count, selection = context.kernels.take_at_most(accumulated, threshold, 2 * wanted)
+        if 0 < count <= 2 * wanted:
             return Found(selection, context.warm, memo=age + 1)
         return self._search(accumulated, wanted, context, 1)
 
@@ -72,11 +71,9 @@ class RedsyncSearch(DensitySelector):
         if moments.nonzeros <= band.most:
             return Found(kernels.take_at_least(accumulated, 0.0), passes=passes)
         middle = 0.5 * (moments.abs_mean + moments.abs_max)
-        result = search_threshold(
-            accumulated, middle, band, moments, kernels, "bisection", self.max_passes - passes
-        )
+        most = self.max_passes - passes
+        result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", most)
         passes += result.passes
         if result.converged:
             return Found(result.selection, result.threshold, passes, memo=0)
-        selection = largest_of(result.selection, wanted, kernels)
-        return Found(selection, None, passes, is_fallback=True)
+        return Found(result.selection, None, passes, is_fallback=True)

@@ -10,7 +10,6 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 
 
@@ -64,5 +63,5 @@ class RedsyncTrimmed(DensitySelector):
             passes += 1
             if context.kernels.count_at_least(accumulated, cut) >= wanted:
                 break
-        candidates = context.kernels.take_at_least(accumulated, cut)
-        return Found(largest_of(candidates, wanted, context.kernels), cut, passes)
+        _, selection = context.kernels.take_at_most(accumulated, cut, wanted)
+        return Found(selection, cut, passes)

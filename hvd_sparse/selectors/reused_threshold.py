@@ -59,8 +59,10 @@ class ReusedThreshold(DensitySelector):
         if not context.warm or age >= self.period or wanted == accumulated.size:
             return self._exact(accumulated, wanted, context, 0)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
-        selection = context.kernels.take_at_least(accumulated, threshold)
-        if not 0 < selection.count <= self.cap * wanted:
+        count, selection = context.kernels.take_at_most(
+            accumulated, threshold, int(self.cap * wanted)
+        )
+        if not 0 < count <= self.cap * wanted:
             return self._exact(accumulated, wanted, context, 1)
         if selection.count > HIGH * wanted:
             threshold *= self.drift

@@ -70,6 +70,8 @@ class TopK(DensitySelector):
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
         )
-        selection, threshold = kernels.trim(result.selection, count, None)
+        selection, threshold = kernels.trim(
+            result.selection, count, None
+        )  # a converged one is up to 3 k
         memo = steer(context.memo, miss.count, count) if miss else context.memo
         return Found(selection, threshold, result.passes, memo=memo)

@@ -9,14 +9,18 @@ import math
 from typing import Any
 
 import numpy as np
+from conformance import hostile
 from conformance.kernel_checks import (
     PER_VECTOR,
     assert_takes,
     check_infinity_is_reported,
     check_sum_is_wide,
     check_threshold_is_rounded,
+    has_statistics,
+    put,
     rounded,
     thresholds,
+    total_of,
     untouched,
     vectors,
 )
@@ -44,7 +48,7 @@ def check_accumulate(kernels: Any, x: np.ndarray) -> None:
         moments = kernels.accumulate(x, residual, out)
     assert out.tobytes() == kept.tobytes()
     assert moments.numel == x.size
-    assert moments.is_finite == bool(np.isfinite(total).all())
+    assert moments.is_finite == math.isfinite(total_of([abs(v) for v in total.tolist()]))
     if moments.is_finite:
         magnitudes = [abs(v) for v in total.tolist()]
         assert moments.abs_max == max(magnitudes, default=0.0)
@@ -57,39 +61,48 @@ def check_accumulate(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
-    """What reaches the aim is taken out of the sum, all of it or nothing."""
+    """What reaches the aim is taken out of the sum, all of it or nothing; in place and not."""
     residual, total, kept = sums(x)
     for threshold in thresholds(total):
-        cut = rounded(threshold, x.dtype)
-        if not cut > 0:
+        if not threshold > 0:
             continue
-        reach = [i for i, v in enumerate(total.tolist()) if math.isfinite(v) and abs(v) >= cut]
-        for capacity in {0, len(reach) - 1, len(reach), x.size} - {-1}:
-            out = residual.copy()
-            with untouched(x):
-                taking = kernels.accumulate_and_take(x, out, out, Aim(threshold, capacity))
-            assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
-            if not taking.nonfinite:
-                assert math.isclose(
-                    taking.abs_sum, math.fsum(abs(v) for v in total.tolist()), rel_tol=1e-6
-                )
-            if len(reach) > capacity:
-                assert taking.taken is None
-                assert out.tobytes() == kept.tobytes(), "what was too much to take is not back"
-                continue
-            assert_takes(taking.taken, kept, reach)
-            rest = kept.copy()
-            rest[reach] = 0
-            assert out.tobytes() == rest.tobytes()
+        cut = rounded(threshold, x.dtype)
+        reach = [
+            i for i, v in enumerate(total.tolist()) if math.isfinite(v) and v != 0 and abs(v) >= cut
+        ]
+        for capacity in {0, 1, len(reach) - 1, len(reach), x.size, x.size + 7} - {-1}:
+            aim, rest = Aim(threshold, capacity), kept.copy()
+            if len(reach) <= capacity:
+                rest[reach] = 0
+            for in_place in (False, True):
+                out = residual.copy() if in_place else np.full_like(x, 9)
+                with untouched(x, residual):
+                    taking = kernels.accumulate_and_take(x, out if in_place else residual, out, aim)
+                check_taking(taking, total, None if len(reach) > capacity else reach)
+                assert out.tobytes() == rest.tobytes(), "what stays is not all that was not taken"
+
+
+def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> None:
+    """What the fused pass says of a sum; None where too many reach the aim."""
+    assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
+    whole = total_of([abs(v) for v in total.tolist()])
+    if whole < np.finfo(total.dtype).max:
+        assert math.isclose(
+            taking.abs_sum, whole, rel_tol=1e-6, abs_tol=float(np.finfo(np.float32).tiny)
+        )
+    if reach is None:
+        assert taking.taken is None
+    else:
+        assert_takes(taking.taken, total, reach)
 
 
 def check_count_and_take(kernels: Any, x: np.ndarray) -> None:
     for threshold in thresholds(x):
-        cut = rounded(threshold, x.dtype)
-        if not cut > 0:
+        if not threshold > 0:
             continue
-        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut]
-        for capacity in {0, len(reach) - 1, len(reach), x.size} - {-1}:
+        cut = rounded(threshold, x.dtype)
+        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0]
+        for capacity in {0, 1, len(reach) - 1, len(reach), x.size} - {-1}:
             with untouched(x):
                 count, taken = kernels.count_and_take(x, threshold, capacity)
             assert count == len(reach)
@@ -100,27 +113,37 @@ def check_count_and_take(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_trim(kernels: Any, x: np.ndarray) -> None:
-    finite = np.flatnonzero(np.isfinite(x) & (x != 0))
-    taken = Selection((3 * finite + 1).astype(np.uint32), x[finite].copy(), 3 * x.size + 1)
-    by_size = sorted(range(taken.count), key=lambda i: (-abs(float(taken.values[i])), i))
-    for count in {1, 2, taken.count // 3, taken.count - 1, taken.count}:
-        if not 1 <= count <= taken.count:
-            continue
-        kept, left = sorted(by_size[:count]), sorted(by_size[count:])
-        out = np.zeros(taken.numel, x.dtype)
+    """The largest of any list: zeros and NaN are never among them, and everything else goes back."""
+    numel = 3 * x.size + 1
+    taken = Selection((3 * np.arange(x.size) + 1).astype(np.uint32), x.copy(), numel)
+    takeable = [i for i, v in enumerate(x.tolist()) if v == v and v != 0]
+    by_size = sorted(takeable, key=lambda i: (-abs(float(x[i])), i))
+    for count in {
+        0,
+        1,
+        2,
+        len(takeable) // 3,
+        len(takeable) - 1,
+        len(takeable),
+        x.size,
+        x.size + 3,
+    } - {-1}:
+        kept = sorted(by_size[:count])
+        left = sorted(set(range(x.size)) - set(kept))
+        out = np.full(numel, 9, x.dtype)
         with untouched(taken.indices, taken.values):
             (selection, threshold), (alone, _) = (
                 kernels.trim(taken, count, o) for o in (out, None)
             )
-        rest = np.zeros(taken.numel, x.dtype)
-        rest[taken.indices[left]] = taken.values[left]
+        rest = np.full(numel, 9, x.dtype)
+        rest[taken.indices[left]] = x[left]
         assert out.tobytes() == rest.tobytes(), "not exactly the rest went back"
-        assert threshold == min(abs(taken.values[i]) for i in kept)
+        assert threshold == min((abs(x[i]) for i in kept), default=0.0)
         for one in (selection, alone):
-            assert one.numel == taken.numel
+            assert one.numel == numel
             assert one.indices.dtype == np.uint32
             assert one.indices.tolist() == taken.indices[kept].tolist()
-            assert one.values.tobytes() == taken.values[kept].tobytes()
+            assert one.values.tobytes() == x[np.array(kept, np.intp)].tobytes()
 
 
 def check_restore(kernels: Any, x: np.ndarray) -> None:
@@ -156,6 +179,9 @@ def check_large(kernels: Any, dtype: str) -> None:
                     assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
 
 
+DRAWS = 40
+"""Of everything that is asked beside the reference."""
+
 FUSED = (
     check_accumulate,
     check_accumulate_and_take,
@@ -176,6 +202,8 @@ def check_kernels(kernels: Any) -> None:
         check_large(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
-                check(kernels, x)
-            for check in ON_FINITE_DATA if np.isfinite(x).all() else ():
-                check(kernels, x)
+                put(check, kernels, x)
+            for check in ON_FINITE_DATA if has_statistics(x) else ():
+                put(check, kernels, x)
+    for seed in range(DRAWS):
+        hostile.check_beside_the_reference(kernels, seed)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from conformance import hostile
 from distributions import ALL, draw
 
 from hvd_sparse.types import Selection
@@ -20,22 +21,42 @@ NUMELS = (0, 1, 2, 257)
 
 
 def vectors(dtype: str) -> list[np.ndarray]:
-    """Every distribution at every size, and one of each with NaN in it."""
+    """Every distribution at every size, one of each with NaN in it, and what is hostile."""
     plain = [draw(name, numel, dtype) for name in ALL for numel in NUMELS]
     holed = [
         np.where(np.arange(x.size) % 5 == 3, np.dtype(dtype).type(np.nan), x)
         for x in plain
         if x.size > 2
     ]
-    return plain + holed
+    return plain + holed + hostile.vectors(dtype)
+
+
+def has_statistics(x: np.ndarray) -> bool:
+    """Whether the squares of its entries are numbers."""
+    return all(math.isfinite(v * v) for v in x.tolist())
+
+
+def put(check: Any, kernels: Any, x: np.ndarray) -> None:
+    """One check; that sums leave the range is meant."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        check(kernels, x)
+
+
+def total_of(magnitudes: list[float]) -> float:
+    """Their sum; infinite where it is no number any more."""
+    try:
+        return math.fsum(magnitudes)
+    except OverflowError:
+        return math.inf
 
 
 def thresholds(x: np.ndarray) -> list[float]:
-    """Magnitudes that occur (so that >= matters), between two of them, zero, and beyond all."""
+    """Magnitudes that occur (so that >= matters), between two of them, zero, what rounds to zero, and beyond all."""
     occurring = sorted({abs(v) for v in x.tolist() if v == v})
     picked = occurring[:: max(1, len(occurring) // 4)] + occurring[-1:]
     return [
         0.0,
+        1e-300,
         0.1,
         *picked,
         *(0.999 * v for v in picked),
@@ -45,9 +66,12 @@ def thresholds(x: np.ndarray) -> list[float]:
 
 def rounded(threshold: float, dtype: np.dtype) -> float:
     """The nearest number of the dtype, by way of its bytes."""
-    return (
-        struct.unpack("<f", struct.pack("<f", threshold))[0] if dtype == np.float32 else threshold
-    )
+    if dtype == np.float64:
+        return threshold
+    try:
+        return struct.unpack("<f", struct.pack("<f", threshold))[0]
+    except OverflowError:
+        return math.inf
 
 
 @contextlib.contextmanager
@@ -73,10 +97,9 @@ def check_moments(kernels: Any, x: np.ndarray) -> None:
         moments = kernels.moments(x)
     magnitudes = [abs(v) for v in x.tolist()]
     assert moments.numel == x.size
-    if any(math.isnan(v) for v in magnitudes):
-        assert not moments.is_finite
+    assert moments.is_finite == math.isfinite(total_of(magnitudes))
+    if not moments.is_finite:
         return
-    assert moments.is_finite
     assert moments.abs_max == max(magnitudes, default=0.0)
     assert moments.nonzeros == sum(v != 0 for v in magnitudes)
     assert math.isclose(moments.abs_sum, math.fsum(magnitudes), rel_tol=1e-12)

@@ -114,7 +114,56 @@ def trims_to_the_last_ties(taken, count, out):
     )
 
 
+def trims_to_what_nobody_wrote(taken, count, out):
+    """A list of the length that was asked for, whatever there is."""
+    kept, threshold = reference.trim(taken, count, out)
+    room = Selection(np.zeros(count, np.uint32), np.zeros(count, taken.values.dtype), taken.numel)
+    room.indices[: kept.count], room.values[: kept.count] = kept.indices, kept.values
+    return room, threshold
+
+
+def keeps_zeros(taken, count, out):
+    """The zeros of a list are dropped, and with them what they stand for: they overwrite nothing."""
+    positions = np.flatnonzero(taken.values != 0)
+    return reference.trim(
+        Selection(taken.indices[positions], taken.values[positions], taken.numel), count, out
+    )
+
+
+def writes_its_tail_first(gradient, residual, out, aim):
+    """The last entries that fill no whole vector are written before they are looked at."""
+    whole = gradient.size - gradient.size % (64 // gradient.itemsize)
+    total = (residual + gradient)[whole:]
+    result = reference.accumulate_and_take(gradient, residual, out, aim)
+    if out is residual:
+        out[whole:] = np.where(np.isfinite(total), out[whole:], total)
+    return result
+
+
+def takes_zeros_below_all_numbers(gradient, residual, out, aim):
+    """A threshold that its dtype rounds to zero is reached by zeros."""
+    result = reference.accumulate_and_take(gradient, residual, out, aim)
+    if out.dtype.type(aim.threshold) == 0 and result.taken is not None:
+        zeros = np.flatnonzero((residual + gradient == 0) if out is not residual else out == 0)
+        return result._replace(taken=picked(out, zeros))
+    return result
+
+
+def shuts_out_infinity(x, threshold, capacity):
+    finite = np.where(np.isfinite(x), x, 0)
+    return reference.count_and_take(finite, threshold, capacity)
+
+
 BROKEN_KERNELS = {
+    "trim: what nobody wrote where there are few": engine(trim=trims_to_what_nobody_wrote),
+    "trim: zeros are not given back": engine(trim=keeps_zeros),
+    "fused: the tail is written before it is looked at": engine(
+        accumulate_and_take=writes_its_tail_first
+    ),
+    "fused: takes zeros where the threshold rounds to zero": engine(
+        accumulate_and_take=takes_zeros_below_all_numbers
+    ),
+    "counts no infinity": engine(count_and_take=shuts_out_infinity),
     "fused: entries lost beyond the capacity": engine(
         accumulate_and_take=taking(gives_up_silently)
     ),
@@ -127,7 +176,7 @@ BROKEN_KERNELS = {
     "trim: largest value for the smallest": engine(
         trim=lambda taken, count, out: (
             reference.trim(taken, count, out)[0],
-            float(np.abs(taken.values).max()),
+            float(np.abs(taken.values).max(initial=0)),
         )
     ),
     "restore: adds": engine(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
-from conformance import kernel_checks
-from conformance.fused_checks import FUSED, check_large
-from conformance.kernel_checks import PER_VECTOR, vectors
+from conformance import hostile, kernel_checks
+from conformance.fused_checks import DRAWS, FUSED, check_large
+from conformance.kernel_checks import PER_VECTOR, has_statistics, put, vectors
 from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
@@ -29,7 +29,7 @@ def kernels(request):
 )
 def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
-        check(kernels, x)
+        put(check, kernels, x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -38,8 +38,38 @@ def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
 )
 def test_36_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
-        if np.isfinite(x).all():
-            check(kernels, x)
+        if has_statistics(x):
+            put(check, kernels, x)
+
+
+def test_36_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
+    for seed in range(DRAWS):
+        hostile.check_beside_the_reference(kernels, seed)
+
+
+def test_the_largest_of_a_list_of_zeros_are_its_numbers_alone(kernels):
+    """And nothing that nobody wrote; the zeros go back."""
+    values = np.array([5, *10 * [0], 3], np.float32)
+    taken, out = Selection(np.arange(12, dtype=np.uint32), values, 12), np.full(12, 9, np.float32)
+    kept, smallest = kernels.trim(taken, 8, out)
+    assert (kept.indices.tolist(), kept.values.tolist(), smallest) == ([0, 11], [5.0, 3.0], 3.0)
+    assert out.tolist() == [9, *10 * [0], 9]
+
+
+def test_magnitudes_far_apart_are_put_in_order(kernels):
+    """Bit patterns of doubles are so far apart that the end of a bin can lie beyond 64 bits."""
+    x = np.array([1e-60, 1e250])
+    assert [kernels.take_largest(x, count).indices.tolist() for count in (1, 2)] == [[1], [0, 1]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("numel", [1, 15, 17, 31])
+def test_what_is_not_finite_never_stays_in_a_residual_that_is_its_own_output(kernels, numel, bad):
+    residual, gradient = np.ones(numel, np.float32), np.ones(numel, np.float32)
+    gradient[-1] = bad
+    taking = kernels.accumulate_and_take(gradient, residual, residual, Aim(9.0, numel))
+    assert taking.nonfinite == 1
+    assert residual.tolist() == [*(numel - 1) * [2.0], 1.0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

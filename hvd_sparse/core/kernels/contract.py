@@ -70,7 +70,7 @@ class Aim(NamedTuple):
 
     Attributes
     ----------
-    threshold : entries that reach it are taken; above 0
+    threshold : entries that reach it are taken; above 0, and where the data's dtype rounds it to 0 all non-zeros do
     capacity : more of them than this are not worth it: none is taken
     """
 
@@ -83,7 +83,7 @@ class Taking(NamedTuple):
 
     Attributes
     ----------
-    abs_sum : sum of all magnitudes, to about six digits
+    abs_sum : sum of all magnitudes, to about six digits; may be Inf where it leaves the dtype
     nonfinite : how many sums are NaN or Inf
     taken : the entries that reached the aim; None if they were more than its capacity
     """
@@ -128,6 +128,12 @@ class Kernels(Packers, Protocol):
         threshold : above 0
         """
 
+    def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+        """How many non-zeros reach the threshold, and these; where they are more than ``most``, the largest of them.
+
+        Bounded in time and memory, however many reach it.
+        """
+
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         """The ``count`` largest magnitudes, or all non-zeros where there are fewer."""
 
@@ -162,7 +168,10 @@ class Kernels(Packers, Protocol):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """The ``count`` largest of the taken entries, and the smallest magnitude among them; the rest go back to ``out``.
 
-        taken : non-zero numbers, at least ``count`` of them, which is at least 1
+        All that are neither zero nor NaN where there are fewer; the magnitude is 0 where there is none.
+
+        taken : any entries; the indices ascend
+        count : at least 0
         out : where they were taken from; None if they were only copied
         """
 

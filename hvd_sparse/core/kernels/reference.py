@@ -37,7 +37,7 @@ def mean_and_std(x: np.ndarray) -> tuple[float, float]:
 def tail(x: np.ndarray, threshold: float) -> Tail:
     magnitudes = np.abs(x)
     rounded = x.dtype.type(threshold)
-    above = magnitudes[magnitudes >= rounded] if rounded > 0 else magnitudes[magnitudes > 0]
+    above = magnitudes[_reaching(magnitudes, threshold)]
     if not above.size:
         return Tail(0, 0.0, 0.0, 0.0)
     with np.errstate(invalid="ignore"):  # infinite entries give NaN
@@ -71,18 +71,23 @@ def sample_magnitudes(x: np.ndarray, start: int, stride: int) -> np.ndarray:
 
 
 def count_at_least(x: np.ndarray, threshold: float) -> int:
-    return int(np.count_nonzero(np.abs(x) >= x.dtype.type(threshold)))
+    with np.errstate(over="ignore"):  # too large for the type: infinite
+        rounded = x.dtype.type(threshold)
+    return int(np.count_nonzero(np.abs(x) >= rounded))
 
 
 def take_at_least(x: np.ndarray, threshold: float) -> Selection:
-    rounded = x.dtype.type(threshold)
-    magnitudes = np.abs(x)
-    return _take(x, magnitudes >= rounded if rounded > 0 else magnitudes > 0)
+    return _take(x, _reaching(np.abs(x), threshold))
 
 
 def count_and_take(x: np.ndarray, threshold: float, capacity: int) -> tuple[int, Selection | None]:
     taken = take_at_least(x, threshold)
     return taken.count, taken if taken.count <= capacity else None
+
+
+def take_at_most(x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+    taken = take_at_least(x, threshold)
+    return taken.count, taken if taken.count <= most else take_largest(x, most)
 
 
 def take_largest(x: np.ndarray, count: int) -> Selection:
@@ -103,11 +108,14 @@ def _largest(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def trim(taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-    kept = _largest(taken.values, count)
+    kept = np.zeros(taken.count, bool)
+    if count > 0 and taken.count:
+        kept = _largest(taken.values, min(count, taken.count))
     if out is not None:
         out[taken.indices[~kept]] = taken.values[~kept]
     values = taken.values[kept]
-    return Selection(taken.indices[kept], values, taken.numel), float(np.abs(values).min())
+    threshold = float(np.abs(values).min()) if values.size else 0.0
+    return Selection(taken.indices[kept], values, taken.numel), threshold
 
 
 def restore(out: np.ndarray, selection: Selection) -> None:
@@ -153,7 +161,7 @@ def accumulate_and_take(
         accumulated = residual + gradient
     magnitudes = np.abs(accumulated)
     finite = magnitudes < np.inf
-    taken = _take(accumulated, (magnitudes >= out.dtype.type(aim.threshold)) & finite)
+    taken = _take(accumulated, _reaching(magnitudes, aim.threshold) & finite)
     np.copyto(out, np.where(finite, accumulated, residual))
     if taken.count <= aim.capacity:
         clear(out, taken.indices)
@@ -189,6 +197,14 @@ def assemble(out: np.ndarray, parts: Sequence[Selection]) -> None:
 
 def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
     out[indices] += values
+
+
+def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
+    """Which magnitudes are at least the threshold, rounded to their type; zeros never, whatever the threshold."""
+    with np.errstate(over="ignore"):  # too large for the type: infinite
+        rounded = magnitudes.dtype.type(threshold)
+    reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0
+    return reaching
 
 
 def _take(x: np.ndarray, kept: np.ndarray) -> Selection:

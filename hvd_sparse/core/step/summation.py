@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.codecs.contract import Codec, decode_for
 from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.kernels.finite import is_finite, is_small
@@ -41,16 +41,17 @@ def add_up(
     with np.errstate(over="ignore", invalid="ignore"):
         is_safe = abs(factor) <= MOST_FACTOR
         for place, sent in parts:
-            selection = sent if isinstance(sent, Selection) else codec.decode(sent, kernels)
-            start, values = place.start, selection.values
-            if selection.numel != place.stop - start or values.dtype != dtype:
+            start, numel = place.start, place.stop - place.start
+            if not isinstance(sent, Selection):
+                sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
+            elif sent.numel != numel or sent.values.dtype != dtype:
                 raise CorruptPayload(
-                    f"tensor {spec.key!r} has {place.stop - start} entries of {dtype}; a payload "
-                    f"for it is for {selection.numel} of {values.dtype}"
+                    f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
+                    f"{sent.numel} of {sent.values.dtype}"
                 )
-            indices = selection.indices + np.uint32(start) if start else selection.indices
-            is_safe = is_safe and is_small(values)
-            arrived.append(Selection(indices, values, spec.numel))
+            indices = sent.indices + np.uint32(start) if start else sent.indices
+            is_safe = is_safe and is_small(sent.values)
+            arrived.append(Selection(indices, sent.values, spec.numel))
         if not is_safe:
             _check_range(spec, arrived, factor, kernels)
         if factor != 1.0:

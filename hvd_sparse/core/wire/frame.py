@@ -36,6 +36,7 @@ _FIELDS = struct.Struct("<2sBBBB2xIIQ")
 _CHECK = struct.Struct("<I4x")
 
 VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+NATIVE_TYPES = {number: dtype.newbyteorder("=") for number, dtype in VALUE_TYPES.items()}
 VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
 AS_TYPE = 0
 VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3}
@@ -104,6 +105,17 @@ def measure_frame(buffer: np.ndarray) -> int:
 def peek_frame(buffer: np.ndarray) -> Frame:
     """The frame at the start of a buffer as its header says; its checksum is left to ``read_frame``."""
     return _frame(buffer, _header(buffer))
+
+
+def read_announced(buffer: np.ndarray) -> tuple[int, np.dtype]:
+    """Return entries and dtype of the tensor that the frame at the start of a buffer says it is of.
+
+    Asked for before a frame is decoded: what reading one costs may grow with the tensor, not with
+    the bytes.
+    """
+    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
+        peek_frame(buffer)  # says what is wrong
+    return int.from_bytes(buffer[8:12].tobytes(), "little"), NATIVE_TYPES[int(buffer[4])]
 
 
 def read_frame(buffer: np.ndarray) -> Frame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Callable
 
 import numpy as np
@@ -21,6 +22,18 @@ LINE = 64
 """Entries, at the most, that begin at a cache line together with the vector's first."""
 
 LARGEST = float(np.finfo(np.float32).max)
+
+SHORT = 1 << 15
+"""Entries that are copied and put in order faster than they are counted."""
+
+SAMPLE = 1 << 13
+"""Entries that tell about where the wanted magnitude lies."""
+
+CANDIDATES = 8
+"""Times what is wanted: so many entries are worth a list to be cut."""
+
+PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
+"""Integers that hold the bit patterns, which are ordered as the magnitudes are."""
 
 
 class CompiledKernels(CompiledPackers):
@@ -54,27 +67,22 @@ class CompiledKernels(CompiledPackers):
         return self._totals(out.size, add)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        cut = _rounded(threshold, x)
+        cut = _pattern(threshold, x.dtype, 0)
         return sum(
             self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut))
         )
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        cut = _rounded(threshold, x)
-        if not cut >= np.finfo(x.dtype).smallest_normal:
-            return reference.take_at_least(
-                x, threshold
-            )  # some threads take smaller numbers for zero, which is never taken
-        return _joined([taken for _, taken in self._take(x, cut, x.size)])
+        return _joined([taken for _, taken in self._take(x, _pattern(threshold, x.dtype), x.size)])
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        parts = self._take(x, _rounded(threshold, x), capacity)
+        parts = self._take(x, _pattern(threshold, x.dtype), capacity)
         count = sum(count for count, _ in parts)
         return count, _joined([taken for _, taken in parts]) if count <= capacity else None
 
-    def _take(self, x: np.ndarray, cut: Any, capacity: int) -> list[tuple[int, Selection]]:
+    def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
         def take(start: int, stop: int) -> tuple[int, Selection]:
             indices, values = _room(
                 min(capacity, stop - start) + sweeps.SPARE, x
@@ -88,14 +96,56 @@ class CompiledKernels(CompiledPackers):
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         if count <= 0:
             return Selection.empty(x.size, x.dtype)
+        if x.size > SHORT:
+            return self._largest_of_many(x, min(count, x.size))
         indices, values = _room(min(count, x.size) + 1, x)
         found = lists.take_largest(x, count, indices, values)
         return Selection(indices[:found], values[:found], x.size)
 
+    def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
+        """The largest entries of a vector that is not to be copied, however many of them are equal.
+
+        The count-th magnitude's bit pattern is searched.  The first pass tries what a sample has there, which settles
+        most vectors, those of a few values too; every other divides by eight what the pattern lies in, so that there
+        are at most 12 of float32 and 22 of float64, whatever the data.
+        """
+        low, above, few = (
+            1,
+            int(np.array(np.inf, x.dtype).view(PATTERNS[x.dtype])) + 1,
+            4 * count + SHORT,
+        )
+        cuts = _likely_cuts(x, count)
+        while above > low + 1:
+            reached = np.sum(self._spread(x.size, partial(_counted, x, cuts)), axis=0)
+            enough = int(np.count_nonzero(reached >= count))  # of the cuts, which ascend
+            if enough:
+                low = int(cuts[enough - 1])
+                if reached[enough - 1] <= few:
+                    taken = _joined(
+                        [part for _, part in self._take(x, low, int(reached[enough - 1]))]
+                    )
+                    return self.trim(taken, count, None)[0]
+            above = int(cuts[enough]) if enough < cuts.size else above
+            cuts = low + (above - low) * np.arange(1, sweeps.CUTS + 1) // (sweeps.CUTS + 1)
+            cuts = np.maximum(cuts, low + 1)  # near the end several are the same
+        larger = _joined([part for _, part in self._take(x, above, count)])
+        indices, values = _room(count - larger.count if low < above else 0, x)
+        found = sweeps.take_first(x, low, indices.size, indices, values)
+        both = _joined([larger, Selection(indices[:found], values[:found], x.size)])
+        order = np.argsort(both.indices, kind="stable")
+        return Selection(both.indices[order], both.values[order], x.size)
+
+    def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+        few = min(x.size, max(CANDIDATES * most, x.size // CANDIDATES**2))
+        count, taken = self.count_and_take(x, threshold, few)
+        if taken is None:
+            return count, self.take_largest(x, most)
+        return count, self.trim(taken, most, None)[0] if count > most else taken
+
     def accumulate_and_take(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
     ) -> Taking:
-        cut = _rounded(aim.threshold, out)
+        cut = _pattern(aim.threshold, out.dtype)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
             indices, values = _room(min(aim.capacity, stop - start) + sweeps.SPARE, out)
@@ -118,12 +168,12 @@ class CompiledKernels(CompiledPackers):
         return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        indices, values = _room(count + 1, taken.values)
+        indices, values = _room(min(count, taken.count) + 1, taken.values)
         where = values if out is None else out
-        threshold = lists.trim(
+        found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
         )
-        return Selection(indices[:count], values[:count], taken.numel), threshold
+        return Selection(indices[:found], values[:found], taken.numel), threshold
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         lists.restore(out, selection.indices, selection.values)
@@ -171,12 +221,40 @@ class CompiledKernels(CompiledPackers):
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
-def _rounded(threshold: float, x: np.ndarray) -> Any:
-    """The threshold in the data's type; infinite where it is too large for it."""
-    if x.dtype == np.float64 or threshold < LARGEST:
-        return x.dtype.type(threshold)
-    with np.errstate(over="ignore"):
-        return x.dtype.type(threshold)
+def _pattern(threshold: float, dtype: Any, least: int = 1) -> int:
+    """The bit pattern of the threshold in the data's type; ``least`` for what is smaller.
+
+    least : 1 is the smallest number above zero: below it no threshold may lie where zeros are never taken
+    """
+    if dtype == np.float64 or threshold < LARGEST:
+        rounded = dtype.type(threshold)
+    else:
+        with np.errstate(over="ignore"):  # too large for the type: infinite
+            rounded = dtype.type(threshold)
+    return max(least, int(rounded.view(PATTERNS[dtype])))
+
+
+def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
+    """Ascending bit patterns around that of the count-th largest magnitude, as a sample of the entries has it.
+
+    Each comes with the next one, between which there is nothing: so a value that many entries share is found at once.
+    """
+    sample = np.abs(x[:: max(1, x.size // SAMPLE)])
+    patterns = np.sort(
+        np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
+    )[::-1]
+    rank = sample.size * count / x.size
+    margin = 4 * np.sqrt(rank) + 2
+    ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
+    cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])
+    return np.sort(np.clip(cuts, 1, int(np.array(np.inf, x.dtype).view(PATTERNS[x.dtype]))))
+
+
+def _counted(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """How many entries of a part reach each cut."""
+    counts = np.zeros(sweeps.CUTS, np.intp)
+    sweeps.count_each(x, start, stop, cuts, counts)
+    return counts
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -60,7 +60,9 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """The bits of the count-th largest magnitude, and how many equal to it are among the count; (0, 0): there are fewer.
+    """The bits of the count-th largest magnitude, and how many equal to it are among the count.
+
+    Where there are fewer than that: zero, which only they exceed, and none.
 
     Bins between the smallest and the largest magnitude are counted; what falls into the bin of the count-th is binned
     again.  Bins are of equal width in bits, so finer where values are smaller.
@@ -70,6 +72,8 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
     missing = np.int64(count)
     if nonzeros < count:
         return np.int64(0), np.int64(0)
+    if count < 1:
+        return np.int64(everything), np.int64(0)  # nothing exceeds it
     bin_bits = 3
     while bin_bits < MOST_BIN_BITS and bits.size >> (bin_bits + 1):
         bin_bits += 1
@@ -90,7 +94,9 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         first += chosen << width
         if width == 0:
             return first, missing
-        last = min(last, first + (1 << width) - 1)
+        last = first + min(
+            last - first, (1 << width) - 1
+        )  # the bin's own end may lie beyond all integers
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
@@ -109,16 +115,18 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(signatures("jxpJOOp", types.float64), nogil=True, cache=True)
+@njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """The count largest entries; the others go back to ``out`` if told so; the smallest magnitude kept.
+    """The count largest entries, or all that are neither zero nor NaN if there are fewer; how many, and the smallest
+    magnitude among them, 0 where there is none.
 
-    kept_indices, kept_values : room for one more than count
+    kept_indices, kept_values : room for one more
+    gives_back : the others go back to ``out``
     """
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
-    threshold, found, left = values.dtype.type(np.inf), 0, 0
-    surplus = np.empty(values.size - count + 1 if gives_back else 1, np.uint32)
+    found, left = 0, 0
+    surplus = np.empty(values.size + 1 if gives_back else 1, np.uint32)
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
         is_tie = (key == smallest) & (ties > 0)
@@ -131,9 +139,10 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
             left += not is_kept
     for i in range(left):
         out[indices[surplus[i]]] = values[surplus[i]]
-    for i in range(count):
+    threshold = values.dtype.type(np.inf if found else 0)
+    for i in range(found):
         threshold = min(threshold, abs(kept_values[i]))
-    return threshold
+    return found, threshold
 
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)

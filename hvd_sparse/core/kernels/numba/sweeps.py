@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from hvd_sparse.core.kernels.numba.signatures import signatures
 from hvd_sparse.core.kernels.numba.vectors import DOUBLE, WORD, Vectors, counting
@@ -28,6 +28,9 @@ SPARE = SEGMENT + 16
 
 LARGE_BYTES = 1 << 22
 """Of an array that the caches do not keep until its next use."""
+
+CUTS = 7
+"""Thresholds that one pass counts for: about as many as it takes no longer for than memory does."""
 
 CROWDED = 10
 """A list with room for more than one entry in so many is expected to fill faster than branches can be guessed."""
@@ -53,12 +56,12 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
         gradient, kept, to, at, found, sums = (
             _data(context, builder, signature, arguments, i) for i in (0, 1, 2, 6, 7, 9)
         )
-        vectors = Vectors(builder, arguments[5].type)
+        vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
         store = vectors.store_past_caches if past_caches else vectors.store
-        thresholds, zero, infinite = (
-            vectors.splat(arguments[5]),
+        cuts, infinity, zero = (
+            vectors.splat_pattern(arguments[5]),
+            vectors.infinity(),
             vectors.constant(0.0),
-            vectors.constant(float("inf")),
         )
         states = [arguments[8], zero]
         with counting(builder, arguments[3], arguments[4], vectors.lanes, states) as (
@@ -69,8 +72,9 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
             old = vectors.load(kept, index)
             entry = builder.fadd(old, vectors.load(gradient, index))
             magnitude = vectors.magnitude(entry)
-            stays = builder.fcmp_ordered("<", magnitude, thresholds)  # NaN does not
-            finite = builder.fcmp_ordered("<", magnitude, infinite)
+            patterns = vectors.patterns(entry)
+            stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
+            finite = builder.icmp_signed("<", patterns, infinity)
 
             def take() -> list[Any]:
                 reaches = builder.and_(builder.not_(stays), finite)
@@ -94,12 +98,10 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
         return states[0]
 
     @intrinsic
-    def add_and_take(
-        typing, x, residual, out, start, stop, threshold, indices, values, count, totals
-    ):  # type: ignore[no-untyped-def]
+    def add_and_take(typing, x, residual, out, start, stop, cut, indices, values, count, totals):  # type: ignore[no-untyped-def]
         words = (types.intp, types.intp)
         return types.intp(
-            x, residual, out, *words, threshold, indices, values, types.intp, totals
+            x, residual, out, *words, types.intp, indices, values, types.intp, totals
         ), codegen
 
     return add_and_take
@@ -117,43 +119,56 @@ _add_and_take_past_caches, _add_and_take_past_caches_crowded = (
 
 @njit
 def _add_and_take_whole(  # type: ignore[no-untyped-def]
-    past_caches,
-    is_crowded,
-    x,
-    residual,
-    out,
-    start,
-    stop,
-    threshold,
-    indices,
-    values,
-    count,
-    totals,
+    past_caches, is_crowded, x, residual, out, start, stop, cut, indices, values, count, totals
 ):
     """The intrinsic that suits."""
     if past_caches and is_crowded:
         return _add_and_take_past_caches_crowded(
-            x, residual, out, start, stop, threshold, indices, values, count, totals
+            x, residual, out, start, stop, cut, indices, values, count, totals
         )
     if past_caches:
         return _add_and_take_past_caches(
-            x, residual, out, start, stop, threshold, indices, values, count, totals
+            x, residual, out, start, stop, cut, indices, values, count, totals
         )
     if is_crowded:
         return _add_and_take_crowded(
-            x, residual, out, start, stop, threshold, indices, values, count, totals
+            x, residual, out, start, stop, cut, indices, values, count, totals
         )
-    return _add_and_take(x, residual, out, start, stop, threshold, indices, values, count, totals)
+    return _add_and_take(x, residual, out, start, stop, cut, indices, values, count, totals)
+
+
+def _reaching(vectors: Vectors, entry: Any, cuts: Any) -> Any:
+    """A mask of the entries that reach the cut; NaN never does."""
+    builder, patterns = vectors.builder, vectors.patterns(entry)
+    is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+    return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
+
+
+def _pattern(entry: Any) -> Any:
+    """The bit pattern of a magnitude, as the vectors compare it, and that of infinity."""
+
+
+@overload(_pattern)
+def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
+    if entry == types.float32:
+        return lambda entry: (
+            np.intp(np.float32(entry).view(np.int32) & np.int32(0x7FFFFFFF)),
+            np.intp(0x7F800000),
+        )
+    return lambda entry: (
+        np.intp(np.float64(entry).view(np.int64) & np.int64(0x7FFFFFFFFFFFFFFF)),
+        np.intp(0x7FF0000000000000),
+    )
 
 
 @intrinsic
-def _take(typing, x, start, stop, threshold, indices, values, count):  # type: ignore[no-untyped-def]
-    """Entries in whole vectors of [start, stop) that reach the threshold go to the end of the list; its new length."""
+def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
+    """Entries in whole vectors of [start, stop) that reach the cut go to the end of the list; its new length."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         entries, at, found = (_data(context, builder, signature, arguments, i) for i in (0, 4, 5))
-        vectors = Vectors(builder, arguments[3].type)
-        thresholds = vectors.splat(arguments[3])
+        vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
+        cuts = vectors.splat_pattern(arguments[3])
         states = [arguments[6]]
         with counting(builder, arguments[1], arguments[2], vectors.lanes, states) as (
             index,
@@ -161,36 +176,69 @@ def _take(typing, x, start, stop, threshold, indices, values, count):  # type: i
             leaving,
         ):
             entry = vectors.load(entries, index)
-            reaches = builder.fcmp_ordered(">=", vectors.magnitude(entry), thresholds)
+            reaches = _reaching(vectors, entry, cuts)
             with vectors.seldom(reaches, [taken]) as changed:
                 changed.append(vectors.append(entry, reaches, index, at, found, taken))
             leaving += changed
         return states[0]
 
-    return types.intp(x, types.intp, types.intp, threshold, indices, values, types.intp), codegen
+    return types.intp(x, types.intp, types.intp, types.intp, indices, values, types.intp), codegen
 
 
 @intrinsic
-def _count(typing, x, start, stop, threshold):  # type: ignore[no-untyped-def]
-    """How many entries in whole vectors of [start, stop) reach the threshold."""
+def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
+    """How many entries in whole vectors of [start, stop) reach the cut."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         entries = _data(context, builder, signature, arguments, 0)
-        vectors = Vectors(builder, arguments[3].type)
-        thresholds = vectors.splat(arguments[3])
+        vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
+        cuts = vectors.splat_pattern(arguments[3])
         states = [ir.Constant(WORD, 0)]
         with counting(builder, arguments[1], arguments[2], vectors.lanes, states) as (
             index,
             (count,),
             leaving,
         ):
-            reaches = builder.fcmp_ordered(
-                ">=", vectors.magnitude(vectors.load(entries, index)), thresholds
-            )
+            reaches = _reaching(vectors, vectors.load(entries, index), cuts)
             leaving.append(builder.add(count, vectors.ones(reaches)))
         return states[0]
 
-    return types.intp(x, types.intp, types.intp, threshold), codegen
+    return types.intp(x, types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
+    """How many entries in whole vectors of [start, stop) reach each of ``CUTS`` cuts, added to ``counts``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        entries, limits, slots = (
+            _data(context, builder, signature, arguments, i) for i in (0, 3, 4)
+        )
+        vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
+        places = [ir.Constant(WORD, i) for i in range(CUTS)]
+        each = [
+            vectors.splat_pattern(builder.load(builder.gep(limits, [place]))) for place in places
+        ]
+        states = [ir.Constant(WORD, 0)] * CUTS
+        nothing = ir.Constant(vectors.integers, [0] * vectors.lanes)
+        with counting(builder, arguments[1], arguments[2], vectors.lanes, states) as (
+            index,
+            found,
+            leaving,
+        ):
+            patterns = vectors.patterns(vectors.load(entries, index))
+            is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+            patterns = builder.select(is_number, patterns, nothing)
+            for count, cut in zip(found, each):
+                leaving.append(
+                    builder.add(count, vectors.ones(builder.icmp_signed(">=", patterns, cut)))
+                )
+        for place, count in zip(places, states):
+            slot = builder.gep(slots, [place])
+            builder.store(builder.add(count, builder.load(slot)), slot)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, types.intp, cuts, counts), codegen
 
 
 def _make_look(adds: bool) -> Any:
@@ -290,16 +338,16 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
         _look_at(x[i], totals)
 
 
-@njit(signatures("xxOppvJOpS"), nogil=True, cache=True)
-def add_and_take(
-    gradient, residual, out, start, stop, threshold, indices, values, capacity, totals
-):  # type: ignore[no-untyped-def]
+@njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
+def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
     """out = residual + gradient in [start, stop); how many entries are taken, or -1: more than the capacity, so none is.
 
+    cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
     """
-    limit, count, is_full = threshold, 0, False
+    limit, count, is_full = cut, 0, False
+    _, nothing_reaches = _pattern(gradient.dtype.type(np.inf))
     past_caches = _goes_past_caches(residual, out, start)
     is_crowded = capacity * CROWDED > stop - start
     whole = _whole(gradient, start, stop)
@@ -322,48 +370,76 @@ def add_and_take(
                 totals,
             )
         for i in range(max(first, whole), last):
-            entry = residual[i] + gradient[i]
-            magnitude = abs(entry)
-            totals[0] += magnitude
+            old = residual[i]  # read before anything is written: ``out`` may be ``residual``
+            entry = old + gradient[i]
+            pattern, infinity = _pattern(entry)
+            totals[0] += abs(entry)
             out[i] = entry
-            if not magnitude < np.inf:
+            if pattern >= infinity:
                 totals[1] += 1
-                out[i] = residual[i]
-            elif magnitude >= limit:
+                out[i] = old
+            elif pattern >= limit:
                 indices[count], values[count] = i, entry
                 count += 1
                 out[i] = 0
         if count > capacity:
             for i in range(count):
                 out[indices[i]] = values[i]
-            limit, count, is_full = gradient.dtype.type(np.inf), 0, True
+            limit, count, is_full = nothing_reaches, 0, True
         first = last
     return -1 if is_full else count
 
 
-@njit(signatures("xppv"), nogil=True, cache=True)
-def count_at_least(x, start, stop, threshold):  # type: ignore[no-untyped-def]
-    """How many magnitudes in [start, stop) reach the threshold."""
+@njit(signatures("xppp"), nogil=True, cache=True)
+def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
+    """How many magnitudes in [start, stop) reach the cut, which is the bit pattern of a threshold."""
     whole = _whole(x, start, stop)
-    count = _count(x, start, whole, threshold)
+    count = _count(x, start, whole, cut)
     for i in range(whole, stop):
-        count += abs(x[i]) >= threshold
+        pattern, infinity = _pattern(x[i])
+        count += (pattern >= cut) & (pattern <= infinity)
     return count
 
 
-@njit(signatures("xppvJOp"), nogil=True, cache=True)
-def take(x, start, stop, threshold, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """The entries of [start, stop) that reach the threshold; how many, also if more than the capacity, beyond which they
+@njit(signatures("xppII", types.void), nogil=True, cache=True)
+def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
+    """How many magnitudes in [start, stop) reach each of ``CUTS`` cuts, all above 0, added to ``counts``."""
+    whole = _whole(x, start, stop)
+    _count_each(x, start, whole, cuts, counts)
+    for i in range(whole, stop):
+        pattern, infinity = _pattern(x[i])
+        for j in range(CUTS):
+            counts[j] += cuts[j] <= pattern <= infinity
+
+
+@njit(signatures("xppJO"), nogil=True, cache=True)
+def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
+    """The first ``count`` entries whose magnitudes have this bit pattern; how many there are."""
+    found = 0
+    for i in range(x.size):
+        if found == count:
+            break
+        pattern, _ = _pattern(x[i])
+        if pattern == cut:
+            indices[found], values[found] = i, x[i]
+            found += 1
+    return found
+
+
+@njit(signatures("xpppJOp"), nogil=True, cache=True)
+def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
+    """The entries of [start, stop) that reach the cut; how many, also if more than the capacity, beyond which they
     are only counted.  ``indices``, ``values``: room for ``capacity + SPARE``."""
     whole = _whole(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):
         last = min(first + SEGMENT, whole)
-        count = _take(x, first, last, threshold, indices, values, count)
+        count = _take(x, first, last, cut, indices, values, count)
         if count > capacity:
-            return count + count_at_least(x, last, stop, threshold)
+            return count + count_at_least(x, last, stop, cut)
     for i in range(whole, stop):
-        if abs(x[i]) >= threshold:
+        pattern, infinity = _pattern(x[i])
+        if cut <= pattern <= infinity:
             indices[count], values[count] = i, x[i]
             count += 1
     return count

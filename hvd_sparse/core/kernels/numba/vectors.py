@@ -26,6 +26,8 @@ class Vectors:
         self.lanes = lanes = VECTOR_BYTES // self.bytes
         self.floats = ir.VectorType(scalar, lanes)
         self.indices = ir.VectorType(INDEX, lanes)
+        self.integer = ir.IntType(8 * self.bytes)
+        self.integers = ir.VectorType(self.integer, lanes)
         self.half = ir.VectorType(DOUBLE, lanes // 2)
         self.suffix = f"v{lanes}f{32 if scalar == ir.FloatType() else 64}"
 
@@ -52,6 +54,23 @@ class Vectors:
 
     def magnitude(self, vector: Any) -> Any:
         return self.call(f"llvm.fabs.{self.suffix}", self.floats, vector)
+
+    def patterns(self, vector: Any) -> Any:
+        """The bit patterns of the magnitudes: in their order, and the same numbers in a thread that takes subnormal
+        numbers for zero."""
+        mask = (1 << (8 * self.bytes - 1)) - 1
+        bits = self.builder.bitcast(vector, self.integers)
+        return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
+
+    def splat_pattern(self, bits: Any) -> Any:
+        """A bit pattern, given as 64 bits, in all lanes."""
+        fitting = bits if self.integer == WORD else self.builder.trunc(bits, self.integer)
+        return self.splat(fitting, self.integers)
+
+    def infinity(self) -> Any:
+        """The bit pattern of infinity, in all lanes: below it everything is a number, above it nothing is."""
+        bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
+        return ir.Constant(self.integers, [bits] * self.lanes)
 
     def at(self, pointer: Any, index: Any, vector: ir.Type | None = None) -> Any:
         address = self.builder.gep(pointer, [index])

@@ -1,0 +1,172 @@
+"""Vectors that callers give and no distribution draws, and engines beside the reference on all of them.
+
+Lists of sums are full of zeros of both signs; a tensor's last entries fill no whole vector; a bad step brings NaN, Inf and
+sums beyond all numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.types import Selection
+
+SIZES = (1, 2, 12, 17, 31)
+"""Shorter than a vector of 64 bytes, and such vectors with tails of one entry and of all but one."""
+
+THRESHOLDS = (0.0, 1e-300, 1e-45, 1e-40, 0.1, 1.0, 3.0, 1e30, 1e39, np.inf)
+"""Some are zero in float32, subnormal, or infinite."""
+
+
+def with_last(numel: int, value: float) -> np.ndarray:
+    x = np.arange(1.0, numel + 1)
+    x[-1] = value
+    return x
+
+
+def sums_that_cancelled(numel: int) -> np.ndarray:
+    """Two numbers and zeros, as where the lists of two ranks were added up."""
+    x = np.where(np.arange(numel) % 3, 0.0, -0.0)
+    x[0], x[-1] = 5.0, 3.0
+    return x
+
+
+def apart(numel: int, dtype: Any) -> np.ndarray:
+    """Magnitudes as far apart as the dtype has them."""
+    small, large = (1e-30, 1e34) if np.dtype(dtype) == np.float32 else (1e-60, 1e250)
+    return np.where(np.arange(numel) % 2, large, -small)
+
+
+def ends_at_most(numel: int, dtype: Any) -> np.ndarray:
+    """Its first and its last entry leave the range with half as much on top."""
+    x = np.ones(numel)
+    x[[0, -1]] = np.finfo(dtype).max
+    return x
+
+
+def vectors(dtype: str) -> list[np.ndarray]:
+    """Every kind at every size."""
+    tiny = float(np.finfo(dtype).smallest_subnormal)
+    made = [np.empty(0)]
+    for numel in SIZES:
+        made += [with_last(numel, bad) for bad in (np.nan, np.inf, -np.inf)]
+        made += [with_last(numel, np.nan)[::-1], sums_that_cancelled(numel), np.full(numel, -0.0)]
+        made += [tiny * (np.arange(numel) % 3 - 1), apart(numel, dtype), ends_at_most(numel, dtype)]
+    return [np.ascontiguousarray(x, dtype) for x in made]
+
+
+def random_vector(rng: np.random.Generator, dtype: str) -> np.ndarray:
+    """A few kinds of numbers, mixed anew, at a size that is one of those where engines change their ways."""
+    limits = np.finfo(dtype)
+    kinds = [
+        0,
+        -0.0,
+        1,
+        -1,
+        limits.smallest_subnormal,
+        limits.smallest_normal,
+        limits.max,
+        -limits.max,
+        3,
+        0.1,
+    ]
+    kinds += [np.nan, np.inf, -np.inf] if rng.random() < 0.4 else [1e-30, 5e5]
+    kinds += [1e-60, 1e250] if dtype == "float64" else []
+    numel = int(rng.choice([0, 1, 7, 9, 15, 16, 17, 33, 100, 257, 2047, 2049, 5000]))
+    x = rng.choice(rng.choice(kinds, int(rng.integers(1, len(kinds)))), numel)
+    x = np.where(rng.random(numel) < 0.5, x, rng.normal(size=numel)) if rng.random() < 0.3 else x
+    return np.ascontiguousarray(x, dtype)
+
+
+def check_beside_the_reference(kernels: Any, seed: int) -> None:
+    """One draw of everything: the same bits as the reference's, or the same refusal."""
+    rng = np.random.default_rng(seed)
+    dtype = str(rng.choice(["float32", "float64"]))
+    x = random_vector(rng, dtype)
+    gradient = np.resize(random_vector(rng, dtype), x.size).astype(dtype)
+    threshold = (
+        float(abs(rng.choice(x)))
+        if x.size and rng.random() < 0.3
+        else float(rng.choice(THRESHOLDS))
+    )
+    count = int(rng.choice([0, 1, 2, x.size // 2, x.size, x.size + 5]))
+    indices = np.sort(rng.choice(3 * x.size + 1, x.size, replace=False)).astype(np.uint32)
+    asked = _questions(x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, ask in asked.items():
+            assert ask(kernels) == ask(reference), (
+                f"{name} differs: numel {x.size}, {threshold}, count {count}"
+            )
+
+
+def _questions(
+    x: np.ndarray, gradient: np.ndarray, threshold: float, count: int, indices: np.ndarray
+) -> dict[str, Callable[[Any], Any]]:
+    """What is asked of both engines, by name."""
+    taken = Selection(indices, x, 3 * x.size + 1)
+
+    def fused(kernels: Any, in_place: bool) -> Any:
+        residual = x.copy()
+        out = residual if in_place else np.full_like(x, 9)
+        taking = kernels.accumulate_and_take(
+            gradient, residual, out, Aim(threshold or 1e-300, count)
+        )
+        return residual.tobytes(), out.tobytes(), taking.nonfinite, _bits(taking.taken)
+
+    def accumulated(kernels: Any, in_place: bool) -> Any:
+        residual = x.copy()
+        out = residual if in_place else np.full_like(x, 9)
+        moments = kernels.accumulate(gradient, residual, out)
+        return (
+            residual.tobytes(),
+            out.tobytes(),
+            repr(moments.abs_max),
+            moments.nonzeros,
+            moments.is_finite,
+        )
+
+    def trimmed(kernels: Any, gives_back: bool) -> Any:
+        out = np.full(taken.numel, 9, x.dtype) if gives_back else None
+        kept, least = kernels.trim(taken, count, out)
+        return _bits(kept), repr(least), None if out is None else out.tobytes()
+
+    def scattered(kernels: Any) -> Any:
+        out = np.full(taken.numel, 9, x.dtype)
+        kernels.restore(out, taken)
+        kernels.clear(out, indices[::3].copy())
+        kernels.scatter_add(out, indices, x)
+        return out.tobytes()
+
+    def assembled(kernels: Any) -> Any:
+        out = np.full(taken.numel, 9, x.dtype)
+        kernels.assemble(out, [taken, Selection.empty(taken.numel, x.dtype), taken][: count % 4])
+        return out.tobytes()
+
+    def counted(kernels: Any) -> Any:
+        number, few = kernels.count_and_take(x, threshold or 1e-300, count)
+        return number, _bits(few)
+
+    return {
+        "moments": lambda kernels: repr(kernels.moments(x).abs_max)
+        + str(kernels.moments(x).nonzeros),
+        "count_at_least": lambda kernels: kernels.count_at_least(x, threshold),
+        "take_at_least": lambda kernels: _bits(kernels.take_at_least(x, threshold)),
+        "take_largest": lambda kernels: _bits(kernels.take_largest(x, count)),
+        "count_and_take": counted,
+        "accumulate": lambda kernels: (accumulated(kernels, False), accumulated(kernels, True)),
+        "accumulate_and_take": lambda kernels: (fused(kernels, False), fused(kernels, True)),
+        "trim": lambda kernels: (trimmed(kernels, False), trimmed(kernels, True)),
+        "restore, clear and scatter_add": scattered,
+        "assemble": assembled,
+    }
+
+
+def _bits(selection: Selection | None) -> Any:
+    if selection is None:
+        return None
+    indices, values = selection.indices, selection.values
+    return indices.dtype, indices.tobytes(), values.dtype, values.tobytes(), selection.numel
