@@ -1,4 +1,4 @@
-"""Whether a saved state is whole, and this compressor's: what is wrong with it, in words, before any of it is used."""
+"""The check of a saved state, before any of it is used: is it whole, is it this compressor's, and if not, why."""
 
 from __future__ import annotations
 
