@@ -17,6 +17,7 @@ from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.resilience.checkpoint_file import read
 from hvd_sparse.resilience.commits import Commits
 from hvd_sparse.resilience.gathering import gather_into_file
+from hvd_sparse.resilience.patience import PatientCollective
 from hvd_sparse.resilience.peers import introduce
 from hvd_sparse.resilience.redistribution import redistribute
 from hvd_sparse.resilience.watchdog import Watchdog
@@ -37,7 +38,10 @@ class DurableCompressor(Compressor):
     _trace_file: TraceFile | None = None
 
     def _watch(self, rank: int) -> None:
-        """Start the watchdog; the name is settled.  Say what memory the states will take, before they are made."""
+        """Start the watchdog, and put the collective's waits under it; the name is settled.
+
+        Say what memory the states will take, before they are made.
+        """
         logger.info(
             "compressor %s will keep %d bytes on every rank",
             self.name,
@@ -45,6 +49,7 @@ class DurableCompressor(Compressor):
         )
         self._commits = Commits()
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
+        self.collective = PatientCollective(self.collective, self.watchdog)
         weakref.finalize(self, self.watchdog.close)
 
     def _trace(self, rank: Callable[[], int]) -> None:

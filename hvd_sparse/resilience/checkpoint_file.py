@@ -7,7 +7,8 @@
     8         length of the JSON
     32        SHA-256 of everything before
 
-A file is written under another name, flushed to the disk and renamed, so that there is a whole one or none.  Reading
+A file is written under another name, flushed to the disk and renamed, so that there is a whole one or none; what a
+killed writer leaves under that other name is unlocked, and the next writer removes it.  Reading
 one runs no code: numbers, texts and plain arrays are all that it can hold.  The digest finds what was truncated or
 altered; it is no signature.
 """
@@ -15,6 +16,7 @@ altered; it is no signature.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -34,6 +36,8 @@ LENGTH_BYTES = 8
 SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
+PARTIAL, RANDOM_LETTERS = ".partial", 8
+"""How a file ends that is being written, and how many letters ``tempfile`` puts before that."""
 
 
 class Writer:
@@ -66,15 +70,19 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A stream whose content is at ``path`` once the block has ended well; otherwise the old content still is."""
+    """A stream whose content is at ``path`` once the block has ended well; otherwise the old content still is.
+
+    What writers that were killed have left of it goes first.
+    """
     target = Path(path)
-    handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    _sweep(target)
+    handle, partial = _create(target)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(partial, target)
+            os.replace(partial, target)  # while the lock is held
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(partial)
@@ -84,6 +92,42 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _create(target: Path) -> tuple[int, str]:
+    """A file beside the target, locked as long as its writer lives."""
+    while True:
+        handle, partial = tempfile.mkstemp(
+            suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
+        )
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: then nobody sweeps there either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, partial
+        os.close(handle)  # swept before it was locked
+
+
+def _sweep(target: Path) -> None:
+    """Remove the partial files of this target that no process writes any more."""
+    with os.scandir(target.parent) as entries:
+        left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
+    for partial in left:
+        with contextlib.suppress(
+            OSError
+        ):  # its writer lives, on this host or another, or somebody else has swept it
+            handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(partial)
+            finally:
+                os.close(handle)
+
+
+def _is_partial(name: str, target: str) -> bool:
+    middle = name[len(target) + 2 : -len(PARTIAL)]
+    return name == f".{target}.{middle}{PARTIAL}" and len(middle) == RANDOM_LETTERS
 
 
 def write(path: str | os.PathLike[str], states: Sequence[Mapping[str, Any]]) -> None:
@@ -159,7 +203,14 @@ def _parse(content: np.ndarray, name: str) -> list[dict[str, Any]]:
             with_arrays(state, lambda told: _take(content[: end - length], told))
             for state in states
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise CorruptCheckpoint(f"{name!r} holds no states of hvd_sparse: {error}") from error
 
 

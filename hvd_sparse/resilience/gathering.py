@@ -87,13 +87,20 @@ def gather_into_file(
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
-    parts = gatherer.parts(mine, told)
+    lost: list[Exception] = []
+    parts = _noting(gatherer.parts(mine, told), lost)
     failure = ""
     if collective.rank == 0:
         try:
             _write(path, told, parts)
-        except OSError as error:
-            failure = str(error)
+        except Exception as error:  # paths can be wrong in ways that are no OSError, and the others wait for a word
+            if lost:
+                raise
+            failure = (
+                str(error)
+                if isinstance(error, OSError)
+                else f"{path!r}: {type(error).__name__}: {error}"
+            )
     for _ in parts:  # the other ranks gather all of them, whatever happened here
         pass
     failures = [words for words in gatherer.tell_all(failure) if words]
@@ -101,6 +108,15 @@ def gather_into_file(
         raise PeerFailure(
             f"the checkpoint was not written: {failures[0]}; free the disk, or give a path that rank 0 can write"
         )
+
+
+def _noting(parts: Parts, lost: list[Exception]) -> Parts:
+    """The same, noting an error in gathering: no rank can be told of that one."""
+    try:
+        yield from parts
+    except Exception as error:
+        lost.append(error)
+        raise
 
 
 def _write(path: str | os.PathLike[str], told: list[dict[str, Any]], parts: Parts) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+
+from hvd_sparse.resilience.awake import awake_s
 
 
 class Ledger:
     """Submissions by name.  Safe to call from many threads.
 
-    Ranks are compared by how often each has submitted a name: names and order are the same on all of them.
+    Ranks are compared by how often each has submitted a name: names and order are the same on all of them.  Ages are of
+    the seconds in which this process ran.
     """
 
     def __init__(self) -> None:
@@ -20,32 +22,32 @@ class Ledger:
         self._counts: Counter[str] = Counter()
         self._since: dict[str, float] = {}
         self._waits = 0
-        self._last_change = time.monotonic()
+        self._last_change = awake_s()
 
     def begin(self, name: str) -> None:
         """This rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
-            self._since[name] = self._last_change = time.monotonic()
+            self._since[name] = self._last_change = awake_s()
 
     def end(self, name: str) -> None:
         """Its result is there."""
         with self._lock:
             self._since.pop(name, None)
-            self._last_change = time.monotonic()
+            self._last_change = awake_s()
 
     def clear(self) -> None:
         """The step has failed: nothing is waited for any more."""
         with self._lock:
             self._since.clear()
-            self._last_change = time.monotonic()
+            self._last_change = awake_s()
 
     def restart(self) -> None:
         """As before the first submission, for a new world."""
         with self._lock:
             self._counts.clear()
             self._since.clear()
-            self._last_change = time.monotonic()
+            self._last_change = awake_s()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -65,7 +67,7 @@ class Ledger:
     @property
     def idle_s(self) -> float:
         """Seconds since anything was submitted or came back."""
-        return time.monotonic() - self._last_change
+        return awake_s() - self._last_change
 
     @property
     def has_begun(self) -> bool:
@@ -73,7 +75,7 @@ class Ledger:
 
     def pending(self, older_than_s: float = 0.0) -> dict[str, int]:
         """Names that are waited for, the longest first, with how often each has been submitted."""
-        now = time.monotonic()
+        now = awake_s()
         with self._lock:
             old = sorted(
                 (since, name) for name, since in self._since.items() if now - since >= older_than_s
@@ -83,7 +85,7 @@ class Ledger:
     def oldest_s(self) -> float:
         """Seconds that the longest-pending tensor has been waited for; 0 without any."""
         with self._lock:
-            return time.monotonic() - min(self._since.values()) if self._since else 0.0
+            return awake_s() - min(self._since.values()) if self._since else 0.0
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
         """The names that another rank has submitted more often than this one."""

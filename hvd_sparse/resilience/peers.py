@@ -1,48 +1,49 @@
 """Asking the other ranks what they are doing, when nothing in Horovod answers any more.
 
-Every rank listens on a TCP port of its own, in a thread that Horovod's waits do not hold up, and says which tensors
-it has submitted.  Addresses are told in one allgather while Horovod works.  A rank that is paused takes the
-connection (its kernel does) and says nothing; one that has ended refuses it.  So the three can be told apart.
+Every rank listens on a TCP port of its own (``resilience.listening``), in a thread that Horovod's waits do not hold up, and
+says which tensors it has submitted.  Addresses are told in one allgather while Horovod works.  A rank that has ended
+refuses the connection.  One that is paused takes it (its kernel does) and says nothing, and so does one whose code holds
+Python's lock: of these the kernel is asked (``resilience.sight``), by this rank or by another on the silent one's host.
 
-Requests and answers are one line of JSON.  A request names a secret of the rank that it asks, drawn anew in every
+Questions and answers are one line of JSON.  A question begins with a secret of the rank that it asks, drawn anew in every
 process and told to the other ranks alone; nothing that arrives is run or stored.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
-import os
-import secrets
 import socket
 import threading
-import weakref
+import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllGather
+from hvd_sparse.resilience.listening import CHUNK_BYTES, LONGEST_LINE, PATIENCE_S
+from hvd_sparse.resilience.sight import Process, Sight, judge, look_at, process_of, tell
 
-LONGEST_LINE = 1 << 20
-PATIENCE_S = 10.0
-"""For a line to arrive, either way."""
 ASKED_AT_ONCE = 32
-
-_OPEN: weakref.WeakSet[Listener] = weakref.WeakSet()
+LOOKS_APART_S = 1.0
+"""Between two looks at a process that ought to move."""
+SHORTEST_S = 0.01
+TRIES = 2
+"""At an address that hangs up: it does so on strangers in a crowd, before it knows who calls."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank listens."""
+    """Where a rank listens, and its process."""
 
     rank: int
     host: str
     addresses: tuple[str, ...]
     port: int
     token: str
+    process: Process | None = None
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,14 @@ class Answer:
 
     Attributes
     ----------
-    state : "answers", "paused" (takes connections and says nothing), "ended" (refuses them) or "unreachable"
+    state : "answers", "ended" (refuses connections) or "unreachable"; of those that take connections and say nothing
+        "paused" or "busy" (runs, but something in it holds Python's lock), or "silent" if nobody can tell which
     behind : tensors that it has not submitted and the asking rank has
     place : where in its program it is
     pending : how many tensors it waits for itself
     is_joined : it is inside hvd.join()
+    stood_s : for how long its process stood still, suspended or with Python's lock held, in the time asked about
+    sight : what it sees of the process that it was asked to look at
     """
 
     rank: int
@@ -64,81 +68,58 @@ class Answer:
     place: str = ""
     pending: int = 0
     is_joined: bool = False
+    stood_s: float = 0.0
+    sight: Sight | None = None
     tried: tuple[str, ...] = field(default=(), compare=False)
-
-
-class Listener:
-    """Answers the other ranks' questions in a thread of its own until it is closed.
-
-    Parameters
-    ----------
-    rank : of this process, as the other ranks know it
-    answer : from the names and counts asked about to a JSON-able answer
-    """
-
-    def __init__(self, rank: int, answer: Callable[[dict[str, int]], dict[str, Any]]) -> None:
-        self._answer = answer
-        self._socket = socket.create_server(("", 0))
-        self.endpoint = Endpoint(
-            rank,
-            socket.gethostname(),
-            _addresses(),
-            self._socket.getsockname()[1],
-            secrets.token_hex(16),
-        )
-        _OPEN.add(self)
-        threading.Thread(target=self._serve, name="hvd_sparse listener", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            with connection, contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-                connection.settimeout(PATIENCE_S)
-                question = json.loads(_read_line(connection))
-                if hmac.compare_digest(str(question.get("token")), self.endpoint.token):
-                    connection.sendall(
-                        json.dumps(self._answer(question["submitted"])).encode() + b"\n"
-                    )
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread up
-        self._socket.close()
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: the port is the parent's, and must be free when that ends."""
-        self._socket.close()
-
-
-def _close_in_child() -> None:
-    for listener in list(_OPEN):
-        listener.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
     """Tell all ranks where this one listens: a conversation as exchanges hold them.  The endpoints in rank order."""
-    line = (
-        json.dumps(
-            [endpoint.rank, endpoint.host, endpoint.addresses, endpoint.port, endpoint.token]
-        ).encode()
-        + b"\n"
-    )
-    gathered = yield AllGather(np.frombuffer(line, np.uint8))
-    told = [json.loads(line) for line in gathered.tobytes().splitlines()]
-    return [
-        Endpoint(rank, host, tuple(addresses), port, token)
-        for rank, host, addresses, port, token in told
+    told = [
+        endpoint.rank,
+        endpoint.host,
+        endpoint.addresses,
+        endpoint.port,
+        endpoint.token,
+        tell(endpoint.process),
     ]
+    gathered = yield AllGather(np.frombuffer(json.dumps(told).encode() + b"\n", np.uint8))
+    return [_endpoint_of(*json.loads(line)) for line in gathered.tobytes().splitlines()]
+
+
+def _endpoint_of(
+    rank: int, host: str, addresses: list[str], port: int, token: str, process: Any
+) -> Endpoint:
+    return Endpoint(rank, host, tuple(addresses), port, token, process_of(process))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a rank is asked.
+
+    Attributes
+    ----------
+    submitted : tensors, and how often the asking rank has submitted each
+    waited_s : for how long it has waited for them
+    process : that is to be looked at
+    """
+
+    submitted: dict[str, int]
+    waited_s: float = 0.0
+    process: Process | None = None
+
+    def line(self, token: str) -> bytes:
+        """Return what is sent to the rank of that secret."""
+        told = {
+            "submitted": self.submitted,
+            "waited_s": self.waited_s,
+            "process": tell(self.process),
+        }
+        return f"{token}{json.dumps(told)}\n".encode()
 
 
 def ask_all(
-    endpoints: Sequence[Endpoint], submitted: dict[str, int], patience_s: float = PATIENCE_S
+    endpoints: Sequence[Endpoint], question: Question, patience_s: float = PATIENCE_S
 ) -> list[Answer]:
     """What every rank has of what this one has submitted; bounded by a small multiple of ``patience_s``."""
     answers: dict[int, Answer] = {}
@@ -148,7 +129,7 @@ def ask_all(
         while left:
             with contextlib.suppress(IndexError):
                 place, endpoint = left.pop()
-                answers[place] = ask(endpoint, submitted, patience_s)
+                answers[place] = ask(endpoint, question, patience_s)
 
     # no pool of the library's: those refuse work once the interpreter begins to end, where hangs happen too
     threads = [
@@ -158,49 +139,109 @@ def ask_all(
         thread.start()
     for thread in threads:
         thread.join()
-    return [answers[place] for place in sorted(answers)]
+    return _seen_by_others(endpoints, [answers[place] for place in sorted(answers)], patience_s)
 
 
-def ask(endpoint: Endpoint, submitted: dict[str, int], patience_s: float = PATIENCE_S) -> Answer:
+def _seen_by_others(
+    endpoints: Sequence[Endpoint], answers: list[Answer], patience_s: float
+) -> list[Answer]:
+    """The answers, with the word of ranks on the same host for those that this one cannot see."""
+    found = list(answers)
+    for place, (endpoint, answer) in enumerate(zip(endpoints, answers)):
+        if answer.state != "silent" or endpoint.process is None:
+            continue
+        near = (
+            other
+            for other, its in zip(endpoints, answers)
+            if its.state == "answers"
+            and other.process is not None
+            and other.process.system == endpoint.process.system
+        )
+        neighbour = next(near, None)
+        if neighbour is not None:
+            look = Question({}, process=endpoint.process)
+            before = ask(neighbour, look, patience_s).sight
+            time.sleep(LOOKS_APART_S)
+            after = ask(neighbour, look, patience_s).sight
+            found[place] = replace(answer, state=judge(before, after))
+    return found
+
+
+def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) -> Answer:
     """Ask one rank, at each of its addresses until one answers."""
-    question = json.dumps({"token": endpoint.token, "submitted": submitted}).encode() + b"\n"
+    line = question.line(endpoint.token)
     nearby = ["127.0.0.1"] if endpoint.host == socket.gethostname() else []
-    state, tried = "unreachable", []
+    before = look_at(endpoint.process)
+    states, tried = {"unreachable"}, []
     for address in [*nearby, *endpoint.addresses]:
         tried.append(f"{address}:{endpoint.port}")
+        heard = _call(address, endpoint.port, line, patience_s)
+        if isinstance(heard, str):
+            states.add(heard)
+            if heard == "silent" and endpoint.process is not None and before is not None:
+                break  # the kernel knows more than another address
+            continue
         try:
-            with socket.create_connection((address, endpoint.port), patience_s) as connection:
-                connection.sendall(question)
-                answer = json.loads(_read_line(connection))
-        except TimeoutError:
-            return Answer(endpoint.rank, "paused", tried=tuple(tried))
-        except ConnectionRefusedError:
-            state = "ended"
-        except (OSError, ValueError):
-            continue  # somebody else's port, or no way there
-        else:
-            return Answer(
-                endpoint.rank,
-                "answers",
-                tuple(map(str, answer["behind"])),
-                str(answer["place"]),
-                int(answer["pending"]),
-                bool(answer["is_joined"]),
-                tuple(tried),
-            )
+            return _answer_of(endpoint.rank, json.loads(heard), tuple(tried))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # somebody else's port
+    state = next(each for each in ("silent", "ended", "unreachable") if each in states)
+    if state == "silent":
+        state = judge(before, look_at(endpoint.process))
     return Answer(endpoint.rank, state, tried=tuple(tried))
 
 
-def _read_line(connection: socket.socket) -> bytes:
-    with connection.makefile("rb") as stream:
-        line = stream.readline(LONGEST_LINE)
-    if not line.endswith(b"\n"):
-        raise ValueError("no whole line arrived")
-    return line
+def _call(address: str, port: int, line: bytes, patience_s: float) -> bytes | str:
+    """Return what is said at an address, or why nothing is: "silent", "ended" or "unreachable"."""
+    for _ in range(TRIES):
+        try:
+            connection = socket.create_connection((address, port), patience_s)
+        except ConnectionRefusedError:
+            return "ended"
+        except OSError:  # no way there, or nobody takes it
+            return "unreachable"
+        with connection:
+            try:
+                connection.sendall(line)
+                return _read_line(connection, patience_s)
+            except TimeoutError:
+                return "silent"
+            except (OSError, ValueError):
+                continue
+    return "unreachable"
 
 
-def _addresses() -> tuple[str, ...]:
-    """This machine's IPv4 addresses, as others might reach them."""
+def _answer_of(rank: int, said: dict[str, Any], tried: tuple[str, ...]) -> Answer:
+    sight = said.get("sight")
+    return Answer(
+        rank,
+        "answers",
+        tuple(map(str, said["behind"])),
+        str(said["place"]),
+        int(said["pending"]),
+        bool(said["is_joined"]),
+        float(said["stood_s"]),
+        None if sight is None else Sight(str(sight[0]), tuple(map(int, sight[1]))),
+        tried,
+    )
+
+
+def _read_line(connection: socket.socket, patience_s: float) -> bytes:
+    """All of it within the time, however small the pieces are."""
+    end_s, line = time.monotonic() + patience_s, bytearray()
+    while not line.endswith(b"\n"):
+        connection.settimeout(max(SHORTEST_S, end_s - time.monotonic()))
+        part = connection.recv(CHUNK_BYTES)
+        line += part
+        if not part or len(line) > LONGEST_LINE:
+            raise ValueError("no whole line arrived")
+        if time.monotonic() > end_s:
+            raise TimeoutError
+    return bytes(line)
+
+
+def addresses() -> tuple[str, ...]:
+    """Return this machine's IPv4 addresses, as others might reach them."""
     try:
         import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:

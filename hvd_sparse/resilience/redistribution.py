@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
+from hvd_sparse.resilience.state_check import check_form
 
 REPLICATED = frozenset({"decay"})
 """Names of memories' arrays that are the same on every rank."""
@@ -47,9 +49,13 @@ def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
     """RankMismatch unless the states are those of all ranks of one world, at one step."""
     if not states:
         raise RankMismatch("there are no states to redistribute: give those of all ranks")
+    for state in states:
+        check_form(state)
     first = states[0]
     differing = [
-        field for field in SHARED_FIELDS if any(state[field] != first[field] for state in states)
+        field
+        for field in SHARED_FIELDS
+        if any(_shared(state, field) != _shared(first, field) for state in states)
     ]
     if differing:
         raise RankMismatch(
@@ -66,6 +72,22 @@ def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
             raise RankMismatch(
                 f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at one step"
             )
+        arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
+        if len(arrays) > 1:
+            raise RankMismatch(
+                f"tensor {key!r} has other arrays on some ranks: give those of all ranks of one run"
+            )
+
+
+def _shared(state: Mapping[str, Any], field: str) -> Any:
+    """What all ranks have in common of a field: some options may differ between them."""
+    if field != "config":
+        return state.get(field)
+    return {option: value for option, value in state[field].items() if option not in LOCAL}
+
+
+def _lengths(tensor: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, len(array)) for name, array in tensor["arrays"].items()))
 
 
 def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_size: int) -> float:

@@ -1,9 +1,13 @@
-"""Whether a saved state is this compressor's: what differs, in words."""
+"""The check of a saved state, before any of it is used: is it whole, is it this compressor's, and if not, why."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
@@ -12,6 +16,9 @@ from hvd_sparse.types import TensorSpec
 STATE_VERSION = 2
 FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
+REDUCTIONS = ("sum", "average")
+CHUNK = 1 << 20
+"""Entries that are looked at together."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -53,26 +60,128 @@ def differences_of(
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
         return [f"it has version {version!r}, this build reads {STATE_VERSION}"]
-    missing = [field for field in FIELDS if field not in state]
-    missing += [
-        f"{f} of {key!r}"
-        for key, t in state.get("tensors", {}).items()
-        for f in TENSOR_FIELDS
-        if f not in t
-    ]
-    if missing:
-        raise CorruptCheckpoint(f"this is no state of a compressor: it lacks {', '.join(missing)}")
+    check_form(state)
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
     unknown = [
         f"tensor {key!r} is unknown" for key in state["tensors"] if key not in kept and strict
     ]
-    return found or _of_place(state, place) + unknown + _of_arrays(state["tensors"], kept)
+    found = found or _of_place(state, place) + unknown + _of_lengths(
+        state["tensors"], configuration, specs, kept
+    )
+    if not found:
+        _check_numbers(state["tensors"], specs)
+    return found
+
+
+def check_form(state: Mapping[str, Any]) -> None:
+    """CorruptCheckpoint, with what is wrong, unless a state has all that ``Compressor.state_dict`` gives, of its kind."""
+    missing = [field for field in FIELDS if field not in state]
+    if not missing:
+        _check_fields(state)
+        told = state["tensors"].items()
+        missing = [
+            f"{field} of {key!r}"
+            for key, tensor in told
+            for field in TENSOR_FIELDS
+            if field not in tensor
+        ]
+    if missing:
+        raise CorruptCheckpoint(f"this is no state of a compressor: it lacks {', '.join(missing)}")
+    wrong = [
+        words for key, tensor in state["tensors"].items() for words in _wrong_with(key, tensor)
+    ]
+    if wrong:
+        raise CorruptCheckpoint(
+            f"this is no state of a compressor: {'; '.join(wrong)}; use an older one"
+        )
+
+
+def _check_fields(state: Mapping[str, Any]) -> None:
+    wrong = [
+        field for field in ("config", "model", "tensors") if not isinstance(state[field], Mapping)
+    ]
+    wrong += [field for field in ("rank", "world_size") if not _is_whole(state[field])]
+    if not wrong and not all(isinstance(tensor, Mapping) for tensor in state["tensors"].values()):
+        wrong.append("tensors")
+    if not any(state["reduction"] == known for known in REDUCTIONS):
+        wrong.append("reduction")
+    if wrong:
+        told = ", ".join(f"{field} is {_short(state[field])}" for field in wrong)
+        raise CorruptCheckpoint(f"this is no state of a compressor: {told}; use an older one")
+
+
+def _wrong_with(key: str, tensor: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a tensor's part of a state, whatever the tensor."""
+    fine = {
+        "steps": _is_whole(tensor["steps"]),
+        "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),
+        "memo": _is_memo(tensor["memo"]),
+        "exchange_memo": _is_memo(tensor.get("exchange_memo")),
+        "is_sparse": isinstance(tensor["is_sparse"], bool),
+        "selected_in": isinstance(tensor.get("selected_in", ""), (str, type(None))),
+        "arrays": isinstance(tensor["arrays"], Mapping),
+    }
+    wrong = [
+        f"{field} of {key!r} is {_short(tensor[field])}"
+        for field, is_fine in fine.items()
+        if not is_fine
+    ]
+    arrays = tensor["arrays"] if fine["arrays"] else {}
+    for name, array in arrays.items():
+        try:
+            values = np.asarray(array)
+        except (ValueError, TypeError, RuntimeError):
+            values = np.empty((), object)
+        if values.ndim != 1 or values.dtype.kind != "f":
+            wrong.append(
+                f"its {name} of {key!r} is no vector of numbers but {values.dtype} {list(values.shape)}"
+            )
+    return wrong
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
+
+
+def _is_memo(value: Any) -> bool:
+    """Nothing, a number, a list of them, or these by name."""
+    if isinstance(value, Mapping):
+        return all(
+            isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)
+            for name, v in value.items()
+        )
+    return (
+        value is None
+        or _is_number(value)
+        or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+    )
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]
 
 
 def _of_options(saved: Mapping[str, Any], configuration: Configuration) -> list[str]:
+    shared = {option: value for option, value in saved.items() if option not in LOCAL}
     try:
-        theirs = Configuration.create(**saved).describe()
-    except (SparseError, TypeError) as error:
+        theirs = Configuration.create(**shared).describe()
+    except (
+        SparseError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         return [f"its configuration is none of this build's: {error}"]
     ours = configuration.describe()
     return [
@@ -104,10 +213,52 @@ def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
     return []
 
 
-def _of_arrays(tensors: Mapping[str, Any], numels: Mapping[str, int]) -> list[str]:
-    return [
-        f"its {name} of {key!r} has {len(array)} entries, the tensor {numels[key]}"
-        for key, tensor in tensors.items()
-        for name, array in tensor["arrays"].items()
-        if key in numels and len(array) not in (0, numels[key])
-    ]
+def _of_lengths(
+    tensors: Mapping[str, Any],
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    kept: Mapping[str, int],
+) -> list[str]:
+    """Which arrays the memory does not have, or has and the state lacks, or which are of another length."""
+    found = []
+    for spec in specs:
+        if spec.key not in tensors:
+            continue
+        arrays, known = (
+            tensors[spec.key]["arrays"],
+            lengths_of(configuration.memory, spec, kept[spec.key]),
+        )
+        found += [f"its {name} of {spec.key!r} is missing" for name in known if name not in arrays]
+        found += [
+            f"its {name} of {spec.key!r} is unknown to this memory"
+            for name in arrays
+            if name not in known
+        ]
+        found += [
+            f"its {name} of {spec.key!r} has {len(arrays[name])} entries, the tensor {numel}"
+            for name, numel in known.items()
+            if name in arrays and len(arrays[name]) != numel
+        ]
+    return found
+
+
+def lengths_of(memory: Any, spec: TensorSpec, kept: int) -> dict[str, int]:
+    """Return how long each of a memory's arrays is, of which a state that is one entry long tells the names."""
+    arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
+    return {name: kept * len(array) for name, array in arrays.items()}
+
+
+def _check_numbers(tensors: Mapping[str, Any], specs: Sequence[TensorSpec]) -> None:
+    """CorruptCheckpoint for what would make every later step of a tensor fail."""
+    for spec in specs:
+        for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
+            values = np.asarray(array)
+            for start in range(0, values.size, CHUNK):
+                with np.errstate(over="ignore"):
+                    part = values[start : start + CHUNK].astype(spec.accumulator, copy=False)
+                if not np.isfinite(part).all():
+                    place = start + int(np.flatnonzero(~np.isfinite(part))[0])
+                    raise CorruptCheckpoint(
+                        f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every later step of this tensor "
+                        "would fail; use an older checkpoint"
+                    )

@@ -81,11 +81,11 @@ class TorchCompressor(DurableCompressor):
             configuration, specs, grouped(specs, configuration), kernels, carrier_dtype=np.float64
         )
         self.collective = HorovodTorchCollective(self.process_set)
+        self._watch(rank_in(self.process_set))
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
         self._rest = Rest()
         self._has_shaken_hands = self._is_closed = False
-        self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:

@@ -12,12 +12,15 @@ event tells its start by the same name.  A file whose process was killed lacks i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
+import logging
 import os
+import stat
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Callable
+from typing import Any, Callable
 
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import InvalidOption
@@ -27,23 +30,25 @@ SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
 WRITER = "hvd_sparse"
 FLUSH_S = 1.0
+MOST_UNWRITTEN = 4096
+"""Events in memory."""
+
+logger = logging.getLogger("hvd_sparse")
 
 _OPEN: dict[str, TraceFile] = {}
 _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """One process's file.  Safe to call from many threads."""
+    """One process's file.  Safe to call from many threads.
+
+    Where it cannot be written any more, that is logged once and the file ends there: training goes on.
+    """
 
     def __init__(self, path: Path, rank: int) -> None:
-        try:
-            self._stream: IO[str] = path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise InvalidOption(
-                f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {error.strerror}; give a "
-                "path in a folder that is there on every host"
-            ) from None
-        self._rank = rank
+        self._path, self._rank = path, rank
+        self._file: int | None = _open(path)
+        self._unwritten: list[str] = []
         self._lock = threading.Lock()
         self._threads: dict[Any, int] = {}
         self._separator = "[\n"
@@ -51,12 +56,17 @@ class TraceFile:
         self._start_s = self._flushed_s = time.perf_counter()
         self._write("clock", "M", args={"writer": WRITER, START: start_us})
         self._write("process_name", "M", args={"name": f"hvd_sparse, rank {rank}"})
+        try:
+            self._drain()
+        except OSError as error:
+            os.close(self._file)
+            raise _refusal(path, error.strerror) from None
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
         """A ``tracing.spans.Listener``."""
         with self._lock:
-            if self._stream.closed:
+            if self._file is None:
                 return
             thread = self._thread(
                 whose.partition(":")[0] if what == "exchange" else threading.get_ident()
@@ -66,8 +76,8 @@ class TraceFile:
                 "dur": round(1e6 * (end_s - start_s), 1),
             }
             self._write(what, "X", tid=thread, **times, args={"of": whose})
-            if end_s - self._flushed_s > FLUSH_S:
-                self._stream.flush()
+            if end_s - self._flushed_s > FLUSH_S or len(self._unwritten) >= MOST_UNWRITTEN:
+                self._put_out()
                 self._flushed_s = end_s
 
     def _thread(self, owner: Any) -> int:
@@ -79,34 +89,97 @@ class TraceFile:
         return self._threads[owner]
 
     def _write(self, name: str, phase: str, **fields: Any) -> None:
-        self._stream.write(
+        self._unwritten.append(
             self._separator + json.dumps({"name": name, "ph": phase, "pid": self._rank, **fields})
         )
         self._separator = ",\n"
 
+    def _drain(self) -> None:
+        assert self._file is not None
+        left = "".join(self._unwritten).encode()
+        self._unwritten.clear()
+        while left:
+            left = left[os.write(self._file, left) :]
+
+    def _put_out(self) -> None:
+        """Write what there is; the end of the file where that fails."""
+        try:
+            self._drain()
+        except OSError as error:
+            logger.warning(
+                "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, training goes on",
+                SETTING,
+                str(self._path),
+                error.strerror,
+                self._rank,
+            )
+            self._end()
+
+    def _end(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # some file systems tell a full disk here
+                os.close(file)
+
     def flush(self) -> None:
         """What was written so far is in the file."""
         with self._lock:
-            if not self._stream.closed:
-                self._stream.flush()
+            if self._file is not None:
+                self._put_out()
 
     def close(self) -> None:
         """End the file."""
         with self._lock:
-            if not self._stream.closed:
-                self._stream.write("\n]\n")
-                self._stream.close()
+            if self._file is not None:
+                self._unwritten.append("\n]\n")
+                self._put_out()
+                self._end()
+
+
+def _open(path: Path) -> int:
+    """A regular file, emptied; nothing is waited for, as a pipe makes its writers, and no link is followed."""
+    try:
+        file = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
+        )
+    except (OSError, ValueError) as error:
+        why = (
+            "it is a symbolic link"
+            if path.is_symlink()
+            else getattr(error, "strerror", None) or str(error)
+        )
+        raise _refusal(path, why) from None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise _refusal(path, "it is no regular file")
+        os.ftruncate(file, 0)
+    except OSError as error:
+        os.close(file)
+        raise _refusal(path, error.strerror) from None
+    except InvalidOption:
+        os.close(file)
+        raise
+    return file
+
+
+def _refusal(path: Path, why: str | None) -> InvalidOption:
+    return InvalidOption(
+        f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {why}; give the path of a file in a "
+        "folder that is there on every host, with room on its disk"
+    )
 
 
 def path_of(setting: str, rank: int) -> Path:
     """A rank's file: ``{rank}`` in the setting stands for its number, else that comes before the suffix.
 
-    In elastic runs ranks change: the number of the process is there too.
+    In elastic runs ranks change: the number of the process is there too.  InvalidOption for a folder.
     """
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
         return Path(setting.replace("{rank}", number))
     path = Path(setting)
+    if setting.endswith(os.sep) or path.name in ("", ".."):
+        raise _refusal(path, "it is a folder")
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 

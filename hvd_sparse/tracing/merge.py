@@ -30,7 +30,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
             place += 1
         try:
             event, place = decoder.raw_decode(text, place)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             break
         if not isinstance(event, dict):
             break

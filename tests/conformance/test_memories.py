@@ -10,6 +10,7 @@ from distributions import ALL, draw
 
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.registry import MEMORIES
+from hvd_sparse.resilience.state_check import lengths_of
 from hvd_sparse.types import TensorSpec
 
 conserving = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves]
@@ -32,6 +33,17 @@ def test_1_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dt
 )
 def test_2_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
     memory_checks.check_rounding_stays(case.create(MEMORIES))
+
+
+@all_memories
+@buffers
+def test_how_long_a_checkpoints_arrays_must_be_is_known_without_making_them(case, rollback):
+    spec = TensorSpec("x", (30, 10), "float32")
+    memory = case.create(MEMORIES)
+    kept = {
+        name: len(array) for name, array in memory.create(spec, rollback=rollback).arrays().items()
+    }
+    assert lengths_of(memory, spec, 300) == kept
 
 
 @all_memories

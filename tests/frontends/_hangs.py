@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import time
 from typing import Any, Callable
 
@@ -31,7 +33,14 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-FAULTS: dict[str, Callable[[], None]] = {f.__name__: f for f in (stopped, asleep, throws, killed)}
+def locked() -> None:
+    """Python's lock is held, as by a regular expression or a sort; Horovod's thread goes on."""
+    ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    f.__name__: f for f in (stopped, asleep, locked, throws, killed)
+}
 
 
 def train(step: Callable[[], Any], is_victim: bool, fault: Callable[[], None]) -> None:
@@ -41,4 +50,42 @@ def train(step: Callable[[], Any], is_victim: bool, fault: Callable[[], None]) -
     if is_victim:
         fault()
     while True:
+        step()
+
+
+# -- what a job outlives ----------------------------------------------------------------------------------------------
+
+
+def locked_a_while(processes: list[int]) -> None:
+    """On the last rank: for longer than the limit, and not for twice as long."""
+    ctypes.PyDLL(None).usleep(int(1.5e6 * TIMEOUT_S))
+
+
+def suspended(processes: list[int]) -> None:
+    """All ranks are stopped for twice the limit, and go on; meanwhile the others wait for the last one."""
+    numbers = " ".join(map(str, processes))
+    subprocess.Popen(
+        ["sh", "-c", f"sleep 1; kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"]
+    )
+    for _ in range(20):  # of which half come after it
+        time.sleep(0.1)
+
+
+PASSING: dict[str, Callable[[list[int]], None]] = {
+    f.__name__: f for f in (locked_a_while, suspended)
+}
+
+
+def train_on(
+    step: Callable[[], Any],
+    is_victim: bool,
+    fault: Callable[[list[int]], None],
+    processes: list[int],
+) -> None:
+    """Good steps on every rank, before the fault on one and after it."""
+    for _ in range(GOOD_STEPS):
+        step()
+    if is_victim:
+        fault(processes)
+    for _ in range(GOOD_STEPS):
         step()

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from _hangs import GOOD_STEPS
 from harness import launch
 
 SOON_S = 60.0
@@ -13,17 +14,19 @@ SOON_S = 60.0
 HANGS = [
     ("torch", "stopped", 3, "mpi"),
     ("torch", "asleep", 2, "gloo"),
+    ("torch", "locked", 2, "mpi"),
     ("tensorflow", "stopped", 2, "gloo"),
     ("tensorflow", "asleep", 2, "mpi"),
 ]
 MORE_HANGS = [
     (framework, fault, 2, controller)
     for framework in ("torch", "tensorflow")
-    for fault in ("stopped", "asleep")
+    for fault in ("stopped", "asleep", "locked")
     for controller in ("mpi", "gloo")
 ]
 REASONS = {
     "stopped": "takes connections and does not answer: its process is paused",
+    "locked": "takes connections and does not answer: its process runs, and something in it holds Python's lock",
     "asleep": r"has not submitted them: it is at \S*_hangs.py",
 }
 
@@ -65,6 +68,29 @@ def test_so_it_is_under_both_frameworks_and_controllers(
     framework: str, fault: str, ranks: int, controller: str
 ) -> None:
     check_hang(framework, fault, ranks, controller)
+
+
+@pytest.mark.parametrize(
+    ("framework", "fault", "ranks", "controller"),
+    [
+        ("torch", "locked_a_while", 3, "mpi"),
+        ("torch", "suspended", 2, "gloo"),
+        ("tensorflow", "locked_a_while", 2, "gloo"),
+        *(
+            pytest.param(framework, fault, 2, controller, marks=pytest.mark.soak)
+            for framework in ("torch", "tensorflow")
+            for fault in ("locked_a_while", "suspended")
+            for controller in ("mpi", "gloo")
+        ),
+    ],
+)
+def test_a_rank_that_holds_pythons_lock_or_a_job_that_was_suspended_goes_on(
+    framework: str, fault: str, ranks: int, controller: str
+) -> None:
+    outcome = launch(
+        f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S
+    )
+    assert outcome.check() == [2 * GOOD_STEPS] * ranks
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.errors import CorruptCheckpoint, PeerFailure, RankMismatch
+from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.resilience import checkpoint_file as checkpoint
 from hvd_sparse.resilience.gathering import gather_into_file
 from hvd_sparse.resilience.redistribution import redistribute
@@ -87,7 +92,15 @@ def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "told",
-    [{"dtype": "object"}, {"length": -1}, {"place": 10**9}, {"dtype": "O"}, {"length": None}],
+    [
+        {"dtype": "object"},
+        {"length": -1},
+        {"place": 10**9},
+        {"dtype": "O"},
+        {"length": None},
+        {"length": math.inf},
+        {"place": -math.inf},
+    ],
 )
 def test_a_file_with_a_right_digest_and_wrong_arrays_is_refused(tmp_path, told):
     with checkpoint.atomic(tmp_path / "file") as stream:
@@ -96,6 +109,64 @@ def test_a_file_with_a_right_digest_and_wrong_arrays_is_refused(tmp_path, told):
         writer.finish([{"tensors": {"a": {"arrays": {"residual": array}}}}])
     with pytest.raises(CorruptCheckpoint):
         checkpoint.read(tmp_path / "file")
+
+
+def test_a_file_with_a_right_digest_that_nests_too_deeply_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(json, "dumps", lambda value: "[" * 100_000 + "]" * 100_000)
+    with checkpoint.atomic(tmp_path / "file") as stream:
+        checkpoint.Writer(stream).finish([])
+    with pytest.raises(CorruptCheckpoint, match="holds no states"):
+        checkpoint.read(tmp_path / "file")
+
+
+KILLED_WRITER = """
+import os, signal, sys
+from hvd_sparse.runtime import checkpoint
+with checkpoint.atomic(sys.argv[1]) as stream:
+    stream.write(b"half of it")
+    stream.flush()
+    if sys.argv[2] == "waits":
+        print("writes", flush=True)
+        signal.pause()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def partials(folder):
+    return sorted(name for name in os.listdir(folder) if name.endswith(".partial"))
+
+
+def test_what_killed_writers_left_is_gone_after_the_next_one(tmp_path):
+    path = tmp_path / "file"
+    foreign = [".file.notours.partial", ".other.abcdefgh.partial", ".file.abcdefgh"]
+    for name in foreign:
+        (tmp_path / name).write_bytes(b"")
+    for _ in range(3):
+        code = subprocess.run(
+            [sys.executable, "-c", KILLED_WRITER, path, "dies"], timeout=60
+        ).returncode
+        assert code == -signal.SIGKILL
+        assert len(set(partials(tmp_path)) - set(foreign)) == 1, (
+            "each removes what the last one left"
+        )
+    checkpoint.write(path, [state_of(0)])
+    assert sorted(os.listdir(tmp_path)) == sorted([*foreign, "file"])
+    assert len(checkpoint.read(path)) == 1
+
+
+def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
+    path = tmp_path / "file"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", KILLED_WRITER, path, "waits"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout.readline() == "writes\n"
+        at_work = partials(tmp_path)
+        checkpoint.write(path, [state_of(0)])
+        assert len(at_work) == 1 and partials(tmp_path) == at_work
+    finally:
+        writer.kill()
+        writer.communicate(timeout=60)
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
@@ -151,7 +222,7 @@ def test_a_world_of_the_same_size_gets_its_states_back_in_rank_order():
         ((), {}, "no states"),
         ((0, 1), {}, r"ranks \[0, 1\], of a world of 3"),
         ((0, 1, 1), {}, r"ranks \[0, 1, 1\]"),
-        ((0, 1, 2), {"config": {"name": "x"}}, "config"),
+        ((0, 1, 2), {"config": {"rollback": False}}, "config"),
         ((0, 1, 2), {"model": {}}, "model"),
         ((0, 1, 2), {"reduction": "sum"}, "reduction"),
     ],
@@ -161,6 +232,50 @@ def test_states_that_are_not_those_of_one_world_are_refused(ranks, change, words
     if states:
         states[-1].update(change)
     with pytest.raises(RankMismatch, match=words):
+        redistribute(states, 2)
+
+
+def test_what_may_differ_between_ranks_differs_in_their_file_too():
+    states = [state_of(rank) for rank in range(3)]
+    for rank, state in enumerate(states):
+        state["config"] = {
+            "engine": (None, "numpy", "numba")[rank],
+            "timeout_s": rank,
+            "name": f"n{rank}",
+            "rollback": True,
+        }
+    assert len(redistribute(states, 3)) == 3
+    assert len(redistribute(states, 2)) == 2
+    states[1]["config"]["rollback"] = False
+    with pytest.raises(RankMismatch, match="differ in config"):
+        redistribute(states, 3)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (lambda s: s.pop("rank"), CorruptCheckpoint, "lacks rank"),
+        (lambda s: s.update(rank="x"), CorruptCheckpoint, "rank is 'x'"),
+        (lambda s: s["tensors"]["a"].pop("arrays"), CorruptCheckpoint, "lacks arrays of 'a'"),
+        (lambda s: s["tensors"]["a"].update(steps="x"), CorruptCheckpoint, "steps of 'a' is 'x'"),
+        (
+            lambda s: s["tensors"]["a"]["arrays"].pop("residual"),
+            RankMismatch,
+            "'a' has other arrays",
+        ),
+        (
+            lambda s: s["tensors"]["a"]["arrays"].update(residual=np.zeros(3)),
+            RankMismatch,
+            "'a' has other arrays",
+        ),
+    ],
+)
+def test_a_state_that_is_none_is_refused_with_what_is_wrong_before_any_is_merged(
+    spoil, error, words
+):
+    states = [state_of(rank) for rank in range(3)]
+    spoil(states[1])
+    with pytest.raises(error, match=words):
         redistribute(states, 2)
 
 
@@ -193,6 +308,49 @@ def test_a_file_that_rank_0_cannot_write_is_an_error_on_every_rank(tmp_path):
     results = LocalWorld(3).run_all(on_rank)
     assert [type(result) for result in results] == [PeerFailure] * 3
     assert "missing" in str(results[2])
+
+
+@pytest.mark.parametrize("path", ["with\0nul", "lone \ud800 surrogate", None, 7])
+def test_a_path_that_is_none_is_an_error_on_every_rank(path, tmp_path, monkeypatch):
+    """Also where it is wrong in a way that is no OSError."""
+    monkeypatch.chdir(tmp_path)
+
+    def on_rank(collective):
+        gather_into_file(state_of(collective.rank), path, collective, "save", 5.0)
+
+    results = LocalWorld(3, timeout_s=10).run_all(on_rank)
+    assert [type(result) for result in results] == [PeerFailure] * 3
+    assert repr(path) in str(results[2])
+
+
+class LostAt:
+    """A collective that fails at the given gather, as where a rank has died."""
+
+    def __init__(self, collective, last):
+        self._collective, self._left, self.rank = collective, last, collective.rank
+        self.world_size, self.calls = collective.world_size, 0
+
+    def allgather(self, array, name):
+        self.calls += 1
+        if self.calls > self._left:
+            raise ExchangeTimeout("a rank has died")
+        return self._collective.allgather(array, name)
+
+
+def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(tmp_path):
+    """It is an OSError by birth, and no word on the file."""
+    made = {}
+
+    def on_rank(collective):
+        made[collective.rank] = LostAt(collective, 2)
+        gather_into_file(
+            state_of(collective.rank), tmp_path / "file", made[collective.rank], "save", 5.0
+        )
+
+    results = LocalWorld(2).run_all(on_rank)
+    assert isinstance(results[0], ExchangeTimeout)
+    assert made[0].calls == 3
+    assert os.listdir(tmp_path) == []
 
 
 def test_states_can_be_gathered_again_after_a_failure(tmp_path):

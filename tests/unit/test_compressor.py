@@ -7,6 +7,7 @@ import gc
 import pickle
 import re
 
+import numpy as np
 import pytest
 import worlds
 from worlds import configure, normals, tensors
@@ -146,6 +147,142 @@ def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, wor
     with pytest.raises(RankMismatch, match=re.escape(words)):
         compressor.load_state_dict(state)
     assert worlds.snapshot(compressor.session) == before
+
+
+def with_residual(change):
+    """Spoils t1's residual."""
+
+    def spoil(state):
+        arrays = state["tensors"]["t1"]["arrays"]
+        arrays["residual"] = change(arrays["residual"])
+
+    return spoil
+
+
+def nan_at_4(residual):
+    return np.where(np.arange(residual.size) == 4, np.nan, residual).astype(residual.dtype)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (
+            lambda s: s["tensors"]["t1"]["arrays"].pop("residual"),
+            RankMismatch,
+            "its residual of 't1' is missing",
+        ),
+        (
+            lambda s: s["tensors"]["t1"]["arrays"].update(u=np.zeros(9)),
+            RankMismatch,
+            "its u of 't1' is unknown",
+        ),
+        (
+            with_residual(lambda r: r[:0]),
+            RankMismatch,
+            "its residual of 't1' has 0 entries, the tensor 9",
+        ),
+        (
+            with_residual(lambda r: r.reshape(3, 3)),
+            CorruptCheckpoint,
+            "its residual of 't1' is no vector",
+        ),
+        (with_residual(lambda r: r[0]), CorruptCheckpoint, "its residual of 't1' is no vector"),
+        (
+            with_residual(lambda r: ["x"] * 9),
+            CorruptCheckpoint,
+            "its residual of 't1' is no vector",
+        ),
+        (
+            with_residual(lambda r: [[1.0], [2.0, 3.0]]),
+            CorruptCheckpoint,
+            "its residual of 't1' is no vector",
+        ),
+        (with_residual(lambda r: None), CorruptCheckpoint, "its residual of 't1' is no vector"),
+        (with_residual(nan_at_4), CorruptCheckpoint, "its residual of 't1' is nan at entry 4"),
+        (
+            with_residual(lambda r: r + np.inf),
+            CorruptCheckpoint,
+            "its residual of 't1' is inf at entry 0",
+        ),
+        (
+            with_residual(lambda r: r.astype("f8") + 1e300),
+            CorruptCheckpoint,
+            "its residual of 't1' is 1e+300 at entry 0",
+        ),
+        (lambda s: s["tensors"]["t1"].update(steps="x"), CorruptCheckpoint, "steps of 't1' is 'x'"),
+        (lambda s: s["tensors"]["t1"].update(steps=-1), CorruptCheckpoint, "steps of 't1' is -1"),
+        (lambda s: s["tensors"]["t1"].update(steps=1.5), CorruptCheckpoint, "steps of 't1' is 1.5"),
+        (
+            lambda s: s["tensors"]["t1"].update(threshold="0"),
+            CorruptCheckpoint,
+            "threshold of 't1' is '0'",
+        ),
+        (
+            lambda s: s["tensors"]["t1"].update(threshold=np.nan),
+            CorruptCheckpoint,
+            "threshold of 't1' is nan",
+        ),
+        (
+            lambda s: s["tensors"]["t1"].update(memo=[[[]]]),
+            CorruptCheckpoint,
+            "memo of 't1' is [[[]]]",
+        ),
+        (lambda s: s["tensors"]["t1"].update(memo="x"), CorruptCheckpoint, "memo of 't1' is 'x'"),
+        (
+            lambda s: s["tensors"]["t1"].update(selected_in=3),
+            CorruptCheckpoint,
+            "selected_in of 't1' is 3",
+        ),
+        (lambda s: s["tensors"]["t1"].update(arrays=[]), CorruptCheckpoint, "arrays of 't1' is []"),
+        (lambda s: s["tensors"].update(t1=None), CorruptCheckpoint, "tensors is {"),
+        (lambda s: s.update(tensors=[]), CorruptCheckpoint, "tensors is []"),
+        (lambda s: s.update(model=None), CorruptCheckpoint, "model is None"),
+        (lambda s: s.update(config="x"), CorruptCheckpoint, "config is 'x'"),
+        (lambda s: s.update(reduction="max"), CorruptCheckpoint, "reduction is 'max'"),
+        (lambda s: s.update(rank=None), CorruptCheckpoint, "rank is None"),
+        (
+            lambda s: s["config"].update(selector=[[]]),
+            RankMismatch,
+            "its configuration is none of this build's",
+        ),
+        (
+            lambda s: s["config"].update(unheard_of=1),
+            RankMismatch,
+            "its configuration is none of this build's",
+        ),
+    ],
+)
+def test_a_state_that_is_spoilt_is_refused_with_what_is_wrong_and_nothing_is_lost(
+    make, spoil, error, words
+):
+    compressor = make()
+    compressor.train(range(2))
+    before, kept = worlds.snapshot(compressor.session), residual_bytes(compressor)
+    state = compressor.state_dict()
+    spoil(state)
+    with pytest.raises(error, match=re.escape(words)):
+        compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == before
+    assert residual_bytes(compressor) == kept
+    assert any(residual.any() for residual in worlds.residuals(compressor.session).values()), (
+        "there was something to lose"
+    )
+
+
+def residual_bytes(compressor):
+    return {
+        key: residual.tobytes() for key, residual in worlds.residuals(compressor.session).items()
+    }
+
+
+def test_an_engine_that_is_not_here_does_not_keep_a_state_from_being_loaded(make):
+    """It may differ between ranks, and from run to run."""
+    compressor = make()
+    compressor.train(range(2))
+    state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
+    state["config"].update(engine="unheard_of", timeout_s=1.0)
+    compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
 
 
 def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
+import subprocess
+import sys
 
 import pytest
 import worlds
@@ -82,6 +87,129 @@ def test_a_file_is_a_trace_at_any_time(tmp_path):
     assert spans["select"]["tid"] != spans["exchange"]["tid"] and {
         event["pid"] for event in events
     } == {3}
+
+
+FULL_DISK = """
+import logging, os, resource, sys
+import numpy as np
+import worlds
+from hvd_sparse.core.session import Session
+from hvd_sparse.runtime import tracing
+
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+specs = worlds.tensors((40, 3), (7, 9))
+
+def script(collective):
+    session = Session(worlds.configure(), specs, collective)
+    trace = tracing.follow(session.step.spans, lambda: 0)
+    for step in range(400):
+        if step == 100:
+            trace.flush()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size := os.stat(tracing.path_of(sys.argv[1], 0)).st_size, size + 20))
+        session.reduce(worlds.normals(specs, step))
+        trace.flush()
+    return step
+
+print("steps", worlds.run(1, script), flush=True)
+"""
+
+
+def test_a_full_disk_ends_the_timeline_and_nothing_else(tmp_path):
+    """Neither a step nor the program's end; and it is said once."""
+    path = tmp_path / "trace.json"
+    found = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, path],
+        env={
+            **os.environ,
+            SETTING: str(path),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (found.returncode, found.stdout) == (0, "steps [399]\n"), found.stderr
+    said = found.stderr.splitlines()
+    assert (
+        len(said) == 1 and "trace.0.json' cannot be written any more: File too large" in said[0]
+    ), said
+    assert "training goes on" in said[0]
+    names = {event["name"] for event in read_trace(tmp_path / "trace.0.json")}
+    assert {"clock", "select", "exchange"} <= names
+
+
+def test_a_disk_that_is_full_at_once_is_told_when_the_compressor_is_made(tmp_path, monkeypatch):
+    monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
+    monkeypatch.setenv(SETTING, str(tmp_path / "a.json"))
+
+    def no_room(file, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", no_room)
+    with pytest.raises(
+        InvalidOption, match=r"a\.0\.json' cannot be written: No space left on device"
+    ):
+        follow(Spans(), lambda: 0)
+
+
+def make_link(path):
+    (path.parent / "precious").write_text("precious")
+    path.symlink_to("precious")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (os.mkfifo, "no regular file|No such device"),
+        (make_link, "it is a symbolic link"),
+        (lambda path: path.symlink_to("nowhere"), "it is a symbolic link"),
+        (os.mkdir, "Is a directory"),
+        (
+            lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 7)),
+            "no regular file|Permission denied",
+        ),
+    ],
+    ids=["pipe", "link", "link-to-nothing", "folder", "full-device"],
+)
+def test_what_is_no_file_is_refused_by_name_and_left_as_it_is(tmp_path, monkeypatch, make, words):
+    monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
+    monkeypatch.setenv(SETTING, str(tmp_path / "a.json"))
+    try:
+        make(tmp_path / "a.0.json")
+    except PermissionError:
+        pytest.skip("devices are root's to make")
+    before = {name: os.lstat(tmp_path / name) for name in os.listdir(tmp_path)}
+    with pytest.raises(
+        InvalidOption, match=rf"{SETTING} is .*a\.0\.json' cannot be written: .*({words})"
+    ):
+        follow(Spans(), lambda: 0)
+    assert {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)} == {
+        n: s[:7] for n, s in before.items()
+    }
+
+
+def test_a_pipe_that_is_read_is_refused_too(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "a.json")
+    reader = os.open(tmp_path / "a.json", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(InvalidOption, match="no regular file"):
+        TraceFile(tmp_path / "a.json", 0)
+    os.close(reader)
+
+
+@pytest.mark.parametrize("setting", [".", "..", "/", "./", "folder/", "a/..", "nul\0"])
+def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, setting):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {SETTING: setting})
+    with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is .* cannot be written"):
+        follow(Spans(), lambda: 0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_older_timeline_is_replaced(tmp_path):
+    (tmp_path / "a.json").write_text("x" * 10_000)
+    TraceFile(tmp_path / "a.json", 0).close()
+    assert len(json.loads((tmp_path / "a.json").read_text())) == 2
 
 
 def ends_of_events(text):
