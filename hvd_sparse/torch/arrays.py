@@ -42,9 +42,25 @@ def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
-    """A flat array as a tensor of the gradient's shape, dtype and memory layout."""
+    """Return a flat array as a tensor of the gradient's shape, dtype and memory layout.
+
+    The gradient itself where the array is its memory: a new tensor around it would keep the old one alive, and Horovod
+    puts it into the gradient, so that a gradient that is zeroed in place would become one tensor longer at every step.
+    """
+    if _is_memory_of(flat, gradient):
+        return gradient
     dense = torch.from_numpy(flat).view(gradient.shape)
     return like(dense, gradient)
+
+
+def _is_memory_of(flat: np.ndarray, gradient: torch.Tensor) -> bool:
+    if (
+        gradient.is_sparse
+        or not gradient.is_contiguous()
+        or flat.nbytes != gradient.numel() * gradient.element_size()
+    ):
+        return False
+    return flat.nbytes > 0 and flat.ctypes.data == gradient.data_ptr()
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import (
+    ChangedGradient,
     ExchangeTimeout,
     InvalidOption,
     RankMismatch,
@@ -35,6 +36,7 @@ from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
 from hvd_sparse.torch.arrays import check_device, flatten, like, memory_of, spec_of, unflatten
 from hvd_sparse.torch.call_site import check_call_site
+from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.identity import ParameterIndex
 from hvd_sparse.torch.last_gradient_wait import Rest
 from hvd_sparse.torch.optimizer import take_momentum
@@ -83,6 +85,7 @@ class TorchCompressor(DurableCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
+        self._changes = Changes()
         self._rest = Rest()
         self._has_shaken_hands = self._is_closed = False
         self._watch(rank_in(self.process_set))
@@ -111,8 +114,16 @@ class TorchCompressor(DurableCompressor):
             position, flatten(tensor, spec), self._scale(), everything=self._sends_everything
         )
         ticket.extra = tensor
+        carrier = torch.from_numpy(wire)
+        self._give(position, carrier, ticket.run)
         self._pause(ticket)
-        return torch.from_numpy(wire), ticket
+        return carrier, ticket
+
+    def _give(self, position: int, wire: torch.Tensor, run: Any) -> None:
+        """Remember a gradient whose place another tensor will take, so that changes to it are found."""
+        parameter = self._index.parameter(position)
+        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
+            self._changes.give(position, self.step.specs[position].key, parameter, run)
 
     def _pause(self, ticket: Ticket) -> None:
         """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
@@ -130,6 +141,7 @@ class TorchCompressor(DurableCompressor):
         ledger = self.watchdog.ledger
         try:
             with ledger.waiting():
+                self._refuse_changes(tensor, ctx)
                 result = self._finish(tensor, ctx)
         except ExchangeTimeout as error:
             self._explain(error)
@@ -150,6 +162,19 @@ class TorchCompressor(DurableCompressor):
         return unflatten(
             self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra
         )
+
+    def _refuse_changes(self, tensor: torch.Tensor, ctx: Any) -> None:
+        """Raise ChangedGradient at a step's first result if the program changed what this result would overwrite."""
+        keys, run = self._changes.take()
+        if not keys:
+            return
+        error = ChangedGradient(in_words(keys))
+        if run is None:  # only Horovod's own sums are under way
+            self.watchdog.ledger.clear()
+            raise error
+        if run.failure is None and not run.errors:  # else that is raised
+            carried = (ctx, tensor.numpy()) if isinstance(ctx, Ticket) else None
+            self._driver.abandon(run, error, carried)
 
     def regroup(self, groups: Any) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
@@ -186,6 +211,7 @@ class TorchCompressor(DurableCompressor):
     def close(self) -> None:
         super().close()
         self._is_closed = True
+        self._changes.forget()
         self._index.close()
 
     def _greet(self) -> None:
@@ -211,6 +237,7 @@ class TorchCompressor(DurableCompressor):
     def _forget_world(self) -> None:
         super()._forget_world()
         self._driver.forget()
+        self._changes.forget()
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
         """The value of a ticket's parameter, for memories that finish with it."""
@@ -234,6 +261,8 @@ class TorchCompressor(DurableCompressor):
         """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
+        if ticket.position is not None:
+            self._give(ticket.position, dense, ticket.run)
         self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
         return dense, DenseTicket(gradient, ticket)
 
