@@ -11,9 +11,14 @@ from hvd_sparse.types import TensorSpec
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
     """What ranks must agree on about a parameter; UnsupportedInput for what cannot be compressed."""
-    spec = TensorSpec(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
+    spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """Return the name that a tensor's dtype has in all frameworks."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:

@@ -135,7 +135,4 @@ def _sample(memory: np.ndarray) -> bytes:
 def _is_alone(gradient: torch.Tensor) -> bool:
     if gradient.is_inference() or gradient._is_view():
         return False
-    return (
-        gradient.is_sparse
-        or gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
-    )
+    return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

@@ -34,13 +34,22 @@ from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.methods import Methods
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
-from hvd_sparse.torch.arrays import check_device, flatten, like, memory_of, spec_of, unflatten
+from hvd_sparse.torch.arrays import (
+    check_device,
+    dtype_of,
+    flatten,
+    like,
+    memory_of,
+    spec_of,
+    unflatten,
+)
 from hvd_sparse.torch.call_site import check_call_site
 from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.identity import ParameterIndex
 from hvd_sparse.torch.last_gradient_wait import Rest
 from hvd_sparse.torch.optimizer import take_momentum
 from hvd_sparse.torch.scaler import scale_of
+from hvd_sparse.types import FLOATS
 
 
 @dataclass(eq=False)
@@ -316,6 +325,11 @@ class Compression(AutoMethod, Methods):
 
 
 def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that can have a gradient; InvalidOption for what are none.
+
+    Those of other dtypes that need no gradient, as the int8 weights below LoRA's, are left out.  Frozen floats are not: they
+    may be trained later.
+    """
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -329,4 +343,14 @@ def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
             "no parameters were given: a generator can be used only once, call model.named_parameters() again"
         )
     check_keys([name for name, _ in named])
-    return named
+    able = [
+        (name, parameter)
+        for name, parameter in named
+        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+    ]
+    if not able:
+        raise InvalidOption(
+            f"none of the {len(named)} parameters can have a gradient: {named[0][0]!r} is {dtype_of(named[0][1])}, and the "
+            "others are no floats either; give model.named_parameters() of a model that is trained"
+        )
+    return able
