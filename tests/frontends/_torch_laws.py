@@ -221,10 +221,10 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
-    """Living tensors and the places that are remembered, after 5 and after 30 steps; half of the steps are dense."""
+    """Living tensors and the places that are remembered, after 8 and after 30 steps, two of which were dense."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
-    compressor._trial = Scripted(3 * ["sparse"] + 13 * ["dense", "sparse"] + ["sparse"])
+    compressor._trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
     optimizer = optimizer_without_motion(parameters, compressor)
     tensors, places = [], []
     for step in range(30):
@@ -235,7 +235,7 @@ def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
             {p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(parameters.values())}
         )
         optimizer.step()
-        if step in (4, 29):
+        if step in (7, 29):
             gc.collect()
             tensors.append(sum(type(thing) is torch.Tensor for thing in gc.get_objects()))
             places.append(len(compressor._index._position_at))

@@ -6,8 +6,8 @@ from typing import Any, Callable
 
 import pytest
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("horovod.torch", reason="the package imports it")
+import torch
 from torch import nn
 
 from hvd_sparse.torch.changes import Changes
