@@ -288,6 +288,27 @@ def parts_of_one_gradient_zeroed_in_place_and_clipped(name: str) -> dict[str, An
 
 
 @cases
+def gradients_that_are_parts_of_one_buffer(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = tower(6, 8, 8, 3)
+        named = list(model.named_parameters())
+        buffer = torch.zeros(sum(parameter.numel() for _, parameter in named))
+        for (_, parameter), memory in zip(
+            named, buffer.split([parameter.numel() for _, parameter in named])
+        ):
+            parameter.grad = memory.view_as(parameter)
+        optimizer = wrap(named, compress(named))
+        for step in range(STEPS):
+            buffer.zero_()
+            model(data(step)).pow(2).mean().backward()
+            optimizer.step()
+        return [model]
+
+    return compare_with_dense(program, name)
+
+
+@cases
 def equal_models_with_names_by_default(name: str) -> dict[str, Any]:
     """As in a search over settings, or for the parts of a cross-validation; one after the other, and none is closed."""
 
