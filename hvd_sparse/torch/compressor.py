@@ -293,7 +293,9 @@ class Compression(AutoMethod, Methods):
                                              compression=compression)
 
     Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
-    float32, float64 for float64 gradients.
+    float32, float64 for float64 gradients.  Parameters of other dtypes that need no gradient are left out.
+
+    Clip and unscale gradients after ``optimizer.synchronize()``; ChangedGradient if it was not called.
     """
 
     @classmethod
