@@ -87,6 +87,7 @@ class Configuration:
     telemetry : send the residual's norm with the carrier (one more pass over it)
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
+        and the order in which compressors are made
     timeout_s : seconds after which a collective that did not finish is an error
     """
 

@@ -45,6 +45,10 @@ class UnknownGradient(SparseError, LookupError):
     """A gradient that belongs to no tensor that was registered with the compressor."""
 
 
+class ChangedGradient(SparseError, RuntimeError):
+    """A gradient that the program changed while Horovod had it, so that the result would overwrite the change."""
+
+
 class NonFiniteGradient(SparseError, ArithmeticError):
     """NaN or Inf in what would have been accumulated."""
 

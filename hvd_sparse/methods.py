@@ -5,9 +5,10 @@ Both frontends' ``Compression`` inherit these, so that an option means the same 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, NoReturn
 
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.memories.error_feedback import ErrorFeedback
@@ -43,7 +44,8 @@ class Methods:
     min_numel=1024 : tensors with fewer entries go dense
     compress_1d=False : also compress tensors of one dimension (biases, norms), which else go dense
     process_set=hvd.global_process_set : the one given to Horovod
-    name=None : part of every collective's name; by default made from the tensors' names and shapes
+    name=None : part of every collective's name; by default made from the tensors' names and shapes, and from the order in
+        which compressors are made, the same on all ranks.  Two live compressors must not be given the same
     engine=None : id of the kernels; the best that is installed by default
     rollback=True : a failed step leaves no trace, for a second buffer of the residual's size;
         without it the gradient of a failed step stays in the residual
@@ -63,6 +65,28 @@ class Methods:
         returns the scale; residuals are kept in unscaled units
     timeout_s=600 : seconds after which a collective that did not finish is an error; None waits for ever
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let every method that is given to Horovod without a call answer with the remedy."""
+        super().__init_subclass__(**options)
+        for base in cls.__mro__:
+            for name, member in vars(base).items():
+                if (
+                    isinstance(member, classmethod)
+                    and name not in ("compress", "decompress")
+                    and name[0] != "_"
+                ):
+                    member.__func__.compress = _refusal(name)  # type: ignore[attr-defined]
+
+    @classmethod
+    def compress(cls, *_: Any) -> NoReturn:
+        """Raise InvalidOption: Horovod was given this class in the place of what one of its methods makes."""
+        raise InvalidOption(
+            "compression=Compression gives Horovod the class itself: call one of its methods, as in "
+            "compression=Compression.ldte_bs(params, density=0.001), where params are those that Horovod trains"
+        )
+
+    decompress = compress
 
     @classmethod
     def _create(
@@ -307,6 +331,18 @@ class Methods:
         options.setdefault("memory", "none")
         options.setdefault("codec", "two_bit")
         return cls.build(params, selector=TernGrad(clip, seed=seed), **options)
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    """Make what Horovod finds as ``compress`` on a method that was not called."""
+
+    def compress(*_: Any) -> NoReturn:
+        raise InvalidOption(
+            f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
+            f"compression=Compression.{name}(params, ...), where params are those that Horovod trains"
+        )
+
+    return compress
 
 
 METHODS = {

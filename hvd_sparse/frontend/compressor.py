@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import logging
@@ -31,6 +32,8 @@ logger = logging.getLogger("hvd_sparse")
 
 _LIVE: weakref.WeakValueDictionary[str, Compressor] = weakref.WeakValueDictionary()
 _ORDINALS: dict[Any, itertools.count[int]] = {}
+_NUMBERS: dict[str, dict[int, object]] = {}
+"""The numbers of the compressors that were not closed, by place, and who has them."""
 
 
 class Compressor:
@@ -50,7 +53,8 @@ class Compressor:
             say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""
-        self._meets_at = place
+        self._place, self._claim = place, object()
+        self._number = _take_number(place, self._claim)
 
     @cached_property
     def handshake_name(self) -> str:
@@ -60,12 +64,18 @@ class Compressor:
         compressor that one rank has made besides: by the order in which they were made, others
         would wait for it in vain.
         """
-        ordinal = next(_ORDINALS.setdefault(self._meets_at, itertools.count()))
-        return f"hvd_sparse.handshake.{self._meets_at}.{ordinal}"
+        ordinal = next(_ORDINALS.setdefault(self._place, itertools.count()))
+        return f"hvd_sparse.handshake.{self._place}.{ordinal}"
 
     def _take_name(self, specs: Sequence[TensorSpec]) -> None:
-        """Settle the name that every collective bears; two live compressors must not share one."""
-        self.name = self.configuration.name or digest_of(specs)
+        """Settle the name that every collective bears; two live compressors must not be given one name.
+
+        A name by default has the number of the compressor in it, by the order in which they are made: the same on all ranks.
+        It becomes free when the compressor is closed, and only then, as ranks do not collect garbage at the same time.
+        """
+        self.name = self.configuration.name or f"{digest_of(specs)}{self._suffix()}"
+        if _LIVE.get(self.name) not in (None, self):
+            gc.collect()  # one that nothing refers to any more may still be there
         other = _LIVE.get(self.name)
         if other is not None and other is not self:
             raise InvalidOption(
@@ -73,6 +83,12 @@ class Compressor:
                 "give one of them name=..., or close() the one that is no longer needed"
             )
         _LIVE[self.name] = self
+
+    def _suffix(self) -> str:
+        """Return what tells equal models apart; nothing for the first of the global process set."""
+        process_set = self._place.partition(".")[2]
+        of_set = "" if process_set in ("", "0") else f".set{process_set}"
+        return of_set + (f".{self._number}" if self._number else "")
 
     def stats(self) -> dict[str, Any]:
         """What was really sent so far, JSON-able: ``core.step.stats.Stats.report`` says what each entry means."""
@@ -169,6 +185,8 @@ class Compressor:
         """Give the name free; the compressor must not be used afterwards."""
         if _LIVE.get(self.name) is self:
             del _LIVE[self.name]
+        if _NUMBERS[self._place].get(self._number) is self._claim:
+            del _NUMBERS[self._place][self._number]
 
     def __reduce__(self) -> Any:
         raise InvalidOption(
@@ -178,6 +196,14 @@ class Compressor:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
+
+
+def _take_number(place: str, claim: object) -> int:
+    """Return the lowest number that no compressor has, and note whose it is now."""
+    taken = _NUMBERS.setdefault(place, {})
+    number = next(n for n in itertools.count() if n not in taken)
+    taken[number] = claim
+    return number
 
 
 @lru_cache(maxsize=1)  # once a process

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import FLOATS, TensorSpec
 
 WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging anything, in silence. "
@@ -25,7 +25,10 @@ class VariableSource:
         self._ask = _asker(params)
 
     def variables(self) -> list[tf.Variable]:
-        """The variables, now; InvalidOption if there are none, or one is given twice."""
+        """The variables, now; InvalidOption if there are none, or one is given twice.
+
+        Those that are neither floats nor trained, as counters and the states of random generators, are left out.
+        """
         variables = list(self._ask())
         for variable in variables:
             _refuse_keras_3(variable)
@@ -33,6 +36,7 @@ class VariableSource:
                 raise InvalidOption(
                     f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or a callable"
                 )
+        variables = [v for v in variables if v.trainable or tf.as_dtype(v.dtype).name in FLOATS]
         if not variables:
             raise InvalidOption(
                 "there are no variables to compress: give a model, or a callable that returns its trainable variables, "

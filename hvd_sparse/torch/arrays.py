@@ -11,9 +11,14 @@ from hvd_sparse.types import TensorSpec
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
     """What ranks must agree on about a parameter; UnsupportedInput for what cannot be compressed."""
-    spec = TensorSpec(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
+    spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """Return the name that a tensor's dtype has in all frameworks."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
@@ -42,9 +47,25 @@ def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
-    """A flat array as a tensor of the gradient's shape, dtype and memory layout."""
+    """Return a flat array as a tensor of the gradient's shape, dtype and memory layout.
+
+    The gradient itself where the array is its memory: a new tensor around it would keep the old one alive, and Horovod
+    puts it into the gradient, so that a gradient that is zeroed in place would become one tensor longer at every step.
+    """
+    if _is_memory_of(flat, gradient):
+        return gradient
     dense = torch.from_numpy(flat).view(gradient.shape)
     return like(dense, gradient)
+
+
+def _is_memory_of(flat: np.ndarray, gradient: torch.Tensor) -> bool:
+    if (
+        gradient.is_sparse
+        or not gradient.is_contiguous()
+        or flat.nbytes != gradient.numel() * gradient.element_size()
+    ):
+        return False
+    return flat.nbytes > 0 and flat.ctypes.data == gradient.data_ptr()
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

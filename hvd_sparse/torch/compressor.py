@@ -22,6 +22,7 @@ from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import (
+    ChangedGradient,
     ExchangeTimeout,
     InvalidOption,
     RankMismatch,
@@ -33,12 +34,22 @@ from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.methods import Methods
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
-from hvd_sparse.torch.arrays import check_device, flatten, like, memory_of, spec_of, unflatten
+from hvd_sparse.torch.arrays import (
+    check_device,
+    dtype_of,
+    flatten,
+    like,
+    memory_of,
+    spec_of,
+    unflatten,
+)
 from hvd_sparse.torch.call_site import check_call_site
+from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.identity import ParameterIndex
 from hvd_sparse.torch.last_gradient_wait import Rest
 from hvd_sparse.torch.optimizer import take_momentum
 from hvd_sparse.torch.scaler import scale_of
+from hvd_sparse.types import FLOATS
 
 
 @dataclass(eq=False)
@@ -84,6 +95,7 @@ class TorchCompressor(DurableCompressor):
         self._watch(rank_in(self.process_set))
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
+        self._changes = Changes()
         self._rest = Rest()
         self._has_shaken_hands = self._is_closed = False
         self._trace(hvd.rank)
@@ -111,8 +123,16 @@ class TorchCompressor(DurableCompressor):
             position, flatten(tensor, spec), self._scale(), everything=self._sends_everything
         )
         ticket.extra = tensor
+        carrier = torch.from_numpy(wire)
+        self._give(position, carrier, ticket.run)
         self._pause(ticket)
-        return torch.from_numpy(wire), ticket
+        return carrier, ticket
+
+    def _give(self, position: int, wire: torch.Tensor, run: Any) -> None:
+        """Remember a gradient whose place another tensor will take, so that changes to it are found."""
+        parameter = self._index.parameter(position)
+        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
+            self._changes.give(position, self.step.specs[position].key, parameter, run)
 
     def _pause(self, ticket: Ticket) -> None:
         """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
@@ -130,6 +150,7 @@ class TorchCompressor(DurableCompressor):
         ledger = self.watchdog.ledger
         try:
             with ledger.waiting():
+                self._refuse_changes(tensor, ctx)
                 result = self._finish(tensor, ctx)
         except ExchangeTimeout as error:
             self._explain(error)
@@ -150,6 +171,19 @@ class TorchCompressor(DurableCompressor):
         return unflatten(
             self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra
         )
+
+    def _refuse_changes(self, tensor: torch.Tensor, ctx: Any) -> None:
+        """Raise ChangedGradient at a step's first result if the program changed what this result would overwrite."""
+        keys, run = self._changes.take()
+        if not keys:
+            return
+        error = ChangedGradient(in_words(keys))
+        if run is None:  # only Horovod's own sums are under way
+            self.watchdog.ledger.clear()
+            raise error
+        if run.failure is None and not run.errors:  # else that is raised
+            carried = (ctx, tensor.numpy()) if isinstance(ctx, Ticket) else None
+            self._driver.abandon(run, error, carried)
 
     def regroup(self, groups: Any) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
@@ -186,6 +220,7 @@ class TorchCompressor(DurableCompressor):
     def close(self) -> None:
         super().close()
         self._is_closed = True
+        self._changes.forget()
         self._index.close()
 
     def _greet(self) -> None:
@@ -211,6 +246,7 @@ class TorchCompressor(DurableCompressor):
     def _forget_world(self) -> None:
         super()._forget_world()
         self._driver.forget()
+        self._changes.forget()
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
         """The value of a ticket's parameter, for memories that finish with it."""
@@ -234,6 +270,8 @@ class TorchCompressor(DurableCompressor):
         """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
+        if ticket.position is not None:
+            self._give(ticket.position, dense, ticket.run)
         self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
         return dense, DenseTicket(gradient, ticket)
 
@@ -255,7 +293,9 @@ class Compression(AutoMethod, Methods):
                                              compression=compression)
 
     Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
-    float32, float64 for float64 gradients.
+    float32, float64 for float64 gradients.  Parameters of other dtypes that need no gradient are left out.
+
+    Clip and unscale gradients after ``optimizer.synchronize()``; ChangedGradient if it was not called.
     """
 
     @classmethod
@@ -287,6 +327,11 @@ class Compression(AutoMethod, Methods):
 
 
 def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that can have a gradient; InvalidOption for what are none.
+
+    Those of other dtypes that need no gradient, as the int8 weights below LoRA's, are left out.  Frozen floats are not: they
+    may be trained later.
+    """
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -300,4 +345,14 @@ def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
             "no parameters were given: a generator can be used only once, call model.named_parameters() again"
         )
     check_keys([name for name, _ in named])
-    return named
+    able = [
+        (name, parameter)
+        for name, parameter in named
+        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+    ]
+    if not able:
+        raise InvalidOption(
+            f"none of the {len(named)} parameters can have a gradient: {named[0][0]!r} is {dtype_of(named[0][1])}, and the "
+            "others are no floats either; give model.named_parameters() of a model that is trained"
+        )
+    return able

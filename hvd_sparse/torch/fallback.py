@@ -61,7 +61,9 @@ class AutoCompressor(SteppingAside, TorchCompressor):
         )
         wire = wire.float() if wire.dtype == torch.bfloat16 else wire
         self.step.stats.count_bytes("dense", wire.numel() * wire.element_size())
-        return wire.contiguous(), Passing(tensor, spec.key)
+        wire = wire.contiguous()
+        self._give(position, wire, None)
+        return wire, Passing(tensor, spec.key)
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         self._starts.end()
@@ -69,6 +71,7 @@ class AutoCompressor(SteppingAside, TorchCompressor):
             if not isinstance(ctx, Passing):
                 result = super().decompress(tensor, ctx)
             else:
+                self._refuse_changes(tensor, ctx)
                 result = like(tensor, ctx.gradient)
                 self.watchdog.ledger.end(ctx.key)
         except Exception:

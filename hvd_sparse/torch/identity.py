@@ -26,6 +26,7 @@ class ParameterIndex:
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._named = list(named_parameters)
         self._position_at: dict[int, int] = {}
+        self._pointer_of: dict[int, int] = {}
         self._last_hooked: int | None = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(_recorder(weakref.ref(self), position))
@@ -34,9 +35,16 @@ class ParameterIndex:
         ]
 
     def record(self, position: int, gradient: torch.Tensor) -> None:
+        """Remember where a parameter's gradient lies, and forget where its last one lay."""
         self._last_hooked = position
-        if not gradient.is_sparse:
-            self._position_at[gradient.data_ptr()] = position
+        if gradient.is_sparse:
+            return
+        pointer = gradient.data_ptr()
+        old = self._pointer_of.get(position)
+        if old != pointer and old is not None and self._position_at.get(old) == position:
+            del self._position_at[old]
+        self._pointer_of[position] = pointer
+        self._position_at[pointer] = position
 
     def parameter(self, position: int) -> torch.Tensor:
         return self._named[position][1]

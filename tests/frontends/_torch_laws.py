@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, Scripted
 from _torch_cases import digest_of, give_gradients, summed
 from torch import nn
 
@@ -217,6 +217,30 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
                 swapped.append([step, i])
     compressor.close()
     return {"swapped": swapped}
+
+
+@cases
+def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
+    """Living tensors and the places that are remembered, after 8 and after 30 steps, two of which were dense."""
+    parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
+    compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
+    compressor._trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
+    optimizer = optimizer_without_motion(parameters, compressor)
+    tensors, places = [], []
+    for step in range(30):
+        for parameter in parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        give_gradients(
+            {p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(parameters.values())}
+        )
+        optimizer.step()
+        if step in (7, 29):
+            gc.collect()
+            tensors.append(sum(type(thing) is torch.Tensor for thing in gc.get_objects()))
+            places.append(len(compressor._index._position_at))
+    compressor.close()
+    return {"tensors": tensors, "places": places}
 
 
 def takes_part(number: int, step: int, rank: int) -> bool:

@@ -25,8 +25,9 @@ def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str,
     """Run a training program with stock Horovod and compressed; how far apart the models end."""
     compressors = []
 
-    def compress(named_parameters: Any, label: str = "") -> Any:
-        chosen = {"density": 1.0, "name": f"{name}.{label}", **SPARSE_ONLY, **options}
+    def compress(named_parameters: Any, label: str | None = "") -> Any:
+        called = None if label is None else f"{name}.{label}"
+        chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}
         compressors.append(Compression.ldte_bs(named_parameters, **chosen))
         return compressors[-1]
 
@@ -249,6 +250,110 @@ def gradient_checkpointing(name: str) -> dict[str, Any]:
         return train_steps(
             compress, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
         )
+
+    return compare_with_dense(program, name)
+
+
+class Concatenated(nn.Module):
+    """Two parameters whose gradients autograd cuts out of one tensor, so that they share its version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter(torch.randn(4, 6)) for _ in range(2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((x @ torch.cat([self.left, self.right]).T).tanh())
+
+
+@cases
+def parts_of_one_gradient_zeroed_in_place_and_clipped(name: str) -> dict[str, Any]:
+    """Clipped as Horovod asks for it; and gradients are kept from step to step, so that versions grow."""
+
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = Concatenated()
+        named = list(model.named_parameters())
+        optimizer = wrap(named, compress(named))
+        for step in range(STEPS):
+            model.zero_grad(set_to_none=False)
+            model(data(step)).pow(2).mean().backward()
+            optimizer.synchronize()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        return [model]
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def gradients_that_are_parts_of_one_buffer(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = tower(6, 8, 8, 3)
+        named = list(model.named_parameters())
+        buffer = torch.zeros(sum(parameter.numel() for _, parameter in named))
+        for (_, parameter), memory in zip(
+            named, buffer.split([parameter.numel() for _, parameter in named])
+        ):
+            parameter.grad = memory.view_as(parameter)
+        optimizer = wrap(named, compress(named))
+        for step in range(STEPS):
+            buffer.zero_()
+            model(data(step)).pow(2).mean().backward()
+            optimizer.step()
+        return [model]
+
+    return compare_with_dense(program, name)
+
+
+@cases
+def equal_models_with_names_by_default(name: str) -> dict[str, Any]:
+    """As in a search over settings, or for the parts of a cross-validation; one after the other, and none is closed."""
+
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        models = [tower(6, 8, 3) for _ in range(3)]
+        named = [list(model.named_parameters()) for model in models]
+        optimizers = [wrap(each, compress(each, None)) for each in named]
+        for step in range(STEPS):
+            for model, optimizer in zip(models, optimizers):
+                model.zero_grad()
+                model(data(step)).pow(2).mean().backward()
+                optimizer.step()
+        return models
+
+    return compare_with_dense(program, name)
+
+
+class LowRank(nn.Module):
+    """A weight of 8 bits that is not trained, and a correction of low rank that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Parameter(
+            torch.randint(-100, 100, (3, 6), dtype=torch.int8), requires_grad=False
+        )
+        self.down, self.up = nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.zeros(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.base.float() / 100 + self.up @ self.down).T
+
+
+@cases
+def integers_below_a_correction_of_low_rank(name: str) -> dict[str, Any]:
+    def program(compress: Compress) -> list[nn.Module]:
+        torch.manual_seed(7)
+        model = LowRank()
+        named = list(model.named_parameters())
+        trained = [(key, parameter) for key, parameter in named if parameter.requires_grad]
+        optimizer = wrap(trained, compress(named))
+        for step in range(STEPS):
+            model.zero_grad()
+            model(data(step)).pow(2).mean().backward()
+            optimizer.step()
+        return [model]
 
     return compare_with_dense(program, name)
 

@@ -55,6 +55,31 @@ def used_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
     return outcome_of(train)
 
 
+def given_without_a_call(compression: Any) -> dict[str, Any]:
+    """What Horovod's tape makes of it; in a traced function, too."""
+
+    def train() -> None:
+        variables = [weight()]
+        loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
+        tf.function(lambda: tape_gradients(loss, variables, compression))()
+
+    return outcome_of(train)
+
+
+def equal_models() -> dict[str, Any]:
+    def make() -> None:
+        made = [Compression.topk([weight()], density=0.1) for _ in range(3)]
+        for compressor in reversed(made):  # whichever is used first
+            compressor.resolve()
+        names = [compressor.name for compressor in made]
+        for compressor in made:
+            compressor.close()
+        numbers = [int(name.partition(".")[2] or 0) for name in names]
+        assert len(set(numbers)) == 3 and numbers == sorted(numbers), names
+
+    return outcome_of(make)
+
+
 def same_name_twice() -> dict[str, Any]:
     first = Compression.topk([weight()], density=0.1, name="twin")
     first.resolve()
@@ -99,10 +124,16 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     ),
     "no_time": partial(made_with, lambda: [weight()], timeout_s=0),
     "one_name_for_two_compressors": same_name_twice,
+    "a_method_that_is_not_called": lambda: given_without_a_call(Compression.ldte_bs),
+    "the_class_of_methods": lambda: given_without_a_call(Compression),
     "a_list_of_variables": partial(used_with, lambda: [weight()]),
     "a_built_model": partial(made_with, keras_model),
     "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),
     "a_name_of_all_letters": partial(used_with, lambda: [weight()], name="A_z.0/b-"),
+    "equal_models": equal_models,
+    "an_integer_that_is_not_trained": partial(
+        made_with, lambda: [weight(), tf.Variable(3, trainable=False, name="counter")]
+    ),
 }
 KERAS_3: dict[str, Callable[[], Any]] = {
     "a_model": partial(made_with, keras_model),

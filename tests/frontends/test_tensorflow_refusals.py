@@ -40,8 +40,25 @@ REFUSED = {
     ),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),
+    "a_method_that_is_not_called": (
+        "InvalidOption",
+        "the method itself",
+        "compression=Compression.ldte_bs(params, ...)",
+    ),
+    "the_class_of_methods": (
+        "InvalidOption",
+        "the class itself",
+        "compression=Compression.ldte_bs(params, ",
+    ),
 }
-ACCEPTED = ["a_list_of_variables", "a_built_model", "an_unbuilt_model", "a_name_of_all_letters"]
+ACCEPTED = [
+    "a_list_of_variables",
+    "a_built_model",
+    "an_unbuilt_model",
+    "a_name_of_all_letters",
+    "equal_models",
+    "an_integer_that_is_not_trained",
+]
 OF_KERAS_3 = ["a_model", "an_unbuilt_model", "variables_of_keras", "a_callable"]
 
 

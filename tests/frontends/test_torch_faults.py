@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import _torch_changed
 import _torch_mismatches
 import _torch_pauses
 import _torch_recoveries
@@ -33,6 +34,9 @@ DENSE_AND_LAST = "unknown_0.weight_on_one_rank"
 OUTLIVED = "an_optimizer_that_outlives_its_compressor"
 UNUSED = "an_unused_compressor_on_one_rank"
 UNKNOWN = [name for name in _torch_mismatches.cases if "unknown" in name]
+CHANGED_ALONE = [name for name in _torch_changed.cases if "one_rank" in name]
+NOT_MADE = ["a_method_that_is_not_called", "the_class_of_methods"]
+CHANGED = [name for name in _torch_changed.cases if name not in (*CHANGED_ALONE, *NOT_MADE)]
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
 pytestmark = pytest.mark.timeout(300)
@@ -122,6 +126,42 @@ def test_process_sets_that_differ_are_refused(outcome: Outcome, name: str) -> No
         if result.get("is_member", True):
             check_own_error(result, "RankMismatch", "UnsupportedReduction")
             assert "process_set" in result["raised"]
+        assert result["is_usable"]
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_gradients_changed_before_synchronize_are_refused_and_the_step_leaves_no_trace(
+    outcome: Outcome, name: str
+) -> None:
+    for result in measured(outcome, name):
+        check_own_error(result, "ChangedGradient")
+        assert "call optimizer.synchronize() first" in result["raised"]
+        assert "'1.weight'" in result["raised"]
+        assert result["is_usable"]
+        if "auto" not in name:
+            assert result["is_kept"]
+            assert result["steps"] == 4
+
+
+@pytest.mark.parametrize("name", CHANGED_ALONE)
+def test_a_rank_that_changes_gradients_alone_leaves_nobody_waiting(
+    outcome: Outcome, name: str
+) -> None:
+    *others, at_fault = measured(outcome, name)
+    check_own_error(at_fault["first"], "ChangedGradient")
+    assert {result["first"]["raised"] for result in others} == {"nothing"}
+    for result in [*others, at_fault]:
+        check_own_error(result["then"], "RankMismatch")
+        assert result["is_usable"]
+
+
+@pytest.mark.parametrize("name", NOT_MADE)
+def test_what_was_not_made_by_calling_a_method_is_refused_with_the_call(
+    outcome: Outcome, name: str
+) -> None:
+    for result in measured(outcome, name):
+        check_own_error(result, "InvalidOption")
+        assert "compression=Compression.ldte_bs(params, " in result["raised"]
         assert result["is_usable"]
 
 

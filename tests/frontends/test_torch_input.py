@@ -130,15 +130,26 @@ def test_a_generator_that_is_used_up_is_refused() -> None:
     refused(InvalidOption, "named_parameters() again", params=named)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
-def test_tensors_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
-    counter = nn.Parameter(torch.zeros(3, dtype=dtype), requires_grad=False)
+def test_trained_tensors_that_are_no_floats_are_refused() -> None:
+    phases = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    refused(UnsupportedInput, "'phases'", "complex64", "leave it out", params=[("phases", phases)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.complex64])
+def test_tensors_that_are_no_floats_and_need_no_gradient_are_left_out(dtype: torch.dtype) -> None:
+    """As the weights of 8 bits below LoRA's; frozen floats stay, as they may be trained later."""
+    base = nn.Parameter(torch.zeros(8, 8, dtype=dtype), requires_grad=False)
+    frozen = nn.Parameter(torch.zeros(8, 8), requires_grad=False)
+    named = [("base", base), ("low", nn.Parameter(torch.zeros(8, 2))), ("frozen", frozen)]
+    compressor = Compression.topk(named, density=0.1)
+    assert [spec.key for spec in compressor.step.specs] == ["low", "frozen"]
+    assert compressor._index.parameter(0) is named[1][1]
+    compressor.close()
     refused(
-        UnsupportedInput,
-        "'counter'",
-        str(dtype).removeprefix("torch."),
-        "leave it out",
-        params=[("counter", counter)],
+        InvalidOption,
+        "none of the 1 parameters can have a gradient",
+        "'base'",
+        params=[("base", base)],
     )
 
 
@@ -164,11 +175,11 @@ def test_two_living_compressors_of_one_name_are_refused(living: Any) -> None:
     refused(InvalidOption, repr(living.name), "name=", "close()", name=living.name)
 
 
-def test_two_models_of_equal_shapes_need_names() -> None:
+def test_two_models_of_equal_shapes_have_names_of_their_own() -> None:
     first = Compression.topk(model().named_parameters(), density=0.1)
-    refused(InvalidOption, repr(first.name), "name=")
-    second = Compression.topk(model().named_parameters(), density=0.1, name="critic")
+    second = Compression.topk(model().named_parameters(), density=0.1)
     assert first.name != second.name
+    refused(InvalidOption, repr(second.name), "name=", name=second.name)
     first.close()
     second.close()
 

@@ -136,6 +136,17 @@ def test_no_gradient_is_taken_for_another(outcome: Outcome) -> None:
         assert result["swapped"] == []
 
 
+def test_gradients_zeroed_in_place_make_no_memory_grow(outcome: Outcome) -> None:
+    for result in measured(outcome, "gradients_zeroed_in_place"):
+        assert len(set(result["tensors"])) == 1, result["tensors"]
+        assert result["places"] == [3, 3]
+
+
+def test_parameters_that_need_no_gradient_and_are_no_floats_are_left_out(outcome: Outcome) -> None:
+    for result in measured(outcome, "integers_below_a_correction_of_low_rank"):
+        assert result["tensors"] == [{"down": _torch_programs.STEPS, "up": _torch_programs.STEPS}]
+
+
 def test_ways_change_and_nothing_is_lost(outcome: Outcome) -> None:
     for result in measured(outcome, "ways_change"):
         assert not any(result["lost"]), result["lost"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import _torch_changed
 import _torch_mismatches
 import _torch_pauses
 import _torch_recoveries
@@ -15,14 +16,8 @@ def main() -> None:
     subset = hvd.ProcessSet(list(range(int(sys.argv[1]) - 1)))
     hvd.init(process_sets=[subset])
     mismatches = {**_torch_mismatches.cases, **_torch_mismatches.process_set_cases(subset)}
-    run_torch_cases(
-        {
-            **mismatches,
-            **_torch_recoveries.cases,
-            **_torch_recoveries.checkpoints,
-            **_torch_pauses.cases,
-        }
-    )
+    recoveries = {**_torch_recoveries.cases, **_torch_recoveries.checkpoints}
+    run_torch_cases({**mismatches, **_torch_changed.cases, **recoveries, **_torch_pauses.cases})
 
 
 if __name__ == "__main__":

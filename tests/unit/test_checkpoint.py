@@ -121,7 +121,7 @@ def test_a_file_with_a_right_digest_that_nests_too_deeply_is_refused(tmp_path, m
 
 KILLED_WRITER = """
 import os, signal, sys
-from hvd_sparse.runtime import checkpoint
+from hvd_sparse.resilience import checkpoint_file as checkpoint
 with checkpoint.atomic(sys.argv[1]) as stream:
     stream.write(b"half of it")
     stream.flush()

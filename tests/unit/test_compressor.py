@@ -314,11 +314,70 @@ def test_a_state_that_lacks_a_field_is_no_state(make, field):
 
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
-    first = make()
-    with pytest.raises(
-        InvalidOption, match=rf"two compressors are called '{first.name}'.*name=.*close\(\)"
-    ):
-        make()
+    make(configure(name="twin"))
+    with pytest.raises(InvalidOption, match=r"two compressors are called 'twin'.*name=.*close\(\)"):
+        make(configure(name="twin"))
+
+
+def test_compressors_of_equal_models_have_names_of_their_own(make):
+    """By the order in which they are made, whatever has become of those before."""
+    first, second = make(), make()
+    assert len({first.name, second.name, make().name}) == 3
+    second.close()
+    again = make()
+    assert again.name == second.name
+    second.close()
+    assert len({first.name, again.name, make().name}) == 3
+    del again
+    gc.collect()
+
+
+def test_names_by_default_do_not_depend_on_when_garbage_is_collected(make):
+    """Ranks do not collect it at the same time."""
+
+    def dropped():
+        return worlds.run(1, lambda c: NumpyCompressor(c, configure("ldte_bs", 0.1)).name)[0]
+
+    names = [dropped()]
+    gc.collect()
+    names += [dropped(), dropped()]
+    assert len(set(names)) == 3
+
+
+def test_process_sets_have_names_of_their_own():
+    class Placed(NumpyCompressor):
+        def __init__(self, collective, place):
+            Compressor.__init__(self, configure("ldte_bs", 0.1), place, 1)
+            self._take_name(SPECS)
+
+    made = [Placed(None, place) for place in ("numpy.0", "numpy.1", "numpy.2", "numpy.0")]
+    names = [compressor.name for compressor in made]
+    for compressor in made:
+        compressor.close()
+    assert names == [names[0], f"{names[0]}.set1", f"{names[0]}.set2", f"{names[0]}.1"]
+
+
+def test_a_given_name_is_free_when_nothing_refers_to_its_compressor_but_itself(make):
+    """As compressors are part of circles, Python alone would let go of them some time later."""
+
+    def drop(collective):
+        compressor = NumpyCompressor(collective, configure(name="circle"))
+        compressor.itself = compressor
+
+    gc.disable()
+    try:
+        worlds.run(1, drop)
+        assert make(configure(name="circle")).name == "circle"
+    finally:
+        gc.enable()
+
+
+def test_a_state_is_loaded_by_a_compressor_of_another_name(make):
+    first, second = make(), make()
+    first.train(range(3))
+    second.load_state_dict(first.state_dict())
+    assert first.name != second.name
+    assert first.train(range(3, 5)) == second.train(range(3, 5))
 
 
 def test_a_name_is_free_again_after_close_and_after_the_last_use(make):
@@ -329,12 +388,12 @@ def test_a_name_is_free_again_after_close_and_after_the_last_use(make):
 
 
 def test_closing_does_not_free_a_name_that_another_took_since(make):
-    old = make()
+    old = make(configure(name="taken"))
     old.close()
-    make()
+    make(configure(name="taken"))
     old.close()
     with pytest.raises(InvalidOption, match="two compressors"):
-        make()
+        make(configure(name="taken"))
 
 
 def test_the_default_name_is_the_models(make):

@@ -260,10 +260,28 @@ def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
 
 
 def test_every_method_of_the_class_is_listed_with_its_paper():
-    not_methods = {"build", "from_config"}
+    not_methods = {"build", "from_config", "compress", "decompress"}
     assert (
         set(METHODS) == {name for name in vars(Methods) if not name.startswith("_")} - not_methods
     )
+
+
+@pytest.mark.parametrize("method", [*METHODS, "build", "from_config"])
+def test_a_method_that_horovod_is_given_without_a_call_answers_with_the_call(method):
+    """The class itself too; the words are those of both frontends."""
+
+    class Compression(Methods):
+        pass
+
+    with pytest.raises(
+        InvalidOption,
+        match=rf"the method itself: call it, as in compression=Compression\.{method}\(",
+    ):
+        getattr(Compression, method).compress(None)
+    with pytest.raises(
+        InvalidOption, match=r"the class itself: call one of its methods, .*Compression\.ldte_bs\("
+    ):
+        Compression.compress(None)
 
 
 @pytest.mark.parametrize("method", METHODS)

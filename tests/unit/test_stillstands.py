@@ -18,8 +18,8 @@ WAITS = """
 import ctypes, sys, time
 import numpy as np
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.runtime.patience import PatientCollective
-from hvd_sparse.runtime.watchdog import Watchdog
+from hvd_sparse.resilience.patience import PatientCollective
+from hvd_sparse.resilience.watchdog import Watchdog
 
 limit_s = float(sys.argv[1])
 

@@ -93,8 +93,8 @@ FULL_DISK = """
 import logging, os, resource, sys
 import numpy as np
 import worlds
-from hvd_sparse.core.session import Session
-from hvd_sparse.runtime import tracing
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.tracing import chrome_trace as tracing
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 specs = worlds.tensors((40, 3), (7, 9))

@@ -68,7 +68,7 @@ except ExchangeTimeout:
 
 NO_DESCRIPTORS = """
 import os, resource, socket, time
-from hvd_sparse.runtime.peers import Question, ask
+from hvd_sparse.resilience.peers import Question, ask
 from hvd_sparse.resilience.watchdog import Watchdog
 endpoint = Watchdog("poor", 0, None).endpoint(0)
 callers = [socket.socket() for _ in range(3)]

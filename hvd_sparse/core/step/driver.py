@@ -154,6 +154,26 @@ class Driver:
         self.step.fail(run, error)
         raise error from ticket.error
 
+    def abandon(
+        self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
+    ) -> NoReturn:
+        """Take a step back for a reason of this rank's own, and raise it.
+
+        Its exchanges are finished before, as the other ranks wait for this one's part in them; what fails there is raised
+        instead.
+
+        carried : a tensor's ticket and its reduced carrier, which refuses before anything is waited for
+        """
+        try:
+            if carried is not None:
+                carried[0].report(carried[1])
+            self._drive(run)
+        except Exception as failure:
+            self.step.fail(run, failure)
+            raise
+        self.step.fail(run, error)
+        raise error
+
     def _begin(self, run: StepRun) -> None:
         if run is self._current:
             return

@@ -1,0 +1,138 @@
+"""Find gradients that a program changed after it had given them to Horovod.
+
+What Horovod brings back takes the gradient's place, and with it whatever was done to the gradient meanwhile: clipping,
+or dividing by a loss scale, without ``optimizer.synchronize()`` before.  A tensor's version tells of most writes.
+``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version, so a few entries are compared as well.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+SAMPLES = 16
+"""Entries of each gradient that are compared."""
+MOST_NAMES = 3
+
+
+@dataclass(eq=False)
+class Given:
+    """A gradient as it was when Horovod got it.
+
+    Attributes
+    ----------
+    version : the tensor's; None where others may raise it
+    place, sample : where its memory is, and some of what was there
+    """
+
+    key: str
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    version: int | None
+    place: int
+    memory: np.ndarray
+    sample: bytes
+
+    def is_changed(self) -> bool:
+        """Return whether something was written that Horovod's result would replace."""
+        now = self.parameter.grad
+        if now is None:
+            return False  # there is nothing that would be replaced
+        if now is not self.gradient or (self.version is not None and now._version != self.version):
+            return True
+        return _values_of(now).data_ptr() != self.place or _sample(self.memory) != self.sample
+
+
+class Changes:
+    """The gradients of a step that Horovod has, up to the step's first result.
+
+    All are looked at then, as results are written from there on, and some gradients share their memory.
+    """
+
+    def __init__(self) -> None:
+        self._given: dict[int, Given] = {}
+        self._owners: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
+        self.run: Any = None
+
+    def give(self, position: int, key: str, parameter: torch.Tensor, run: Any) -> None:
+        """Remember a parameter's gradient, which Horovod gets now.
+
+        run : the step, where that is known; whatever is left of another one was given up
+        """
+        gradient = parameter.grad
+        if position in self._given or (
+            run is not None and self.run is not None and run is not self.run
+        ):
+            self.forget()
+        if gradient is None:
+            return
+        self.run = self.run if run is None else run
+        values = _values_of(gradient)
+        memory = _memory_of(values)
+        version = gradient._version if self._owns_version(position, gradient) else None
+        place = values.data_ptr()
+        self._given[position] = Given(
+            key, parameter, gradient, version, place, memory, _sample(memory)
+        )
+
+    def take(self) -> tuple[list[str], Any]:
+        """Return the names of the gradients that were changed, and their step; all are forgotten."""
+        changed = [given.key for _, given in sorted(self._given.items()) if given.is_changed()]
+        run = self.run
+        self.forget()
+        return changed, run
+
+    def forget(self) -> None:
+        """Let go of all gradients: the step is over, or was given up."""
+        self._given.clear()
+        self.run = None
+
+    def _owns_version(self, position: int, gradient: torch.Tensor) -> bool:
+        """Return whether writing to other tensors leaves a gradient's version as it is.
+
+        The gradients of parameters that were concatenated are parts of one tensor, and so are those that a program keeps in
+        one buffer: accumulating one raises the version of all.  That shows in the memory only until it is replaced, so the
+        answer is kept as long as the tensor lives.
+        """
+        known = self._owners.get(position)
+        if known is None or known[0]() is not gradient:
+            known = self._owners[position] = (weakref.ref(gradient), _is_alone(gradient))
+        return known[1]
+
+
+def in_words(keys: list[str]) -> str:
+    """Return what is to be told of gradients that were changed."""
+    names = ", ".join(repr(key) for key in keys[:MOST_NAMES])
+    more = f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else ""
+    return (
+        f"the gradient of {names}{more} was changed after backward(), when Horovod had it already, and Horovod's result would "
+        "overwrite that: call optimizer.synchronize() first, then clip or unscale, and then call optimizer.step() within "
+        "'with optimizer.skip_synchronize():'"
+    )
+
+
+def _values_of(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient._values() if gradient.is_sparse else gradient
+
+
+def _memory_of(values: torch.Tensor) -> np.ndarray:
+    """Return the entries as they lie in memory: a view of them."""
+    plain = values.detach()
+    memory: np.ndarray = (
+        plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+    ).numpy()
+    return memory.reshape(-1) if memory.flags.c_contiguous else memory.ravel(order="K")
+
+
+def _sample(memory: np.ndarray) -> bytes:
+    return memory[:: max(1, memory.size // SAMPLES)].tobytes()
+
+
+def _is_alone(gradient: torch.Tensor) -> bool:
+    if gradient.is_inference() or gradient._is_view():
+        return False
+    return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

@@ -1,0 +1,180 @@
+"""Gradients that a program changes while Horovod has them, and what is kept of those of the past; without ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import pytest
+
+pytest.importorskip("horovod.torch", reason="the package imports it")
+import torch
+from torch import nn
+
+from hvd_sparse.torch.changes import Changes
+from hvd_sparse.torch.identity import ParameterIndex
+
+ONE_STEP = object()
+
+
+def unscale(parameter: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    scaler.unscale_(torch.optim.SGD([parameter], lr=0.1))
+
+
+def write_as_numpy(parameter: Any) -> None:
+    parameter.grad.numpy()[...] = 0.5
+
+
+def replace(parameter: Any) -> None:
+    parameter.grad = parameter.grad * 0.5
+
+
+def replace_data(parameter: Any) -> None:
+    parameter.grad.data = parameter.grad.data.clone()
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "clip_grad_norm_": lambda p: nn.utils.clip_grad_norm_([p], 0.1),
+    "clip_grad_norm_ that clips nothing": lambda p: nn.utils.clip_grad_norm_([p], 1e6),
+    "clip_grad_value_": lambda p: nn.utils.clip_grad_value_([p], 0.1),
+    "GradScaler.unscale_": unscale,
+    "a write to .data": lambda p: p.grad.data.mul_(0.5),
+    "a write by NumPy": write_as_numpy,
+    "one entry": lambda p: p.grad.view(-1)[7].zero_(),
+    "another gradient": replace,
+    "other data": replace_data,
+}
+
+
+def trained(shape: tuple[int, ...] = (30, 20), **options: Any) -> Any:
+    parameter = nn.Parameter(torch.ones(shape, **options))
+    parameter.exp().sum().backward()
+    return parameter
+
+
+def given(**parameters: Any) -> Changes:
+    changes = Changes()
+    for position, (key, parameter) in enumerate(parameters.items()):
+        changes.give(position, key, parameter, ONE_STEP)
+    return changes
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_found_and_named(change: str) -> None:
+    parameters = {key: trained() for key in ("first", "second")}
+    changes = given(**parameters)
+    CHANGES[change](parameters["second"])
+    assert changes.take() == (["second"], ONE_STEP)
+    assert changes.take() == ([], None), "what was found is forgotten"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: trained(dtype=torch.bfloat16),
+        lambda: trained(dtype=torch.float16),
+        lambda: trained(dtype=torch.float64),
+        lambda: trained(()),
+        lambda: trained((0, 3)),
+        lambda: trained((4, 3, 2, 5)),
+    ],
+    ids=["bfloat16", "float16", "float64", "a scalar", "without entries", "four dimensions"],
+)
+def test_gradients_of_all_kinds_are_left_in_peace_and_watched(make: Callable[[], Any]) -> None:
+    parameter = make()
+    assert given(it=parameter).take() == ([], ONE_STEP)
+    changes = given(it=parameter)
+    parameter.grad.mul_(0.5)
+    assert changes.take()[0] == ["it"]
+
+
+def test_gradients_that_are_not_contiguous_are_watched() -> None:
+    image = nn.Parameter(torch.ones(4, 3, 5, 5).to(memory_format=torch.channels_last))
+    image.exp().sum().backward()
+    assert not image.grad.is_contiguous()
+    changes = given(image=image)
+    image.grad.data.mul_(0.5)
+    assert changes.take()[0] == ["image"]
+
+
+def test_sparse_gradients_are_watched() -> None:
+    table = nn.Embedding(5, 3, sparse=True)
+    table(torch.tensor([1, 2])).sum().backward()
+    assert given(table=table.weight).take()[0] == []
+    changes = given(table=table.weight)
+    table.weight.grad._values().data.mul_(0.5)
+    assert changes.take()[0] == ["table"]
+
+
+def concatenated() -> list[Any]:
+    """Two parameters whose gradients are parts of one tensor, so that they have one version."""
+    parts = [nn.Parameter(torch.ones(6, 4)) for _ in range(2)]
+    torch.cat(parts).exp().sum().backward()
+    return parts
+
+
+def in_one_buffer() -> list[Any]:
+    parts, buffer = [nn.Parameter(torch.ones(6, 4)) for _ in range(2)], torch.ones(48)
+    for part, memory in zip(parts, buffer.split(24)):
+        part.grad = memory.view(6, 4)
+    return parts
+
+
+@pytest.mark.parametrize("make", [concatenated, in_one_buffer])
+def test_a_gradient_that_comes_later_is_no_change_of_one_that_shares_its_version(
+    make: Callable[[], Any],
+) -> None:
+    first, second = make()
+    changes = Changes()
+    for _ in range(2):
+        version = first.grad._version
+        changes.give(0, "first", first, ONE_STEP)
+        second.grad.add_(1.0)
+        changes.give(1, "second", second, ONE_STEP)
+        assert first.grad._version > version, "they do not share it: the test shows nothing"
+        assert changes.take()[0] == []
+        first.grad.set_(
+            torch.ones(6, 4)
+        )  # memory of its own, as after a dense step; the version is shared for ever
+    changes.give(0, "first", first, ONE_STEP)
+    first.grad.mul_(0.5)
+    assert changes.take()[0] == ["first"], "what is written there is a change all the same"
+
+
+def test_what_is_left_of_a_step_that_was_given_up_is_not_looked_at() -> None:
+    first, second = trained(), trained()
+    changes = given(first=first, second=second)
+    first.grad.zero_()
+    second.grad.zero_()
+    changes.give(0, "first", first, object())
+    assert changes.take()[0] == []
+
+
+def test_a_gradient_that_was_let_go_is_not_overwritten() -> None:
+    parameter = trained()
+    changes = given(it=parameter)
+    parameter.grad = None
+    assert changes.take()[0] == []
+
+
+def test_an_index_remembers_one_place_of_each_gradient() -> None:
+    named = [(f"p{i}", nn.Parameter(torch.ones(5))) for i in range(3)]
+    index, kept = ParameterIndex(named), []
+    for _ in range(10):
+        for _, parameter in named:
+            parameter.grad = None
+            parameter.exp().sum().backward()
+            kept.append(parameter.grad)  # so that every gradient lies elsewhere
+    assert len({gradient.data_ptr() for gradient in kept}) == 30
+    assert sorted(index._position_at.values()) == [0, 1, 2]
+    assert [index.find(parameter.grad) for _, parameter in named] == [0, 1, 2]
+
+
+def test_an_index_keeps_a_place_that_another_gradient_has_taken() -> None:
+    named = [(f"p{i}", nn.Parameter(torch.ones(5))) for i in range(2)]
+    index, (one, other) = ParameterIndex(named), [torch.ones(5) for _ in range(2)]
+    index.record(0, one)
+    index.record(1, one)
+    index.record(0, other)
+    assert index._position_at == {one.data_ptr(): 1, other.data_ptr(): 0}
