@@ -65,7 +65,7 @@ def add_parser(commands: Any) -> None:
         help="for JSON and picture (%(default)s)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the JSON, and write nothing else"
+        "--json", action="store_true", help="print simulation.json; no page, no picture"
     )
     parser.set_defaults(run=run)
 
