@@ -35,8 +35,8 @@ def build_compression(args, model):
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    #     compression = Compression.ldte_bs(model.trainable_variables, density=0.01)
-    return getattr(Compression, args.compression)(model.trainable_variables, density=args.density)
+    #     compression = Compression.ldte_bs(model, density=0.01)
+    return getattr(Compression, args.compression)(model, density=args.density)
 
 
 def build_train_step(model, optimizer, compression):

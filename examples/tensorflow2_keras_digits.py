@@ -35,8 +35,8 @@ def build_compression(args, model):
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    #     compression = Compression.ldte_bs(model.trainable_variables, density=0.01)
-    return getattr(Compression, args.compression)(model.trainable_variables, density=args.density)
+    #     compression = Compression.ldte_bs(model, density=0.01)
+    return getattr(Compression, args.compression)(model, density=args.density)
 
 
 class LogCallback(tf.keras.callbacks.Callback):
@@ -76,9 +76,8 @@ def main():
     model.compile(optimizer, loss, metrics=["accuracy"])
 
     average_metrics = hvd.callbacks.MetricAverageCallback()
-    average_metrics.backend = (
-        tf.keras.backend
-    )  # Horovod gives it Keras 3's, which lacks what the callback calls
+    # Horovod gives it Keras 3's, which lacks what the callback calls; LearningRateWarmupCallback needs the same line.
+    average_metrics.backend = tf.keras.backend
     log = digits.Log(args, hvd.rank())
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),

@@ -121,7 +121,7 @@ class Cluster:
 
     def on(self, host: str, command: Sequence[str]) -> list[str]:
         """The command that runs ``command`` on a host."""
-        return [str(AGENT / "ssh"), host, shlex.join(command)]
+        return [str(AGENT / "ssh"), "--", host, shlex.join(command)]
 
     def environment(self) -> dict[str, str]:
         """Under which ``horovodrun`` and ``mpirun`` find the hosts: their ssh is ours."""

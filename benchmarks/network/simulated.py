@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import sys
@@ -119,7 +121,9 @@ def predict(
         measured.write_text(json.dumps(costs), encoding="utf-8")
         arguments = ["--model", str(layers), "--costs", str(measured), "--world-size", str(ranks)]
         arguments += ["--method", SELECTOR, "--density", str(density), "--json", "--output", folder]
-        if hvd_sparse(["simulate", *arguments]) != 0:
+        with contextlib.redirect_stdout(io.StringIO()):  # the file has it too
+            code = hvd_sparse(["simulate", *arguments])
+        if code != 0:
             raise RuntimeError("hvd-sparse simulate has failed")
         document = json.loads(Path(folder, "simulation.json").read_text(encoding="utf-8"))
     return {point["method"]: point for point in document["points"]}

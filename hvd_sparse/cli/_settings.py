@@ -3,51 +3,61 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, replayed
 from hvd_sparse.autotune.costmodel.costs import Line, Work
 from hvd_sparse.autotune.costmodel.network import MeasuredNetwork
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.costmodel.published import CPU
-from hvd_sparse.errors import InvalidOption, NotInstalled
+from hvd_sparse.errors import InvalidOption
 
-PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+PREFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
+BITS |= {prefix + unit: value for prefix, value in PREFIXES.items() for unit in ("", *BITS)}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+LATENCY_S = 50e-6
+"""Of a network that nobody has described."""
 
 
 def bandwidth(text: str) -> float:
-    """Bits a second of "1Gbit", "100mbit" or "25G"; what argparse reports otherwise."""
-    found = re.fullmatch(r"([0-9.eE+-]+) ?([kmgt]?)(bit|bps|bit/s)?", text.strip().lower())
-    value = _number(found.group(1)) if found else None
-    if found is None or value is None or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth: write 100Mbit or 1Gbit")
-    return value * PREFIXES[found.group(2)]
+    """Return the bits a second of "1Gbit", "100mbit" or "25G"; what argparse reports otherwise."""
+    found = _measure(text, BITS, "Gbit", "Mbit")
+    if found is None or found <= 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no bandwidth: write 100Mbit or 1Gbit, in bits"
+        )
+    return found
 
 
 def duration(text: str) -> float:
-    """Seconds of "50us", "80ms" or "1.5s"; what argparse reports otherwise."""
-    found = re.fullmatch(r"([0-9.eE+-]+) ?(s|ms|us|ns)", text.strip().lower())
-    value = _number(found.group(1)) if found else None
-    if found is None or value is None or value < 0:
+    """Return the seconds of "50us", "80ms" or "1.5s"; what argparse reports otherwise."""
+    found = _measure(text, SECONDS, "us", "ms", "s")
+    if found is None or found < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write 50us or 80ms")
-    return value * SECONDS[found.group(2)]
+    return found
 
 
-def _number(text: str) -> float | None:
+def _measure(text: str, units: Mapping[str, float], *examples: str) -> float | None:
+    """Read a number with its unit; one alone is refused, as people mean different units."""
+    number, unit = re.fullmatch(r"([0-9.e+-]*) ?(.*)", text.strip().lower(), re.DOTALL).groups()  # type: ignore
     try:
-        return float(text)
+        value = float(number)
     except ValueError:
         return None
+    if not unit:
+        each = " or ".join(number + example for example in examples)
+        raise argparse.ArgumentTypeError(f"{text!r} has no unit: write {each}")
+    return value * units[unit] if unit in units and math.isfinite(value) else None
 
 
 def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True) -> None:
-    """What both commands can be told."""
+    """Add what both commands can be told."""
     words = f"{', '.join(ARCHITECTURES)}, or a JSON file of layers"
     parser.add_argument("--model", required=model_required, metavar="MODEL", help=words)
     parser.add_argument(
@@ -76,16 +86,16 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
 
 
 def profile_of(options: argparse.Namespace) -> Profile:
-    """The model, from its architecture or from a file."""
+    """Return the model, from its architecture or from a file."""
     if options.model in ARCHITECTURES:
         profile = replayed(options.model)
     else:
-        try:
-            profile = Profile.from_json(Path(options.model).read_text(encoding="utf-8"))
-        except OSError as error:
+        profile = Profile.from_json(_text_of(options.model))
+        if options.backward is None and not _tells_backward(options.model):
             raise InvalidOption(
-                f"model {options.model!r} is none of {', '.join(ARCHITECTURES)}, and no file: {error.strerror}"
-            ) from None
+                f"model {options.model!r} says of no layer how long its backward pass takes: give backward_s to all of "
+                "them, or say --backward 80ms"
+            )
     if options.backward is not None:
         other_s = profile.other_s
         profile = profile.scaled(options.backward)
@@ -94,6 +104,33 @@ def profile_of(options: argparse.Namespace) -> Profile:
     if options.forward is not None:
         profile = replace(profile, other_s=options.forward)
     return replace(profile, is_apart=True) if options.apart else profile
+
+
+def tells_forward(options: argparse.Namespace) -> bool:
+    """Return whether the model's file says how long a step takes outside of the backward pass."""
+    if options.model in ARCHITECTURES:
+        return False
+    document = json.loads(_text_of(options.model))
+    return isinstance(document, dict) and bool(document.get("other_s"))
+
+
+def _tells_backward(model: str) -> bool:
+    document = json.loads(_text_of(model))
+    layers = document["layers"] if isinstance(document, dict) else document
+    return any("backward_s" in layer for layer in layers)
+
+
+def _text_of(model: str) -> str:
+    try:
+        return Path(model).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidOption(
+            f"model {model!r} is none of {', '.join(ARCHITECTURES)}, and no file: {error.strerror}"
+        ) from None
+    except ValueError as error:
+        raise InvalidOption(
+            f"model {model!r} is none of {', '.join(ARCHITECTURES)}, and no text in UTF-8: {error}"
+        ) from None
 
 
 def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredNetwork | None]:
@@ -110,13 +147,3 @@ def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredNetwork | None]
             '"lines": {"allgather": {"start_s": ..., "byte_s": ...}, "allreduce": {...}, "alltoall": {...}}}'
         ) from None
     return work, MeasuredNetwork(lines, document.get("world_size")) if lines else None
-
-
-def load(name: str) -> ModuleType:
-    """A module that draws or prints; NotInstalled says how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise NotInstalled(
-            f"{error.name} is not installed: pip install 'hvd-sparse[plot]', or ask for --json"
-        ) from error

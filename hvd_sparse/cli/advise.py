@@ -13,14 +13,17 @@ from hvd_sparse.autotune.costmodel.hiding import Hiding, hide
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.samples import Measured
-from hvd_sparse.cli import _settings
+from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._measuring import launched_ranks, measure
+from hvd_sparse.cli._table import table
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import InvalidOption
 
 ROWS = 8
 """Ways to compress that the table shows; JSON has all."""
-BANDWIDTH_BIT_S, LATENCY_S = 1e9, 50e-6
+WORDS = ("", "codec", "exchange", "layer", "measured", "quartiles")
+"""Headings of columns that hold words."""
+BANDWIDTH_BIT_S = 1e9
 """Of a network that nobody has described."""
 DESCRIPTIONS = ("world_size", "bandwidth", "latency", "ranks_per_node", "costs")
 """Options that have no place beside a measurement."""
@@ -84,7 +87,11 @@ def run(options: argparse.Namespace) -> int:
             raise InvalidOption(
                 f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N"
             )
-    _tell(options, _settings.profile_of(options), _described(options), None)
+    profile = _settings.profile_of(options)
+    setting = _described(options)
+    assumed = _assumptions.of_model(options, profile) + _assumptions.of_work(setting.work)
+    assumed += _assumptions.of_networks(options, [setting.wire])
+    _tell(options, profile, setting, None, assumed)
     return 0
 
 
@@ -102,8 +109,13 @@ def _run_measured(options: argparse.Namespace) -> int:
         return 0
     if options.save is not None:
         options.save.write_text(json.dumps(measured.to_dict(), indent=1) + "\n", encoding="utf-8")
+    assumed = [] if profile is None else _assumptions.of_model(options, profile)
     _tell(
-        options, profile, Setting(placement, MeasuredWire(measured.lines), measured.work), measured
+        options,
+        profile,
+        Setting(placement, MeasuredWire(measured.lines), measured.work),
+        measured,
+        assumed,
     )
     return 0
 
@@ -112,7 +124,7 @@ def _described(options: argparse.Namespace) -> Setting:
     work, measured = _settings.costs_of(options)
     per_node = 1 if options.ranks_per_node is None else options.ranks_per_node
     network = Network(
-        options.bandwidth or BANDWIDTH_BIT_S, _or(options.latency, LATENCY_S), per_node
+        options.bandwidth or BANDWIDTH_BIT_S, _or(options.latency, _settings.LATENCY_S), per_node
     )
     if measured is None:
         return Setting.on(network, options.world_size, work)
@@ -128,8 +140,12 @@ def _tell(
     profile: Profile | None,
     setting: Setting,
     measured: Measured | None,
+    assumed: list[str],
 ) -> None:
     """Print what was measured, and what it means for the model, if there is one."""
+    placement = setting.placement
+    if options.ranks_per_node is None and 1 < placement.world_size == placement.node_count:
+        assumed = [*assumed, "every rank has a node of its own (--ranks-per-node)"]
     said: dict[str, Any] = {}
     advice = hiding = None
     if profile is not None:
@@ -141,7 +157,7 @@ def _tell(
             codecs=options.codec,
             exchange_ids=options.exchange,
         )
-        said |= advice.to_dict()
+        said |= {**advice.to_dict(), "assumed": assumed}
         if options.hiding is not None:
             hiding = hide(
                 profile, setting, *options.hiding, method=options.method, codec=options.codec[0]
@@ -158,16 +174,16 @@ def _tell(
         _print_measured(measured)
     if advice is not None:
         _print(advice)
+        print(_assumptions.in_lines(assumed))
     if hiding is not None:
         _print_hiding(hiding)
 
 
 def _print(advice: Advice) -> None:
-    table = _table(
-        "", "density", "codec", "exchange", "messages", "ms a step", "waiting", "computing"
-    )
-    for name, prediction in (("dense", advice.dense), ("fp16", advice.fp16)):
-        table.add_row(name, "", "", "", *_cells(prediction))
+    rows = [
+        [name, "", "", "", *_cells(step)]
+        for name, step in (("dense", advice.dense), ("fp16", advice.fp16))
+    ]
     for each in advice.candidates[:ROWS]:
         mark = (
             "advised"
@@ -176,72 +192,68 @@ def _print(advice: Advice) -> None:
             if each.prediction.goes_dense
             else ""
         )
-        table.add_row(
-            mark, f"{each.density:g}", each.codec, each.exchange, *_cells(each.prediction)
+        rows.append(
+            [mark, f"{each.density:g}", each.codec, each.exchange, *_cells(each.prediction)]
         )
-    console = _console()
-    console.print(table)
+    headings = (
+        "",
+        "density",
+        "codec",
+        "exchange",
+        "messages",
+        "ms a step",
+        "ms waiting",
+        "ms computing",
+    )
+    print(table(headings, rows, WORDS))
     strategies = ", ".join(
         f"{name} {1e3 * step_s:.1f}" for name, step_s in advice.strategies.items()
     )
-    console.print(f"ms a step by plan: {strategies}")
+    print(f"ms a step by plan: {strategies}")
     sizes = " + ".join(str(len(group)) for group in advice.groups)
-    console.print(f"layers that travel together, first ready first: {sizes}")
-    console.print(advice.sentence)
+    print(f"layers that travel together, first ready first: {sizes}")
+    print(advice.sentence)
 
 
 def _print_measured(measured: Measured) -> None:
-    table = _table("measured", "size", "density", "rounds", "ms", "quartiles")
+    rows = []
     for each in (samples.to_dict() for samples in measured.samples):
         low, median, high = (f"{1e3 * each[key]:.3g}" for key in ("low_s", "median_s", "high_s"))
         density = f"{each['density']:g}" if "density" in each else ""
-        table.add_row(
+        row = [
             each["what"],
             f"{each['size']:,.0f}",
             density,
             str(each["rounds"]),
             median,
             f"{low} to {high}",
-        )
-    console = _console()
-    console.print(table)
+        ]
+        rows.append(row)
+    print(table(("measured", "size", "density", "rounds", "ms", "quartiles"), rows, WORDS))
     for kind, line in measured.lines.items():
         rate = f"{8e-9 / line.byte_s:.3g} Gbit/s" if line.byte_s else "no time a byte"
-        console.print(
+        print(
             f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} received"
         )
     work = measured.work
-    console.print(f"cores of a rank while all {measured.world_size} work: {measured.cores:.2g}")
-    console.print(
+    print(f"cores of a rank while all {measured.world_size} work: {measured.cores:.2g}")
+    print(
         f"selecting: {1e6 * work.call_s:.3g} us, {1e9 * work.entry_s:.3g} ns an entry and {1e9 * work.sent_s:.3g} ns one that "
         f"is sent; making dense: {1e9 * work.dense_s:.3g} ns an entry and {1e9 * work.received_s:.3g} ns one that arrived"
     )
 
 
 def _print_hiding(hiding: Hiding) -> None:
-    table = _table("layer", "entries", "message", "density")
-    for layer, group, density in zip(hiding.layers, hiding.groups, hiding.densities):
-        table.add_row(layer.name, f"{layer.numel:,}", str(group + 1), f"{density:.4g}")
-    console = _console()
-    console.print(table)
-    console.print(
+    each = zip(hiding.layers, hiding.groups, hiding.densities)
+    rows = [
+        [layer.name, f"{layer.numel:,}", str(group + 1), f"{density:.4g}"]
+        for layer, group, density in each
+    ]
+    print(table(("layer", "entries", "message", "density"), rows, WORDS))
+    print(
         f"With these densities a step takes {1e3 * hiding.step_s:,.1f} ms, with {hiding.low:g} everywhere "
         f"{1e3 * hiding.low_step_s:,.1f} ms; {hiding.share:.3%} of the entries are sent instead of {hiding.low_share:.3%}."
     )
-
-
-def _console() -> Any:
-    return _settings.load("rich.console").Console(width=110)
-
-
-def _table(*headings: str) -> Any:
-    table = _settings.load("rich.table").Table()
-    words = ("codec", "exchange", "layer", "measured", "")
-    for heading in headings:
-        table.add_column(
-            heading, justify="left" if heading in words or heading == "ms a step" else "right"
-        )
-    return table
 
 
 def _cells(prediction: Any) -> list[str]:

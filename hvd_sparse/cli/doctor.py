@@ -1,4 +1,4 @@
-"""``hvd-sparse doctor``: what is installed here, and what of it does not fit together."""
+"""``hvd-sparse doctor``: what is installed here, what of it is used, and what does not fit together."""
 
 from __future__ import annotations
 
@@ -8,23 +8,68 @@ import importlib.metadata
 import platform
 from typing import Any
 
+from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
+from hvd_sparse.core.wire import checksum
 from hvd_sparse.version import __version__
 
-PACKAGES = ("numpy", "horovod", "torch", "tensorflow", "tf-keras", "keras", "mpi4py")
+EXTRAS = {
+    "horovod": (
+        "horovod",
+        "no training on several processes; scripts/setup builds it for what is installed",
+    ),
+    "torch": ("torch", "no hvd_sparse.torch"),
+    "tensorflow": ("tensorflow", "no hvd_sparse.tensorflow"),
+    "tf-keras": ("tensorflow", "no Keras models with Horovod, which knows Keras 2 alone"),
+    "mpi4py": ("mpi", "no collectives for numpy programs under mpirun"),
+    "numba": (
+        "fast",
+        "gradients are selected by plain numpy, in several passes and several times slower",
+    ),
+    "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
+    "matplotlib": ("plot", "no pictures of hvd-sparse simulate and of the benches"),
+    "rich": (
+        "plot",
+        "no hvd-sparse bench and no examples/demo.py; every other command prints plain tables",
+    ),
+    "scikit-learn": ("plot", "no data for the examples, nor for hvd-sparse bench digits"),
+}
+"""Packages that may be missing: the extra that brings each, and what goes without it."""
+PACKAGES = ("numpy", *EXTRAS, "keras")
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("doctor", help="print versions and what does not fit together")
+    parser = commands.add_parser(
+        "doctor",
+        help="print versions, what is used, what is missing and what does not fit together",
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if at least one frontend can be used, else 1."""
+    """Return 0 if at least one frontend can be used, else 1."""
     print(f"hvd_sparse   {__version__}\npython       {platform.python_version()}")
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
+    print(f"\nengine       {_engine()}\nchecksums    {checksum.crc32.__module__.partition('.')[0]}")
+    missing = [package for package in EXTRAS if _version_of(package) is None]
+    if missing:
+        print("\nmissing, and what goes without it:")
+    for package in missing:
+        extra, cost = EXTRAS[package]
+        print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
     usable = [_check_frontend("torch"), _check_frontend("tensorflow")]
     return 0 if any(usable) else 1
+
+
+def _engine() -> str:
+    """Return what is used where a compressor is told no engine, as ``core.kernels.engines.resolve_engine`` has it."""
+    if not is_fast_installed():
+        return "numpy, as numba is not installed"
+    try:
+        importlib.import_module(FAST)
+    except Exception as error:  # whatever a broken installation raises is what the user must see
+        return f"{FAST} cannot be loaded: {error}; mend it, remove it, or say engine='numpy'"
+    return f"{FAST}, compiled"
 
 
 def _version_of(package: str) -> str | None:

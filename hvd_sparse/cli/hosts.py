@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,37 +17,54 @@ class LaunchError(SparseError):
     """A launch that would not work; every reason found, each with its host and the remedy."""
 
 
+# A name that began with "-" would be an option of ssh.
+HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+INTERFACE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._:@-]*"
+
+
 @dataclass(frozen=True)
 class Host:
-    """A host and how many ranks it takes."""
+    """A host and how many ranks it takes; LaunchError for a name that could be read as more than one.
+
+    The name ends up on the command lines of ssh, horovodrun and mpirun, some of which a shell reads.
+    """
 
     name: str
     slots: int
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(HOST_NAME, self.name):
+            raise LaunchError(
+                f"host {self.name!r} is no host name: it begins with a letter, a digit or '_', and has only "
+                "these, '.' and '-' in it; a user name belongs into ~/.ssh/config"
+            )
+
 
 def parse_hosts(text: str) -> list[Host]:
-    """``host1:2,host2:2``; a host without a number takes one rank."""
+    """Read ``host1:2,host2:2``; a host without a number takes one rank."""
     hosts = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, slots = part.partition(":")
-        if not name or (slots and (not slots.isdigit() or int(slots) < 1)):
+        if not name or (slots and not re.fullmatch("0*[1-9][0-9]{0,8}", slots)):
             raise LaunchError(f"host {part!r}: write NAME or NAME:RANKS, as host1:2,host2:2")
         hosts.append(Host(name, int(slots or 1)))
     return _check_names(hosts, text)
 
 
 def read_hostfile(path: Path) -> list[Host]:
-    """One host a line, ``NAME``, ``NAME:RANKS`` or ``NAME slots=RANKS``; ``#`` starts a comment."""
+    """Read a host a line, ``NAME``, ``NAME:RANKS`` or ``NAME slots=RANKS``; ``#`` starts a comment."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise LaunchError(
             f"hostfile {str(path)!r} cannot be read: {error.strerror}; name another"
         ) from None
+    except ValueError as error:
+        raise LaunchError(
+            f"hostfile {str(path)!r} is no text in UTF-8: {error}; name another"
+        ) from None
     stripped = (line.partition("#")[0].strip() for line in lines)
-    return parse_hosts(
-        ",".join(line.replace(" slots=", ":").replace(" ", "") for line in stripped if line)
-    )
+    return parse_hosts(",".join(re.sub(r"\s+slots\s*=\s*", ":", line) for line in stripped if line))
 
 
 def _check_names(hosts: list[Host], text: str) -> list[Host]:
@@ -151,3 +169,16 @@ def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
             f"the interface between the hosts has several names ({each}): rename it, or say --interface"
         )
     return chosen.pop()
+
+
+def check_interface(names: str) -> str:
+    """Return the name of an interface, or several with commas; LaunchError if a shell could read more.
+
+    The user or the other hosts told it, and horovodrun hands it to shells.
+    """
+    for name in names.split(","):
+        if not re.fullmatch(INTERFACE_NAME, name):
+            raise LaunchError(
+                f"interface {name!r} is no such name as eth0: rename it, or say --interface"
+            )
+    return names

@@ -11,8 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_sparse.cli.hosts import Host, LaunchError, common_interface, parse_hosts, read_hostfile
-from hvd_sparse.cli.survey import survey
+from hvd_sparse.cli.hosts import (
+    Host,
+    LaunchError,
+    check_interface,
+    common_interface,
+    parse_hosts,
+    read_hostfile,
+)
+from hvd_sparse.cli.survey import over_ssh, survey
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=10")
 PASSED = ("HVD_SPARSE_", "HOROVOD_")
@@ -158,7 +165,7 @@ def build(
     ]
     line += ["-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)]
     if interface is not None:
-        line += ["--network-interfaces", interface]
+        line += ["--network-interfaces", check_interface(interface)]
     if options.ssh_port:
         line += ["--ssh-port", str(options.ssh_port)]
     crowded = [host.name for host in hosts if facts and host.slots > facts[host.name]["cores"]]
@@ -205,7 +212,7 @@ def _start(
 
         ssh = _ssh(options)
         return supervise(
-            whole, environment, {host.name: [*ssh, host.name, "true"] for host in hosts}
+            whole, environment, {host.name: over_ssh(ssh, host, "true") for host in hosts}
         )
     os.execve(whole[0], list(whole), dict(environment))
 

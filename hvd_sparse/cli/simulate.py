@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network
 from hvd_sparse.autotune.costmodel.simulation import WORLD_SIZES, Point, simulate
-from hvd_sparse.cli import _settings
+from hvd_sparse.cli import _assumptions, _settings
+from hvd_sparse.cli._table import table
 
 BANDWIDTHS_BIT_S = (1e9, 10e9)
 """Where nobody has measured or named any."""
@@ -39,9 +43,7 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         help="of a node's link (1Gbit 10Gbit, or as --costs has measured)",
     )
-    parser.add_argument(
-        "--latency", type=_settings.duration, default=50e-6, help="between nodes (50us)"
-    )
+    parser.add_argument("--latency", type=_settings.duration, help="between nodes (50us)")
     parser.add_argument(
         "--ranks-per-node",
         type=int,
@@ -63,12 +65,13 @@ def add_parser(commands: Any) -> None:
         help="for JSON and picture (%(default)s)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="write JSON alone; needs no other packages"
+        "--json", action="store_true", help="print simulation.json; no page, no picture"
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Predict, then print and write what was asked for."""
     profile, (work, measured) = _settings.profile_of(options), _settings.costs_of(options)
     networks = networks_of(options, measured)
     points = list(
@@ -77,35 +80,46 @@ def run(options: argparse.Namespace) -> int:
             world_sizes=options.world_size,
         )
     )  # fmt: skip
+    assumed = _assumptions.of_model(options, profile) + _assumptions.of_work(work)
+    assumed += _assumptions.of_networks(options, networks.values())
     options.output.mkdir(parents=True, exist_ok=True)
     document = {
         "model": options.model,
         "density": options.density,
         "backward_s": profile.backward_s,
         "other_s": profile.other_s,
+        "assumed": assumed,
         "work": work.to_dict(),
         "networks": {name: asdict(network) for name, network in networks.items()},
         "points": [point.to_dict() for point in points],
     }
-    (options.output / "simulation.json").write_text(
-        json.dumps(document, indent=1) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(document, indent=1)
+    (options.output / "simulation.json").write_text(text + "\n", encoding="utf-8")
     if options.json:
+        print(text)
         return 0
-    console, table = (
-        _settings.load("rich.console").Console(width=150),
-        _settings.load("rich.table").Table,
-    )
     for name, (heads, rows) in tables(points).items():
-        shown = table(*heads, title=f"{name}: ms a step (scaling efficiency)")
-        for row in rows:
-            shown.add_row(*row)
-        console.print(shown)
-    title = f"{Path(options.model).stem}, density {options.density:g}"
-    draw(points, title, options.output / "simulation.png")
-    (options.output / "simulation.md").write_text(page(points, title), encoding="utf-8")
-    print(f"simulation.json, simulation.md and simulation.png are in {options.output}")
+        print(table(heads, rows, title=f"{name}: ms a step (scaling efficiency)"), end="\n\n")
+    print(_assumptions.in_lines(assumed))
+    _write_page(points, f"{Path(options.model).stem}, density {options.density:g}", options.output)
     return 0
+
+
+def _write_page(points: list[Point], title: str, folder: Path) -> None:
+    """Write the page, with a picture where something draws it."""
+    can_draw = importlib.util.find_spec("matplotlib") is not None
+    if can_draw:
+        draw(points, title, folder / "simulation.png")
+    else:
+        print(
+            "no picture: matplotlib is not installed: pip install 'hvd-sparse[plot]'",
+            file=sys.stderr,
+        )
+    (folder / "simulation.md").write_text(
+        page(points, title, has_picture=can_draw), encoding="utf-8"
+    )
+    written = ["simulation.json", "simulation.md", *(["simulation.png"] if can_draw else [])]
+    print(f"{', '.join(written[:-1])} and {written[-1]} are in {folder}")
 
 
 def networks_of(
@@ -116,11 +130,12 @@ def networks_of(
     if measured is not None:
         ranks = f" on {measured.world_size} ranks" if measured.world_size else ""
         found[f"as measured{ranks}"] = replace(measured, hops=options.hops)
+    latency_s = _settings.LATENCY_S if options.latency is None else options.latency
     for bits in options.bandwidth or ([] if found else BANDWIDTHS_BIT_S):
         for per_node in dict.fromkeys((1, options.ranks_per_node)):
             kind = "flat" if per_node == 1 else f"{per_node} ranks a node"
             found[f"{bits / 1e9:g} Gbit/s, {kind}"] = Network(
-                bits, options.latency, per_node, hops=options.hops
+                bits, latency_s, per_node, hops=options.hops
             )
     return found
 
@@ -148,8 +163,8 @@ def _cell(point: Point | None) -> str:
 
 def draw(points: list[Point], title: str, path: Path) -> None:
     """Scaling efficiency over ranks, one panel a network."""
-    _settings.load("matplotlib").use("Agg")
-    plt = _settings.load("matplotlib.pyplot")
+    importlib.import_module("matplotlib").use("Agg")
+    plt = importlib.import_module("matplotlib.pyplot")
     networks = list(dict.fromkeys(point.network for point in points))
     figure, panels = plt.subplots(
         1,
@@ -186,17 +201,17 @@ def draw(points: list[Point], title: str, path: Path) -> None:
     plt.close(figure)
 
 
-def page(points: list[Point], title: str) -> str:
-    """Markdown."""
+def page(points: list[Point], title: str, *, has_picture: bool = True) -> str:
+    """Return the page in Markdown."""
     lines = [
         f"# Simulated steps: {title}",
         "",
         "`hvd-sparse simulate` makes this page: nothing is sent, all times are the model's ([planning](../planning.md)).",
         "Milliseconds a step, and what is left of a rank's own computing in brackets. Every method has its best plan; where",
         "the compressor goes dense by itself, `=` says so.",
-        "",
-        "![Scaling efficiency](simulation.png)",
     ]
+    if has_picture:
+        lines += ["", "![Scaling efficiency](simulation.png)"]
     for network, (heads, rows) in tables(points).items():
         rule = ["---:"] * len(heads)
         lines += [

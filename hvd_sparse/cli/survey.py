@@ -97,7 +97,14 @@ def probe_command(host: Host, python: str, files: Iterable[str], ssh: Sequence[s
         PROBE.read_text(encoding="utf-8"),
     ]
     script = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join([*here, *files])}"
-    return ["sh", "-c", script] if is_local(address_of(host.name)) else [*ssh, host.name, script]
+    if is_local(address_of(host.name)):
+        return ["sh", "-c", script]
+    return over_ssh(ssh, host, script)
+
+
+def over_ssh(ssh: Sequence[str], host: Host, script: str) -> list[str]:
+    """Return the command that runs a script on a host: behind ``--`` nothing is an option of ssh."""
+    return [*ssh, "--", host.name, script]
 
 
 def survey(

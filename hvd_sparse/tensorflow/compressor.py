@@ -28,7 +28,7 @@ from hvd_sparse.tensorflow.graph_functions import Traffic
 from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, runtime_token
 from hvd_sparse.tensorflow.optimizer import refuse_momentum, take_momentum
 from hvd_sparse.tensorflow.scaler import scale_of
-from hvd_sparse.tensorflow.variables import VariableSource, specs_of
+from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
 from hvd_sparse.types import TensorSpec
 
 
@@ -143,6 +143,7 @@ class TensorflowCompressor(DurableCompressor):
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
+        refuse_tensorflow_1()
         site = find_call_site(tensor)
         self._check_reduction(site)
         if not self._has_shaken_hands:
@@ -290,9 +291,10 @@ class TensorflowCompressor(DurableCompressor):
 class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
 
-    ``params`` of every method are a model, a list of variables, or a callable that returns one:
+    ``params`` of every method are a model, a list of variables, or a callable that returns one.  A
+    model is asked for its variables by its first gradient, and so may be built by its first batch:
 
-        compression = Compression.ldte_bs(model.trainable_variables, density=0.001)
+        compression = Compression.ldte_bs(model, density=0.001)
         tape = hvd.DistributedGradientTape(tape, compression=compression)
 
     Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only (``tf-keras``).

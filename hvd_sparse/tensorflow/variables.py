@@ -1,4 +1,4 @@
-"""The variables to compress: from a model, a list or a callable, and never Keras 3's."""
+"""The variables to compress: from a model, a list or a callable; never Keras 3's nor TensorFlow 1's."""
 
 from __future__ import annotations
 
@@ -15,12 +15,24 @@ WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging anything, in silence. "
     "pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
 )
+NONE_YET = (
+    "there are no variables to compress: give the model itself where its first batch builds it, or a callable that "
+    "returns its variables; whatever asks for them before training, as stats() and save() do, needs model.build() first"
+)
+GRAPHS_OF_1 = (
+    "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with hvd.DistributedGradientTape or "
+    "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use hvd.Compression.fp16"
+)
 
 
 class VariableSource:
-    """Where the variables come from.  Asked as late as possible: models are often built by their first batch."""
+    """Where the variables come from.
+
+    Asked as late as possible: models are often built by their first batch.
+    """
 
     def __init__(self, params: Any) -> None:
+        refuse_tensorflow_1()
         _refuse_keras_3(params)
         self._ask = _asker(params)
 
@@ -29,19 +41,18 @@ class VariableSource:
 
         Those that are neither floats nor trained, as counters and the states of random generators, are left out.
         """
+        refuse_tensorflow_1()
         variables = list(self._ask())
         for variable in variables:
             _refuse_keras_3(variable)
+            _refuse_variable_of_1(variable)
             if not isinstance(variable, tf.Variable):
                 raise InvalidOption(
                     f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or a callable"
                 )
         variables = [v for v in variables if v.trainable or tf.as_dtype(v.dtype).name in FLOATS]
         if not variables:
-            raise InvalidOption(
-                "there are no variables to compress: give a model, or a callable that returns its trainable variables, "
-                "where the model is built only by its first batch"
-            )
+            raise InvalidOption(NONE_YET)
         twice = [
             ref.deref().name
             for ref, count in Counter(v.ref() for v in variables).items()
@@ -71,9 +82,35 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
     return specs
 
 
+def refuse_tensorflow_1() -> None:
+    """UnsupportedInput in a graph of TensorFlow 1, whose variables have no value until a session runs.
+
+    ``tf.init_scope`` leaves the graphs that functions are traced into, and no others.
+    """
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise UnsupportedInput(f"this is a graph of TensorFlow 1. {GRAPHS_OF_1}")
+
+
+def _refuse_variable_of_1(variable: Any) -> None:
+    """Also outside of its graph, as a variable is what a program may keep."""
+    graph = getattr(variable, "graph", None)
+    if graph is not None and not graph.building_function:
+        raise UnsupportedInput(
+            f"variable {variable.name!r} is in a graph of TensorFlow 1. {GRAPHS_OF_1}"
+        )
+
+
+def _variables_of(model: Any) -> Sequence[tf.Variable]:
+    try:
+        return model.trainable_variables  # type: ignore[no-any-return]
+    except ValueError as error:  # so do Keras' models say that they are not built
+        raise InvalidOption(f"{NONE_YET}. {error}") from error
+
+
 def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
     if hasattr(type(params), "trainable_variables"):  # of the class: an unbuilt model's own raises
-        return lambda: params.trainable_variables
+        return lambda: _variables_of(params)
     if callable(params):
         return params  # type: ignore[no-any-return]
     if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
@@ -81,6 +118,8 @@ def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
             f"{params!r} has no variables: give a model, model.trainable_variables, or a callable"
         )
     variables = list(params)
+    if not variables:  # and there never will be any: Keras' list of an unbuilt model is empty
+        raise InvalidOption(NONE_YET)
     return lambda: variables
 
 

@@ -1,4 +1,7 @@
-"""Worker for one rank: input that is refused.  Argument: "2" or "3", the version of Keras."""
+"""Worker for one rank: input that is refused.
+
+Argument: "2" or "3", the version of Keras, or "graphs" for a program that has left TensorFlow 2's eager execution.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from functools import partial
 from typing import Any, Callable
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1" if sys.argv[1] == "2" else "0"
+os.environ["TF_USE_LEGACY_KERAS"] = "0" if sys.argv[1] == "3" else "1"
 
 import tensorflow as tf
 from _common import run_cases
@@ -92,6 +95,34 @@ def same_variable_twice() -> list[Any]:
     return 2 * [weight()]
 
 
+def variable_of_1(**options: Any) -> Any:
+    with tf.Graph().as_default():
+        return tf.compat.v1.get_variable("old", (40, 40), **options)
+
+
+def made_in_a_graph_of_1() -> dict[str, Any]:
+    with tf.Graph().as_default():
+        return made_with(lambda: [tf.compat.v1.get_variable("old", (40, 40))])
+
+
+def used_in_a_graph_of_1() -> dict[str, Any]:
+    compressor = Compression.topk([weight()], density=0.1)
+    compressor.resolve()
+    try:
+        with tf.Graph().as_default():
+            return outcome_of(lambda: hvd.allreduce(tf.ones((40, 40)), compression=compressor))
+    finally:
+        compressor.close()
+
+
+def asked_too_early(model: Any) -> dict[str, Any]:
+    return outcome_of(Compression.topk(model, density=0.1).stats)
+
+
+class EmptyModule(tf.Module):
+    """Without variables until it is called, and with no error of its own."""
+
+
 KERAS_2: dict[str, Callable[[], Any]] = {
     **{
         f"density_{value!r}": partial(made_with, lambda: [weight()], density=value)
@@ -107,6 +138,13 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "an_unknown_shape": partial(
         made_with, lambda: [tf.Variable(tf.ones((2, 2)), shape=(None, 2), name="loose")]
     ),
+    "a_graph_of_tensorflow_1": made_in_a_graph_of_1,
+    "a_step_in_a_graph_of_tensorflow_1": used_in_a_graph_of_1,
+    "a_variable_of_tensorflow_1": partial(made_with, lambda: [variable_of_1()]),
+    "a_reference_of_tensorflow_1": partial(made_with, lambda: [variable_of_1(use_resource=False)]),
+    "an_unbuilt_model_that_is_asked": lambda: asked_too_early(unbuilt_model()),
+    "an_unbuilt_module_that_is_asked": lambda: asked_too_early(EmptyModule()),
+    "an_empty_list_that_nobody_asks": lambda: outcome_of(lambda: Compression.topk([], density=0.1)),
     "an_unknown_option": partial(made_with, lambda: [weight()], densty=0.1),
     "an_unknown_codec": partial(made_with, lambda: [weight()], codec="morse"),
     "an_unknown_exchange": partial(made_with, lambda: [weight()], exchange={"id": "pigeon"}),
@@ -142,11 +180,20 @@ KERAS_3: dict[str, Callable[[], Any]] = {
     "a_callable": partial(made_with, lambda: lambda: keras_model().trainable_variables),
     "a_list_of_variables": partial(used_with, lambda: [weight()]),
 }
+GRAPHS: dict[str, Callable[[], Any]] = {
+    "a_variable": partial(
+        made_with, lambda: [tf.compat.v1.get_variable("new", (40, 40), use_resource=True)]
+    ),
+    "a_reference": partial(
+        made_with, lambda: [tf.compat.v1.get_variable("old", (40, 40), use_resource=False)]
+    ),
+    "a_model": partial(made_with, keras_model),
+}
 
 if __name__ == "__main__":
     begin(1)
-    cases = {
-        name: (lambda _, case=case: case())
-        for name, case in {"2": KERAS_2, "3": KERAS_3}[sys.argv[1]].items()
-    }
+    if sys.argv[1] == "graphs":
+        tf.compat.v1.disable_eager_execution()
+    chosen = {"2": KERAS_2, "3": KERAS_3, "graphs": GRAPHS}[sys.argv[1]]
+    cases = {name: (lambda _, case=case: case()) for name, case in chosen.items()}
     run_cases(cases, hvd.rank(), lambda: None)

@@ -22,6 +22,34 @@ REFUSED = {
     "one_variable_twice": ("InvalidOption", "'weight:0'", "once"),
     "an_integer_variable": ("UnsupportedInput", "'counter:0'", "int32", "leave it out"),
     "an_unknown_shape": ("UnsupportedInput", "'loose:0'", "(None, 2)", "unknown dimensions"),
+    "a_graph_of_tensorflow_1": (
+        "UnsupportedInput",
+        "graph of TensorFlow 1",
+        "hvd.DistributedGradientTape",
+    ),
+    "a_step_in_a_graph_of_tensorflow_1": (
+        "UnsupportedInput",
+        "graph of TensorFlow 1",
+        "hvd.DistributedGradientTape",
+    ),
+    "a_variable_of_tensorflow_1": (
+        "UnsupportedInput",
+        "'old:0' is in a graph of TensorFlow 1",
+        "without tf.Graph",
+    ),
+    "a_reference_of_tensorflow_1": (
+        "UnsupportedInput",
+        "'old:0' is in a graph of TensorFlow 1",
+        "without tf.Graph",
+    ),
+    "an_unbuilt_model_that_is_asked": (
+        "InvalidOption",
+        "no variables",
+        "model.build()",
+        "have not yet been created",
+    ),
+    "an_unbuilt_module_that_is_asked": ("InvalidOption", "no variables", "model.build()"),
+    "an_empty_list_that_nobody_asks": ("InvalidOption", "no variables", "give the model itself"),
     "an_unknown_option": ("InvalidOption", "'densty'", "min_numel"),
     "an_unknown_codec": ("UnknownName", "'morse'", "index_value"),
     "an_unknown_exchange": ("UnknownName", "'pigeon'", "allgather"),
@@ -59,6 +87,7 @@ ACCEPTED = [
     "equal_models",
     "an_integer_that_is_not_trained",
 ]
+OF_GRAPHS = ["a_variable", "a_reference", "a_model"]
 OF_KERAS_3 = ["a_model", "an_unbuilt_model", "variables_of_keras", "a_callable"]
 
 
@@ -72,7 +101,13 @@ def keras_3() -> Outcome:
     return launch("frontends/tensorflow_refusals.py", 1, "mpi", "3", limit_s=LIMIT_S)
 
 
-def test_all_cases_are_checked(keras_2: Outcome, keras_3: Outcome) -> None:
+@pytest.fixture(scope="module")
+def graphs() -> Outcome:
+    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "graphs", limit_s=LIMIT_S)
+
+
+def test_all_cases_are_checked(keras_2: Outcome, keras_3: Outcome, graphs: Outcome) -> None:
+    assert list(graphs.check()[0]) == OF_GRAPHS
     assert list(keras_2.check()[0]) == [*REFUSED, *ACCEPTED]
     assert list(keras_3.check()[0]) == [*OF_KERAS_3, "a_list_of_variables"]
 
@@ -94,6 +129,21 @@ def test_models_and_lists_are_accepted(keras_2: Outcome, case: str) -> None:
 def test_a_name_is_free_again_after_close(keras_2: Outcome) -> None:
     (result,) = measured(keras_2, "one_name_for_two_compressors")
     assert result["afterwards"] == "nothing"
+
+
+@pytest.mark.parametrize("case", OF_GRAPHS)
+def test_programs_without_eager_execution_are_refused_with_the_way_out(
+    graphs: Outcome, case: str
+) -> None:
+    (result,) = measured(graphs, case)
+    assert result["raised"] == "UnsupportedInput", result["words"]
+    for words in (
+        "graph of TensorFlow 1",
+        "disable_eager_execution",
+        "hvd.DistributedGradientTape",
+        "fp16",
+    ):
+        assert words in result["words"]
 
 
 @pytest.mark.parametrize("case", OF_KERAS_3)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hvd_sparse.cli import main
 from hvd_sparse.cli.hosts import (
     Host,
     LaunchError,
@@ -22,8 +24,8 @@ from hvd_sparse.cli.hosts import (
     parse_hosts,
     read_hostfile,
 )
-from hvd_sparse.cli.launch import build
-from hvd_sparse.cli.survey import survey
+from hvd_sparse.cli.launch import _start, build
+from hvd_sparse.cli.survey import probe_command, survey
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "network"))
@@ -86,9 +88,75 @@ def test_hosts_that_are_none_are_refused_with_the_remedy(text, said):
         parse_hosts(text)
 
 
-def test_a_hostfile_that_is_not_there_is_named(tmp_path):
+def test_a_hostfile_that_is_not_there_or_no_text_is_named(tmp_path):
     with pytest.raises(LaunchError, match="nowhere"):
         read_hostfile(tmp_path / "nowhere")
+    (tmp_path / "bytes").write_bytes(b"host\xff")
+    with pytest.raises(LaunchError, match="bytes' is no text"):
+        read_hostfile(tmp_path / "bytes")
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("way", ["-H", "--hostfile"])
+@pytest.mark.parametrize(
+    "name", ["-oProxyCommand=touch${IFS}TOUCHED", "$(touch TOUCHED)", "a;touch TOUCHED", "a b"]
+)
+@pytest.mark.parametrize("checks", [[], ["--no-check", "--interface", "lo"]])
+def test_a_host_name_that_is_none_is_refused_before_anything_is_started(
+    tmp_path, monkeypatch, capsys, controller, way, name, checks
+):
+    """Everything that could be started says so in a file; nothing may."""
+    monkeypatch.chdir(tmp_path)
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for program in ("ssh", "horovodrun", "mpirun", "sh", "python"):
+        (bin_folder / program).write_text(
+            f"#!/bin/sh\necho {program} >> {shlex.quote(str(tmp_path))}/TOUCHED\n"
+        )
+        (bin_folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(bin_folder), prepend=os.pathsep)
+    monkeypatch.setattr(os, "execve", lambda *_: (tmp_path / "TOUCHED").write_text("execve"))
+    (tmp_path / "hosts").write_text(f"localhost\n{name} slots=1\n")
+    where = {"-H": f"-Hlocalhost,{name}:1", "--hostfile": "--hostfile=hosts"}[way]
+    python = ["--python", str(bin_folder / "python")]
+    arguments = ["launch", "--controller", controller, where, *python, *checks, "--", "true"]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert repr(name) in said and "is no host name" in said
+    assert not (tmp_path / "TOUCHED").exists()
+
+
+def test_ssh_is_given_a_host_behind_the_end_of_its_options(monkeypatch, tmp_path):
+    monkeypatch.setattr("hvd_sparse.cli.survey.is_local", lambda _: False)
+    monkeypatch.setattr("hvd_sparse.cli.survey.address_of", lambda name: name)
+    asked = probe_command(Host("far", 1), "python", [], SSH)
+    assert asked[: len(SSH) + 2] == [*SSH, "--", "far"]
+    watched = []
+    monkeypatch.setattr(
+        "hvd_sparse.cli.supervise.supervise", lambda *given: watched.append(given[2]) or 0
+    )
+    told = options(controller="mpi", log_dir=tmp_path)
+    assert _start(["true"], {}, told, [Host("a", 1), Host("b", 1)]) == 0
+    assert [line[-3:] for line in watched[0].values()] == [["--", "a", "true"], ["--", "b", "true"]]
+
+
+def test_an_interface_that_a_shell_could_take_for_more_is_refused(monkeypatch):
+    for interface, said in {
+        "eth0;id": "'eth0;id'",
+        "-x": "'-x'",
+        "lo,$(id)": "'$(id)'",
+        "lo,": "''",
+    }.items():
+        with pytest.raises(LaunchError, match=re.escape(f"interface {said} is no such name")):
+            build(options(interface=interface), [Host("a", 1), Host("b", 1)], None, ["x"], {})
+    monkeypatch.setattr(socket, "gethostbyname", {"a": "10.0.0.1", "b": "10.0.0.2"}.__getitem__)
+    told = {name: facts(interfaces={"e;id": [f"10.0.0.{n}"]}) for n, name in enumerate("ab", 1)}
+    with pytest.raises(LaunchError, match="'e;id' is no such name"):
+        build(options(), [Host("a", 1), Host("b", 1)], told, ["x"], {})
+    line, _ = build(
+        options(interface="eth0,bond0.7"), [Host("a", 1), Host("b", 1)], None, ["x"], {}
+    )
+    assert "eth0,bond0.7" in line
 
 
 def test_every_difference_names_the_host_the_package_and_both_versions():

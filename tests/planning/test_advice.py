@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.autotune.costmodel import Layer, Profile
-from hvd_sparse.autotune.costmodel.advice import MARGIN, advise
+from hvd_sparse.autotune.costmodel.advice import AS_GOOD, MARGIN, advise
 from hvd_sparse.autotune.costmodel.architectures import replayed
 from hvd_sparse.autotune.costmodel.costs import Line, MeasuredWire, Work
 from hvd_sparse.autotune.costmodel.network import Network, Setting
@@ -45,7 +45,7 @@ def test_advice_is_never_slower_than_dense_or_fp16(
     where = on(10**power, ranks, latency_s, per_node, work)
     found = advise(SMALL, where, densities=densities, codecs=["index_value"])
     better = min(found.dense.step_s, found.fp16.step_s)
-    assert found.step_s <= better
+    assert found.step_s <= found.dense.step_s and found.step_s <= AS_GOOD * found.fp16.step_s
     if found.choice == "sparse":
         assert found.chosen in found.candidates
         assert (
@@ -57,6 +57,30 @@ def test_advice_is_never_slower_than_dense_or_fp16(
         assert found.chosen is None
         assert found.sentence.startswith(f"Compression will not help here: use {found.choice}.")
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "setting", [on(1e11), on(4e10, ranks=2), on(1e9, ranks=1)], ids=["100G", "40G", "alone"]
+)
+def test_dense_wins_where_fp16_is_no_quicker_as_anybody_would_see_it(setting):
+    found = advise(
+        RESNET, setting, densities=[0.001], codecs=["index_value"], exchange_ids=["allgather"]
+    )
+    assert found.fp16.step_s <= found.dense.step_s <= AS_GOOD * found.fp16.step_s
+    assert found.choice == "dense" and found.step_s == found.dense.step_s
+    assert "use dense." in found.sentence and "of dense's step" in found.sentence
+
+
+def test_fp16_wins_where_it_is_quicker_and_compressing_is_not():
+    found = advise(
+        RESNET, on(1e10), densities=[0.001], codecs=["index_value"], exchange_ids=["allgather"]
+    )
+    assert found.dense.step_s > AS_GOOD * found.fp16.step_s
+    assert (
+        found.choice == "fp16"
+        and "use fp16." in found.sentence
+        and "of fp16's step" in found.sentence
+    )
 
 
 def test_a_slow_network_is_worth_compressing_for_and_a_fast_one_is_not():

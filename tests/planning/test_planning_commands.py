@@ -11,6 +11,7 @@ from hvd_sparse.autotune.costmodel import Layer, Profile
 from hvd_sparse.cli import main
 from hvd_sparse.cli._measuring import SIZES
 from hvd_sparse.cli._settings import bandwidth, duration
+from hvd_sparse.cli._table import table
 
 RESNET = ["--model", "resnet50", "--backward", "80ms"]
 QUICK = ["--density", "0.001", "--codec", "index_value", "--exchange", "allgather"]
@@ -40,7 +41,6 @@ def test_advice_against_compressing_says_so(capsys):
 
 
 def test_advice_is_printed_for_people(capsys):
-    pytest.importorskip("rich", reason="tables are rich's")
     assert main(["advise", *RESNET, "--world-size", "4", *QUICK]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for words in (
@@ -90,7 +90,6 @@ def test_densities_that_hide_are_told_layer_by_layer(capsys):
 
 
 def test_densities_that_hide_are_printed_as_a_table(capsys):
-    pytest.importorskip("rich", reason="tables are rich's")
     assert main(["advise", *RESNET, "--world-size", "4", *QUICK, "--hiding", "0.001", "0.05"]) == 0
     printed = capsys.readouterr().out
     assert "layers.19.conv3.weight" in printed and "With these densities a step takes" in printed
@@ -147,7 +146,6 @@ def test_a_simulation_is_written(tmp_path, capsys):
 
 def test_a_simulation_is_drawn(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib draws")
-    pytest.importorskip("rich", reason="tables are rich's")
     arguments = ["--world-size", "2", "16", "--bandwidth", "1Gbit", "--output", str(tmp_path)]
     assert main(["simulate", *RESNET, *arguments]) == 0
     assert (tmp_path / "simulation.png").read_bytes().startswith(b"\x89PNG")
@@ -188,7 +186,7 @@ def test_nothing_is_saved_where_nothing_is_measured(capsys, monkeypatch, tmp_pat
         ("2.5 Gbps", 2.5e9),
         ("25G", 2.5e10),
         ("64kbit", 64e3),
-        ("1e9", 1e9),
+        ("1e9bit/s", 1e9),
     ],
 )
 def test_bandwidths_are_read(text, bits):
@@ -202,13 +200,122 @@ def test_times_are_read(text, seconds):
     assert duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["fast", "-1Gbit", "0", "1GB", "1..2G", ""])
+@pytest.mark.parametrize("text", ["fast", "-1Gbit", "0bit", "1GB", "1..2G", "1e999Gbit", ""])
 def test_what_is_no_bandwidth_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         bandwidth(text)
 
 
-@pytest.mark.parametrize("text", ["50", "ms", "-1ms", "1..s", ""])
+@pytest.mark.parametrize("text", ["ms", "-1ms", "1..s", "1e999s", "5 min", ""])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         duration(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--bandwidth", "10", "'10' has no unit: write 10Gbit or 10Mbit"),
+        ("--bandwidth", "1e9", "'1e9' has no unit"),
+        ("--backward", "80", "'80' has no unit: write 80us or 80ms or 80s"),
+        ("--latency", "50", "'50' has no unit: write 50us"),
+    ],
+)
+@pytest.mark.parametrize("command", ["advise", "simulate"])
+def test_a_number_without_a_unit_is_refused_and_the_unit_is_said(
+    capsys, command, option, text, said
+):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--model", "resnet50", option, text])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_nobody_has_said_is_told_as_assumed(capsys, tmp_path):
+    assert main(["advise", "--model", "resnet50", "--world-size", "4", *QUICK]) == 0
+    printed = capsys.readouterr().out
+    for words in (
+        "the backward pass takes 52.6 ms, as 32 samples do at 10 Tflop/s (--backward)",
+        "the rest of a step takes 26.3 ms, half of the backward pass (--forward)",
+        "a node's link has 1 Gbit/s (--bandwidth)",
+        "a message between nodes takes 50 us (--latency)",
+        "selecting and coding take what one core of a server's processor takes",
+        "every rank has a node of its own (--ranks-per-node)",
+    ):
+        assert f"  {words}" in printed
+    assert (
+        main(
+            [
+                "simulate",
+                "--model",
+                "resnet50",
+                "--world-size",
+                "2",
+                "--output",
+                str(tmp_path),
+                "--json",
+            ]
+        )
+        == 0
+    )
+    assumed = json.loads(capsys.readouterr().out)["assumed"]
+    assert "the backward pass takes 52.6 ms, as 32 samples do at 10 Tflop/s (--backward)" in assumed
+    assert "a node's link has 1 Gbit/s or 10 Gbit/s (--bandwidth)" in assumed
+    assert "inside a node every rank has 100 Gbit/s, and a message takes 5 us (--costs)" in assumed
+
+
+def test_what_was_said_is_not_told_as_assumed(capsys, tmp_path):
+    costs, model = tmp_path / "costs.json", tmp_path / "model.json"
+    line = {"start_s": 1e-3, "byte_s": 8e-8}
+    lines = {"allgather": line, "allreduce": line}
+    costs.write_text(json.dumps({"work": {"entry_s": 1e-9}, "lines": lines}))
+    model.write_text(Profile((Layer("a", 10**6, 0.01),), other_s=0.005).to_json())
+    told = ["--model", str(model), "--apart", "--costs", str(costs), "--ranks-per-node", "1"]
+    assert advised(capsys, *told, "--world-size", "2", *QUICK)["assumed"] == []
+    described = [
+        *RESNET,
+        "--forward",
+        "40ms",
+        "--bandwidth",
+        "1Gbit",
+        "--latency",
+        "10us",
+        "--ranks-per-node",
+        "1",
+    ]
+    assumed = advised(capsys, *described, "--world-size", "2", *QUICK)["assumed"]
+    assert [each.split()[0] for each in assumed] == ["one", "selecting", "a"]
+
+
+def test_a_model_that_tells_no_time_needs_one(capsys, tmp_path):
+    """It would be predicted for a backward pass of a second, which nobody has said."""
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps([{"name": "a", "numel": 10**6}]))
+    assert main(["advise", "--model", str(model), "--world-size", "2", *QUICK]) == 1
+    assert "say --backward" in capsys.readouterr().err
+    found = advised(
+        capsys, "--model", str(model), "--world-size", "2", "--backward", "10ms", *QUICK
+    )
+    assert found["dense"]["compute_s"] == pytest.approx(0.015)
+
+
+def test_a_simulation_as_json_is_printed_and_is_the_file(tmp_path, capsys):
+    assert (
+        main(["simulate", *RESNET, "--world-size", "2", "--output", str(tmp_path), "--json"]) == 0
+    )
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == json.loads((tmp_path / "simulation.json").read_text())
+    assert printed.err == "" and [path.name for path in tmp_path.iterdir()] == ["simulation.json"]
+
+
+def test_a_tables_numbers_end_in_one_line_and_its_words_begin_in_one():
+    drawn = table(
+        ("way", "ms"), [["dense", "1,255.7"], ["fp16", "6.0"]], left=("way",), title="steps"
+    )
+    assert drawn.splitlines() == [
+        "steps",
+        "way         ms",
+        "-----  -------",
+        "dense  1,255.7",
+        "fp16       6.0",
+    ]

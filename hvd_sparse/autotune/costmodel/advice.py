@@ -24,7 +24,8 @@ CODEC_IDS = ("index_value", "block16")
 MARGIN = 1.05
 """Compression is advised if it is quicker by this factor: models err, and dense gradients ask for no trust."""
 AS_GOOD = 1.02
-"""Ways that are slower by no more than this factor count as equally quick: of these, the one that sends most."""
+"""Ways that are slower by no more than this factor count as equally quick: of these, the one that sends
+most.  So dense wins where fp16 saves next to nothing."""
 BANDWIDTHS = (1e6, 1e12)
 """Between which the crossover is looked for, bit/s."""
 
@@ -105,7 +106,9 @@ def advise(
     exchange_ids: Sequence[str] | None = None,
     margin: float = MARGIN,
 ) -> Advice:
-    """Predict every way to compress, and take one only if it beats the better of dense and fp16 by ``margin``.
+    """Predict every way to compress, and take one only if it beats dense and fp16 by ``margin``.
+
+    Dense is taken where fp16 is no quicker than it by more than ``AS_GOOD``: what loses nothing wins ties.
 
     Parameters
     ----------
@@ -117,7 +120,7 @@ def advise(
 
     Returns
     -------
-    Advice   its ``step_s`` is never above that of dense or of fp16
+    Advice   its ``step_s`` is never above that of dense or, by more than ``AS_GOOD``, that of fp16
 
     Raises
     ------
@@ -146,8 +149,9 @@ def advise(
     crossover = None
     if isinstance(setting.wire, Network):
         crossover = _crossover(profile, configuration, setting, setting.wire)
-    choice = "sparse" if chosen else ("dense" if dense.step_s <= fp16.step_s else "fp16")
-    sentence = sentence_of(method, chosen, candidates[0], dense, fp16, crossover)
+    uncompressed = "dense" if dense.step_s <= AS_GOOD * fp16.step_s else "fp16"
+    choice = "sparse" if chosen else uncompressed
+    sentence = sentence_of(method, chosen, candidates[0], dense, fp16, uncompressed, crossover)
     priced = _priced(configuration, setting)
     strategies = {
         name: sparse_step(profile, configuration, priced, strategy=strategy).step_s

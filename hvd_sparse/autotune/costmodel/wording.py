@@ -17,9 +17,13 @@ def sentence_of(
     quickest: Candidate,
     dense: Prediction,
     fp16: Prediction,
+    uncompressed: str,
     crossover: float | None,
 ) -> str:
-    """What to do and why: also where compressing does not pay, and from where on it would."""
+    """Say what to do and why: also where compressing does not pay, and from where on it would.
+
+    uncompressed : "dense" or "fp16", which to use where compressing does not pay
+    """
     steps = f"dense {_ms(dense.step_s)} and fp16 {_ms(fp16.step_s)}"
     better = min(dense.step_s, fp16.step_s)
     if chosen is not None:
@@ -31,7 +35,7 @@ def sentence_of(
     else:
         found = quickest.prediction
         taken = "goes dense by itself" if found.goes_dense else f"takes {_ms(found.step_s)}"
-        name = "dense" if dense.step_s <= fp16.step_s else "fp16"
+        name = uncompressed
         waiting_s = (dense if name == "dense" else fp16).waiting_s
         text = (
             f"Compression will not help here: use {name}. The quickest way to compress {taken} a step, {steps}; "

@@ -1,0 +1,87 @@
+"""What an installed hvd_sparse says of itself: licence, Pythons, extras.  Built here, with nothing from a network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Metadata as every installer asks the build backend for it, from a copy, as it leaves files behind."""
+    copy = tmp_path_factory.mktemp("metadata")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(
+        ROOT / "hvd_sparse", copy / "hvd_sparse", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    backend = "from setuptools import build_meta; print('in', build_meta.prepare_metadata_for_build_wheel('out'))"
+    (copy / "out").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", backend], cwd=copy, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Deprecat" not in done.stderr, done.stderr
+    return copy / "out" / done.stdout.splitlines()[-1].removeprefix("in ")
+
+
+@pytest.fixture(scope="module")
+def metadata(folder) -> Message:
+    return Parser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))
+
+
+def pythons(metadata: Message) -> tuple[int, int]:
+    """The oldest and the newest 3.x."""
+    found = re.fullmatch(
+        r"<3\.(\d+),>=3\.(\d+)", ",".join(sorted(metadata["Requires-Python"].split(",")))
+    )
+    assert found is not None, metadata["Requires-Python"]
+    return int(found.group(2)), int(found.group(1)) - 1
+
+
+def test_the_licence_is_an_expression_with_its_text(metadata, folder):
+    assert metadata["License-Expression"] == "Apache-2.0" and metadata["License"] is None
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert "Apache License" in (folder / "licenses" / "LICENSE").read_text(encoding="utf-8")
+    assert not [each for each in metadata.get_all("Classifier") if each.startswith("License")]
+
+
+def test_the_build_asks_for_a_setuptools_that_knows_expressions():
+    """They came with 77, and Python's packaging guide asks for 77.0.3."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.search(r'^requires = \["setuptools>=77\.0\.3"\]', text, re.MULTILINE)
+    pinned = (ROOT / "scripts" / "versions.txt").read_text(encoding="utf-8")
+    assert int(re.search(r"^setuptools==(\d+)", pinned, re.MULTILINE)[1]) >= 77
+
+
+def test_the_pythons_are_those_that_setup_takes_and_readme_names(metadata):
+    oldest, newest = pythons(metadata)
+    setup = (ROOT / "scripts" / "setup").read_text(encoding="utf-8")
+    assert f"(3, {oldest}) <= sys.version_info[:2] <= (3, {newest})" in setup
+    assert f"Python 3.{oldest} to 3.{newest}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    versions = [
+        each.rpartition(" ")[2]
+        for each in metadata.get_all("Classifier")
+        if ":: Python :: 3." in each
+    ]
+    assert versions == [f"3.{minor}" for minor in range(oldest, newest + 1)]
+
+
+def test_linters_check_for_the_oldest_of_them(metadata):
+    oldest, _ = pythons(metadata)
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'target-version = "py3{oldest}"' in text and f'python_version = "3.{oldest}"' in text
+
+
+def test_numpy_is_all_that_is_needed_without_extras(metadata):
+    needed = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
+    assert [re.match(r"[\w-]+", each)[0] for each in needed] == ["numpy"]

@@ -1,0 +1,199 @@
+"""Worker: programs as README shows them, with models that are built and models that are not."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import horovod.tensorflow.keras as keras_hvd
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases, run_cases
+from _tensorflow_cases import Compression, begin, digest_of, end, hvd, meet
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+FEATURES, BATCH_SIZE, EPOCHS, STEPS = 40, 4, 2, 3
+RATE = 0.1
+
+keras = tf.keras
+cases = Cases()
+
+
+def sequential() -> Any:
+    return keras.Sequential([keras.layers.Dense(50, activation="tanh"), keras.layers.Dense(3)])
+
+
+class Subclassed(keras.Model):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(50), keras.layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        return self.second(tf.tanh(self.first(inputs)))
+
+
+class Module(tf.Module):  # type: ignore[misc]
+    """Makes its variables when it is called, as layers of Keras do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight: Any = None
+
+    def __call__(self, inputs: Any, training: bool = False) -> Any:
+        if self.weight is None:
+            self.weight = tf.Variable(tf.ones((FEATURES, 50)) / 50, name="weight")
+            self.out = tf.Variable(tf.ones((50, 3)) / 50, name="out")
+        return tf.tanh(inputs @ self.weight) @ self.out
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "sequential": sequential,
+    "subclassed": Subclassed,
+    "module": Module,
+}
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """This rank's own."""
+    draw = np.random.default_rng(hvd.rank())
+    return draw.standard_normal((8, FEATURES)).astype("f4"), draw.standard_normal((8, 3)).astype(
+        "f4"
+    )
+
+
+def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
+    stats = compressor.stats()
+    compressor.close()
+    weights = digest_of(variable.numpy() for variable in model.trainable_variables)
+    return {
+        "weights": weights,
+        **{key: stats[key] for key in ("steps", "sparse_steps", "entries_sent")},
+    }
+
+
+def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
+    """A loop as Horovod's own example has it: the model is built, and broadcast, by the first batch."""
+    model, optimizer = make(), keras.optimizers.SGD(RATE)
+    method = options.pop("method", "topk")
+    compressor = getattr(Compression, method)(model, density=0.5, **options)
+    inputs, labels = map(tf.constant, data())
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(inputs, training=True) - labels) ** 2)
+        tape = hvd.DistributedGradientTape(tape, compression=compressor)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    run = tf.function(step) if in_graph else step
+    for number in range(STEPS):
+        run()
+        if number == 0:
+            hvd.broadcast_variables(model.trainable_variables, root_rank=0)
+    return outcome_of(model, compressor)
+
+
+for _kind, _make in MODELS.items():
+    for _way in ("eager", "graph"):
+        cases[f"tape_{_kind}_{_way}"] = lambda name, make=_make, way=_way: with_tape(
+            make, way == "graph", name=name, **SPARSE_ONLY
+        )
+cases["tape_auto"] = lambda name: with_tape(
+    sequential, True, method="auto", name=name, **SPARSE_ONLY
+)
+
+
+def readme_lines() -> str:
+    """README's lines for TensorFlow, with a density that a small model shows."""
+    (lines,) = (
+        block
+        for block in re.findall(
+            r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
+        )
+        if "hvd_sparse.tensorflow" in block
+    )
+    assert "density=0.001)" in lines
+    return str(lines).replace("density=0.001)", "density=0.5, allow_dense=False)")
+
+
+def fit_by_readme(model: Any) -> dict[str, Any]:
+    names: dict[str, Any] = {"model": model, "optimizer": keras.optimizers.SGD(RATE)}
+    exec(readme_lines(), names)
+    model.compile(names["optimizer"], "mse")
+    broadcast = keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(*data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=[broadcast])
+    return outcome_of(model, names["compression"])
+
+
+@cases
+def readme_built(_: str) -> dict[str, Any]:
+    model = sequential()
+    model.build((None, FEATURES))
+    return fit_by_readme(model)
+
+
+@cases
+def readme_unbuilt(_: str) -> dict[str, Any]:
+    return fit_by_readme(sequential())
+
+
+@cases
+def readme_unbuilt_subclassed(_: str) -> dict[str, Any]:
+    return fit_by_readme(Subclassed())
+
+
+def fit_with(callback: Any, name: str) -> dict[str, Any]:
+    model = sequential()
+    compressor = Compression.topk(model, density=0.5, name=name, allow_dense=False)
+    optimizer = keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), compression=compressor)
+    model.compile(optimizer, "mse")
+    broadcast = keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    history = model.fit(
+        *data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=[broadcast, callback]
+    ).history
+    told = {key: [float(value) for value in history.get(key, [])] for key in ("loss", "lr")}
+    return {**outcome_of(model, compressor), **told}
+
+
+def warm_up() -> Any:
+    return keras_hvd.callbacks.LearningRateWarmupCallback(
+        RATE, warmup_epochs=EPOCHS, momentum_correction=False
+    )
+
+
+def error_of(callback: Any) -> str:
+    """What Horovod's callback says when nobody has given it a backend; no compressor is involved."""
+    model = sequential()
+    model.compile(keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE)), "mse")
+    try:
+        model.fit(*data(), batch_size=BATCH_SIZE, epochs=1, verbose=0, callbacks=[callback])
+    except AttributeError as error:
+        return str(error)
+    return "nothing"
+
+
+@cases
+def callbacks_with_a_backend(name: str) -> dict[str, Any]:
+    found = {}
+    made = {"warm_up": warm_up(), "metrics": keras_hvd.callbacks.MetricAverageCallback()}
+    for kind, callback in made.items():
+        callback.backend = keras.backend
+        found[kind] = fit_with(callback, f"{name}.{kind}")
+    return found
+
+
+@cases
+def callbacks_without(_: str) -> dict[str, str]:
+    return {
+        "warm_up": error_of(warm_up()),
+        "metrics": error_of(keras_hvd.callbacks.MetricAverageCallback()),
+    }
+
+
+if __name__ == "__main__":
+    begin(int(sys.argv[1]))
+    keras.utils.set_random_seed(3)
+    run_cases(cases, hvd.rank(), meet)
+    end()

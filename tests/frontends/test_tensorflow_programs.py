@@ -1,0 +1,72 @@
+"""Programs as README and Horovod's examples have them: models that their first batch builds, callbacks of Keras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from _outcomes import measured
+from _tensorflow_launches import LIMIT_S
+from harness import Outcome, launch
+
+RANKS = 2
+TAPES = [
+    f"tape_{model}_{way}"
+    for model in ("sequential", "subclassed", "module")
+    for way in ("eager", "graph")
+]
+FITS = ["readme_built", "readme_unbuilt", "readme_unbuilt_subclassed"]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    result = launch("frontends/tensorflow_programs.py", RANKS, "gloo", str(RANKS), limit_s=LIMIT_S)
+    result.check()
+    return result
+
+
+@pytest.mark.parametrize("case", TAPES)
+def test_a_model_that_its_first_batch_builds_trains_with_the_tape(
+    outcome: Outcome, case: str
+) -> None:
+    first, second = measured(outcome, case)
+    assert first["weights"] == second["weights"]
+    assert first["steps"] == 3 and first["sparse_steps"] == 3 * (2 if "module" in case else 4)
+    assert first["entries_sent"] > 0
+
+
+def test_auto_takes_such_a_model_too(outcome: Outcome) -> None:
+    first, second = measured(outcome, "tape_auto")
+    assert first["weights"] == second["weights"] and first["steps"] > 0
+
+
+@pytest.mark.parametrize("case", FITS)
+def test_the_lines_of_readme_train_models_that_are_built_and_that_are_not(
+    outcome: Outcome, case: str
+) -> None:
+    first, second = measured(outcome, case)
+    assert first["weights"] == second["weights"]
+    assert first["steps"] == first["sparse_steps"] == 4, (
+        "of 4 tensors only the large one is compressed"
+    )
+    assert first["entries_sent"] > 0
+
+
+def test_horovods_callbacks_of_keras_2_work_once_they_have_its_backend(outcome: Outcome) -> None:
+    first, second = measured(outcome, "callbacks_with_a_backend")
+    for kind in ("warm_up", "metrics"):
+        assert first[kind]["weights"] == second[kind]["weights"] and first[kind]["sparse_steps"] > 0
+    assert first["metrics"]["loss"] == second["metrics"]["loss"]
+    assert first["warm_up"]["lr"] == second["warm_up"]["lr"] == pytest.approx([0.075, 0.1])
+
+
+def test_without_the_backend_they_do_not_and_readme_says_so(outcome: Outcome) -> None:
+    for found in measured(outcome, "callbacks_without"):
+        assert all("keras.backend" in words for words in found.values()), found
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    for name in (
+        "MetricAverageCallback",
+        "LearningRateWarmupCallback",
+        "callback.backend = tf.keras.backend",
+    ):
+        assert name in readme

@@ -1,0 +1,35 @@
+"""A real interpreter that has numpy, hvd_sparse and nothing else: what most users have at first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_plain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``hvd-sparse`` in it, in a folder that holds its packages; another package is whatever is there too."""
+    site = folder / "site"
+    site.mkdir(exist_ok=True)
+    (found,) = map(Path, np.__path__)
+    for path in (ROOT / "hvd_sparse", *found.parent.glob("numpy*")):
+        if not (site / path.name).exists():
+            (site / path.name).symlink_to(path)
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("HOROVOD_", "OMPI_", "PYTHON"))
+    }
+    return subprocess.run(
+        [sys.executable, "-S", "-m", "hvd_sparse", *arguments],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

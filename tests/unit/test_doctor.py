@@ -1,0 +1,75 @@
+"""``hvd-sparse doctor``: what is there, what is used of it, and what each missing package costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plain import run_plain
+
+from hvd_sparse.cli.doctor import EXTRAS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+OF_DEVELOPERS = ("fuzz", "dev")
+
+
+def of_pyproject() -> set[tuple[str, str]]:
+    """Every package that an extra brings to users, with the extra."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    extras = dict(re.findall(r"^(\w+) = \[(.*)\]$", section, re.MULTILINE))
+    return {
+        (re.match(r"[\w-]+", package)[0], extra)
+        for extra, listed in extras.items()
+        if extra not in OF_DEVELOPERS
+        for package in re.findall(r'"([^"]+)"', listed)
+    }
+
+
+def test_doctor_knows_what_every_extra_brings():
+    assert {(package, extra) for package, (extra, _) in EXTRAS.items()} == of_pyproject()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return run_plain(tmp_path_factory.mktemp("plain"), "doctor")
+
+
+def test_where_only_numpy_is_it_says_what_is_used(plain):
+    assert plain.returncode == 1 and plain.stderr == "", plain.stderr  # no frontend can be used
+    assert re.search(r"^engine +numpy, as numba is not installed$", plain.stdout, re.MULTILINE)
+    assert re.search(r"^checksums +zlib$", plain.stdout, re.MULTILINE)
+    assert re.search(r"^numba +-$", plain.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_where_only_numpy_is_every_package_has_its_cost_and_its_remedy(plain, package):
+    extra, cost = EXTRAS[package]
+    assert f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'\n" in plain.stdout
+
+
+def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):
+    broken = tmp_path / "site" / "numba"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('numpy is too new')\n")
+    done = run_plain(tmp_path, "doctor")
+    assert re.search(
+        r"^engine +numba cannot be loaded: numpy is too new; .*engine='numpy'$",
+        done.stdout,
+        re.MULTILINE,
+    )
+
+
+def test_where_all_is_installed_it_says_what_is_used_and_misses_nothing():
+    done = subprocess.run(
+        [sys.executable, "-m", "hvd_sparse", "doctor"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^engine +numba, compiled$", done.stdout, re.MULTILINE)
+    assert re.search(r"^checksums +isal$", done.stdout, re.MULTILINE)
+    assert re.search(r"^(numba|isal) +\d", done.stdout, re.MULTILINE)
+    assert "missing" not in done.stdout
+    assert "hvd_sparse.torch: ready" in done.stdout
