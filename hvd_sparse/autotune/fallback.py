@@ -1,79 +1,22 @@
-"""Compressors that measure whether they are worth while, and step aside where they are not: what both frontends share."""
+"""Going dense where that is quicker: measured in a run, decided alike on all ranks."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from hvd_sparse.autotune.trial import WAYS, Trial, Verdict
-from hvd_sparse.compatibility import PLANNED
-from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.records import StepRun
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption
-from hvd_sparse.frontend.durable import DurableCompressor
-from hvd_sparse.resilience.state_check import IncompatibleKeys
-from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.autotune.measurements import StepStarts
+from hvd_sparse.autotune.policy import EVERYTHING, Owner, Policy
+from hvd_sparse.autotune.trial import SPARSE, Trial, Verdict
+from hvd_sparse.core.step.records import StepRun, Ticket
+from hvd_sparse.errors import ExchangeTimeout
 
 logger = logging.getLogger("hvd_sparse")
 
 TRIAL = "what ranks tell each other for Compression.auto"
-
-
-class AutoMethod:
-    """``Compression.auto``, of both frontends."""
-
-    @classmethod
-    def _create_auto(
-        cls,
-        params: Any,
-        configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any,
-        trial: Trial,
-    ) -> Any:
-        raise NotImplementedError
-
-    @classmethod
-    def auto(
-        cls,
-        params: Any,
-        *,
-        density: float = 0.001,
-        ways: Sequence[str] = WAYS,
-        trial_steps: int = 5,
-        review_every: int = 500,
-        process_set: Any = None,
-        grad_scaler: Any = None,
-        **options: Any,
-    ) -> Any:
-        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first steps; else these.
-
-        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out what must not be
-        trial_steps : measured, of each way, after two to warm up
-        review_every : steps after which the choice is looked at again; 0 for never
-        options : the common ones; the codec is "block16" unless told otherwise
-
-        What was found, and why, is logged by rank 0, and is ``compressor.verdict``.
-        """
-        options = {"codec": "block16", **options}
-        configuration = Configuration.create(selector=LdteBs(density), **options)
-        if configuration.memory.finishes:
-            raise InvalidOption(
-                f"auto cannot step aside for memory {configuration.memory!r}, which is the optimizer's momentum"
-            )
-        if configuration.groups == PLANNED:
-            raise InvalidOption(
-                "groups is 'planned', and auto measures its ways in the same steps: leave one of them out, or give auto the "
-                "groups that a planned run has logged"
-            )
-        return cls._create_auto(
-            params, configuration, process_set, grad_scaler, Trial(ways, trial_steps, review_every)
-        )
 
 
 class Debts:
@@ -149,59 +92,96 @@ class StepClock:
         self._has_failed = True
 
 
-class SteppingAside(DurableCompressor):
-    """Base of the compressors that ``Compression.auto`` makes, before the frontend's own."""
+class Fallback(Policy):
+    """Goes the way that a trial says.
 
-    def _begin_trial(self, trial: Trial) -> None:
-        """Called by the constructor."""
-        self._trial = trial
-        self._clock = StepClock()
-        self._debts = Debts()
+    On a dense way gradients are Horovod's own business, without a copy and without a carrier; but
+    first every tensor has one step that sends its residual along.
+
+    trial : the ways and their measures
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.clock = StepClock()
+        self.debts = Debts()
+        self._starts = StepStarts()
+        self._way = SPARSE
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Verdict | None:  # type: ignore[override]
         """What the last trial found; None until one has ended."""
-        return self._trial.verdict
+        return self.trial.verdict
 
-    def _next_way(self) -> str:
-        """The way of the step that begins.  Called by all ranks at each step; it may be collective."""
+    def begin(self, owner: Owner, position: int | None) -> str:
+        if self._starts.begins(position):
+            self._way = self.next_way(owner)
+        if position is None or self._way == SPARSE:
+            return SPARSE
+        return EVERYTHING if self._is_owed(position) else self._way
+
+    def next_way(self, owner: Owner) -> str:
+        """Return the way of the step that begins.  Called by all ranks at each step; it may be
+        collective."""
         before = self.verdict
-        way = self._trial.next(self._clock.begin(), self._agree)
-        if self.verdict is not None and self.verdict is not before and self.collective.rank == 0:
-            logger.warning("compressor %s: %s", self.name, self.verdict)
-        self._clock.resume()
+        way = self.trial.next(self.clock.begin(), lambda mine: agree(owner, mine))
+        if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
+            logger.warning("compressor %s: %s", owner.name, self.verdict)
+        self.clock.resume()
         return way
 
-    def _agree(self, mine: np.ndarray) -> np.ndarray:
-        """float64 [n] of this rank to float64 [ranks, n]."""
-        ledger = self.watchdog.ledger
-        ledger.begin(TRIAL)
-        try:
-            with ledger.waiting():
-                pending = self.collective.allgather(
-                    mine.view(np.uint8), f"hvd_sparse.trial.{self.name}"
-                )
-                gathered = pending.wait(self._limit_s)
-        except ExchangeTimeout as error:
-            self._explain(error)
-        finally:
-            ledger.end(TRIAL)
-        return np.frombuffer(gathered.tobytes(), np.float64).reshape(-1, mine.size)
+    def _is_owed(self, position: int) -> bool:
+        """Tell whether a residual has not yet been sent.  All results of the last step are there, on
+        all ranks."""
+        if self.debts.is_paid(position):
+            self.debts.settle(position)
+        return self.debts.is_owed(position)
 
-    def _describe(self, specs: Sequence[TensorSpec]) -> dict[str, Any]:
-        return {**super()._describe(specs), "trial": self._trial.describe()}
+    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+        if ticket.bucket is None:
+            return
+        if self._way == SPARSE:
+            self.debts.owe(position)
+        else:
+            self.debts.pay(position, ticket.run)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        found = super().load_state_dict(state, strict)
-        keys = state["tensors"]  # a dense way is to send what was loaded, too
-        self._debts.clear()
-        for position, spec in enumerate(self.step.specs):
-            if spec.key in keys and self.configuration.is_sparse(spec.shape, spec.numel):
-                self._debts.owe(position)
-        return found
+    def end(self, owner: Owner) -> None:
+        self._starts.end()
 
-    def _forget_world(self) -> None:
-        super()._forget_world()
-        self._clock.restart()
-        self._trial.restart()
-        self._debts.recall()
+    def arrived(self, owner: Owner) -> None:
+        self.clock.end()
+
+    def fail(self) -> None:
+        self.clock.fail()
+
+    def describe(self) -> dict[str, object]:
+        return {"trial": self.trial.describe()}
+
+    def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
+        """Let a dense way send what was loaded, too."""
+        self.debts.clear()
+        for position, spec in enumerate(owner.step.specs):
+            if spec.key in tensors and owner.configuration.is_sparse(spec.shape, spec.numel):
+                self.debts.owe(position)
+
+    def forget_world(self, owner: Owner) -> None:
+        self.clock.restart()
+        self.trial.restart()
+        self.debts.recall()
+        self._starts = StepStarts()
+
+
+def agree(owner: Owner, mine: np.ndarray) -> np.ndarray:
+    """Bring together float64 [n] of every rank as float64 [ranks, n]."""
+    ledger = owner.watchdog.ledger
+    ledger.begin(TRIAL)
+    try:
+        with ledger.waiting():
+            name = f"hvd_sparse.trial.{owner.name}"
+            pending = owner.collective.allgather(mine.view(np.uint8), name)
+            gathered = pending.wait(owner.limit_s)
+    except ExchangeTimeout as error:
+        raise owner.explain(error) from error
+    finally:
+        ledger.end(TRIAL)
+    return np.frombuffer(gathered.tobytes(), np.float64).reshape(-1, mine.size)

@@ -7,13 +7,26 @@ import time
 from typing import Any
 
 from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
-from hvd_sparse.autotune.measurements import STEPS, WARMUP, Measurements, sizes_of, time_messages
-from hvd_sparse.autotune.route import Route
+from hvd_sparse.autotune.measurements import (
+    STEPS,
+    WARMUP,
+    Measurements,
+    StepStarts,
+    sizes_of,
+    time_messages,
+)
+from hvd_sparse.autotune.policy import Owner, Policy
+from hvd_sparse.autotune.route import Route, expected_bytes
+from hvd_sparse.autotune.trial import SPARSE
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.core.step.step import Step
-from hvd_sparse.errors import PeerFailure
+from hvd_sparse.errors import ExchangeTimeout, PeerFailure
 from hvd_sparse.resilience.gathering import Gatherer
+from hvd_sparse.schedules.contract import LONG_RUN
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -98,3 +111,105 @@ class Planning:
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
         return plan.to_dict()
+
+
+TIMING = "the timing of messages for groups='planned'"
+
+
+class PlannedGroups(Policy):
+    """Measures the first steps and then sends together what is best sent together.
+
+    Until there is a plan small neighbours travel together.
+
+    step, name : of the compressor
+    """
+
+    def __init__(self, step: Step, name: str) -> None:
+        self._default = list(step.buckets)
+        self._planning = Planning(step, name)
+        self._starts = StepStarts()
+        self._run: StepRun | None = None
+        self._came_s = 0.0
+        self._listen(step)
+
+    @property
+    def plan(self) -> GroupPlan | None:  # type: ignore[override]
+        """What was measured and decided; None until it is."""
+        return self._planning.plan
+
+    def begin(self, owner: Owner, position: int | None) -> str:
+        if self._planning.is_over:
+            return SPARSE
+        self._came_s = time.perf_counter()
+        if self._starts.begins(position):
+            self._begin_step(owner)
+            self._came_s = time.perf_counter()
+        if position is not None:
+            key = owner.step.specs[position].key
+            self._planning.measurements.arrive(key, self._came_s)
+        return SPARSE
+
+    def _begin_step(self, owner: Owner) -> None:
+        run, ledger, planning = self._run, owner.watchdog.ledger, self._planning
+        was_good = run is not None and run.failure is None and run.is_finite
+        self._run = None
+        is_due = planning.is_due
+        if is_due:
+            ledger.begin(TIMING)
+        try:
+            with ledger.waiting():
+                plan = planning.next(owner.collective, owner.limit_s, was_good=was_good)
+        except ExchangeTimeout as error:
+            raise owner.explain(error) from error
+        finally:
+            if is_due:
+                ledger.end(TIMING)
+        if plan is not None:
+            owner.step.spans.remove(self._listener)
+            owner.step.regroup_at_start(plan.buckets(owner.step.specs))
+
+    def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
+        """Note what a tensor sends, as it will be behind a schedule's warm-up."""
+        if self._planning.is_over:
+            return
+        self._run = ticket.run
+        if ticket.outgoing is not None and ticket.state is not None:
+            spec, configuration = owner.step.specs[position], owner.configuration
+            nbytes = expected_bytes(configuration, spec.numel)
+            frame = ticket.outgoing.frame
+            if frame is not None:  # else this step of it runs dense, or the exchange makes it
+                now = configuration.density(ticket.state.steps)
+                later, nbytes = configuration.density(LONG_RUN), frame.nbytes
+                if now and later and now != later:
+                    numel = spec.numel
+                    nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
+            self._planning.measurements.send(spec.key, nbytes)
+        self._planning.measurements.spend(time.perf_counter() - self._came_s)
+
+    def end(self, owner: Owner) -> None:
+        self._starts.end()
+
+    def arrived(self, owner: Owner) -> None:
+        if not self._planning.is_over:
+            self._planning.measurements.end(time.perf_counter())
+
+    def _listen(self, step: Step) -> None:
+        self._listener = self._planning.measurements.listen
+        step.spans.add(self._listener)
+
+    def regrouped(self, owner: Owner, groups: object) -> None:
+        """Measure anew where groups are "planned" again; anything else ends measuring."""
+        owner.step.spans.remove(self._listener)
+        self._starts = StepStarts()
+        if groups == PLANNED:
+            self._planning.restart()
+            self._listen(owner.step)
+        else:
+            self._planning.stop()
+
+    def forget_world(self, owner: Owner) -> None:
+        owner.step.regroup_at_start(self._default)  # new workers know of no plan
+        owner.step.spans.remove(self._listener)
+        self._planning.restart()
+        self._starts, self._run = StepStarts(), None
+        self._listen(owner.step)
