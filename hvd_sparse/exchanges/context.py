@@ -21,7 +21,7 @@ from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.core.step.tensor_state import Outgoing, Part, TensorState
 from hvd_sparse.core.wire.message import Message, split_messages_of, write_error, write_message
-from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
+from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection, TensorSpec
 
