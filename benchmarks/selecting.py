@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from benchmarks import _hostile
 from benchmarks import _select_lines as lines
 from benchmarks._contestants import (
     FLOOR,
@@ -57,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
     console = console if console.is_terminal else Console(width=WIDTH)
     scale = scale_of(options)
     before = os.getloadavg()[0]
+    if options.hostile:
+        return run_hostile(options, console)
     bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bars, console=Console(stderr=True), transient=True) as progress:
         select = Select(scale, options.engine, progress)
@@ -73,6 +76,19 @@ def run(options: argparse.Namespace) -> int:
         is_quick=options.quick,
     )
     console.print(f"selecting.json, selecting.png and selecting.md are in {options.output}")
+    return 0
+
+
+def run_hostile(options: argparse.Namespace, console: Console) -> int:
+    """Measure the worst steps, print them, write JSON and page.  0, whatever they are."""
+    entries = _hostile.QUICK_ENTRIES if options.quick else _hostile.ENTRIES
+    measured = list(
+        _hostile.measure(entries, options.engine, lambda text: console.print(text, style="dim"))
+    )
+    console.print(_hostile.table_of(measured))
+    made_with = {**machine(), **environment()}
+    _hostile.write(measured, entries, made_with, options.output, is_quick=options.quick)
+    console.print(f"selecting-hostile.json and selecting-hostile.md are in {options.output}")
     return 0
 
 

@@ -46,8 +46,8 @@ class LdteBs(DensitySelector):
     ending.  The paper's own
     text on these was not open to us.
 
-    The ending: where the bracket closes (ties, spikes) or the passes run out, exact top-k on the entries above
-    the bracket's low end, which hold the top-k, gives exactly k (all non-zeros, where there are fewer).
+    The ending: where the bracket closes, the passes run out or two counts told nothing (ties, spikes), exact top-k
+    gives exactly k (all non-zeros, where there are fewer).
     So the count is always inside the tolerance, or exactly min(k, non-zeros).
 
     Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what lies a little below

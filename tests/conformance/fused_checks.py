@@ -14,6 +14,7 @@ from conformance.kernel_checks import (
     PER_VECTOR,
     assert_takes,
     check_infinity_is_reported,
+    check_largest_of_many,
     check_sum_is_wide,
     check_threshold_is_rounded,
     has_statistics,
@@ -200,6 +201,7 @@ def check_kernels(kernels: Any) -> None:
     for dtype in ("float32", "float64"):
         check_infinity_is_reported(kernels, dtype)
         check_large(kernels, dtype)
+        check_largest_of_many(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
                 put(check, kernels, x)

@@ -150,6 +150,9 @@ def _questions(
         number, few = kernels.count_and_take(x, threshold or 1e-300, count)
         return number, _bits(few)
 
+    def few(kernels: Any) -> Any:
+        return _bits(kernels.take_at_most(x, threshold, count)[1])
+
     return {
         "moments": lambda kernels: repr(kernels.moments(x).abs_max)
         + str(kernels.moments(x).nonzeros),
@@ -157,6 +160,10 @@ def _questions(
         "take_at_least": lambda kernels: _bits(kernels.take_at_least(x, threshold)),
         "take_largest": lambda kernels: _bits(kernels.take_largest(x, count)),
         "count_and_take": counted,
+        "take_at_most": lambda kernels: (
+            kernels.take_at_most(x, threshold, count)[0],
+            few(kernels),
+        ),
         "accumulate": lambda kernels: (accumulated(kernels, False), accumulated(kernels, True)),
         "accumulate_and_take": lambda kernels: (fused(kernels, False), fused(kernels, True)),
         "trim": lambda kernels: (trimmed(kernels, False), trimmed(kernels, True)),

@@ -15,6 +15,7 @@ import numpy as np
 from conformance import hostile
 from distributions import ALL, draw
 
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.types import Selection
 
 NUMELS = (0, 1, 2, 257)
@@ -146,6 +147,45 @@ def check_take_largest(kernels: Any, x: np.ndarray) -> None:
         assert_takes(taken, x, sorted(by_size[: max(0, count)]))
 
 
+def check_take_at_most(kernels: Any, x: np.ndarray) -> None:
+    """All that reach the threshold, or the largest of them; and how many they are."""
+    for threshold in thresholds(x):
+        cut = rounded(threshold, x.dtype)
+        reach = [i for i, v in enumerate(x.tolist()) if abs(v) >= cut and v != 0]
+        by_size = sorted(reach, key=lambda i: (-abs(float(x[i])), i))
+        for most in {0, 1, len(reach) // 2, len(reach) - 1, len(reach), x.size + 3} - {-1}:
+            with untouched(x):
+                count, taken = kernels.take_at_most(x, threshold, most)
+            assert count == len(reach)
+            assert_takes(taken, x, sorted(by_size[:most]))
+
+
+def check_largest_of_many(kernels: Any, dtype: str) -> None:
+    """Vectors that no list is made of: values that many share, spikes, hardly any numbers; as the reference has it."""
+    numel = 40_001
+    x = draw("laplace", numel, dtype)
+    tiny = np.finfo(dtype).smallest_subnormal
+    for many in (
+        x,
+        np.full(numel, 0.1),
+        np.where(np.arange(numel) % 3, 0.2, -0.1),
+        np.round(2 * x) / 2,
+        np.where(np.arange(numel) == 7, 1e30, x),
+        np.round(5 * x) * tiny,
+        np.where(np.arange(numel) % 5_000, -0.0, x),
+        np.where(np.arange(numel) % 2, np.nan, np.round(x)),
+        np.where(np.arange(numel) % 7, x, -np.inf),
+    ):
+        vector = np.ascontiguousarray(many, dtype)
+        for count in (1, 7, numel // 1000, numel // 2, numel - 1, numel, numel + 5):
+            ours, theirs = (
+                kernels.take_largest(vector, count),
+                reference.take_largest(vector, count),
+            )
+            assert ours.indices.tobytes() == theirs.indices.tobytes()
+            assert ours.values.tobytes() == theirs.values.tobytes()
+
+
 def check_threshold_is_rounded(kernels: Any) -> None:
     """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least the threshold."""
     for threshold in (0.7, 0.1):
@@ -208,6 +248,7 @@ PER_VECTOR = (
     check_moments,
     check_count_at_least,
     check_take_at_least,
+    check_take_at_most,
     check_take_largest,
     check_compensate,
     check_clear,

@@ -17,7 +17,7 @@ from conformance.memory_checks import check_memory
 from conformance.mutants_of_kernels import BROKEN_KERNELS
 from conformance.mutants_of_parts import BROKEN_CODECS, BROKEN_EXCHANGES, BROKEN_MEMORIES
 from conformance.mutants_of_selectors import BROKEN_SELECTORS, RESTLESS, endless_search
-from conformance.pass_checks import check_passes_on_all
+from conformance.pass_checks import check_few_passes_where_no_threshold_is, check_passes_on_all
 from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 
@@ -40,6 +40,7 @@ from hvd_sparse.exchanges.shared_index import SharedIndex
 from hvd_sparse.selectors import _search as search
 from hvd_sparse.selectors import ldte_bs
 from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.selectors.topk import TopK
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,16 @@ MUTANTS = (
         check_selector,
         LdteBs(0.1, search="bisection", max_passes=3),
         (ldte_bs, "search_threshold", endless_search),
+    ),
+    *(
+        Mutant(
+            "search",
+            f"{name}: goes on where counts stand still",
+            check_few_passes_where_no_threshold_is,
+            part,
+            (search, "STANDSTILLS", 99),
+        )
+        for name, part in (("ldte_bs", LdteBs(0.001)), ("topk", TopK(0.001)))
     ),
     *_made("memory", check_memory, BROKEN_MEMORIES),
     *_made("codec", check_codec, BROKEN_CODECS),

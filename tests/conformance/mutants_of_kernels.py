@@ -154,7 +154,20 @@ def shuts_out_infinity(x, threshold, capacity):
     return reference.count_and_take(finite, threshold, capacity)
 
 
+def first_of_too_many(x, threshold, most):
+    """The first that reach the threshold, where they are too many; not the largest."""
+    taken = reference.take_at_least(x, threshold)
+    return taken.count, picked(x, taken.indices[:most])
+
+
 BROKEN_KERNELS = {
+    "at most: the first instead of the largest": engine(take_at_most=first_of_too_many),
+    "at most: says what it took": engine(
+        take_at_most=lambda x, t, most: (
+            min(most, reference.take_at_most(x, t, most)[0]),
+            reference.take_at_most(x, t, most)[1],
+        )
+    ),
     "trim: what nobody wrote where there are few": engine(trim=trims_to_what_nobody_wrote),
     "trim: zeros are not given back": engine(trim=keeps_zeros),
     "fused: the tail is written before it is looked at": engine(

@@ -42,6 +42,28 @@ def check_passes_on_all(selector: Any) -> None:
             check_passes(selector, draw(name, 2_000), warm)
 
 
+FEW = 4
+"""Passes after which a search knows that counts tell it nothing."""
+
+
+def check_few_passes_where_no_threshold_is(selector: Any) -> None:
+    """Values that most entries share, and a spike that pulls the bracket away: every kernel is asked a few times only."""
+    numel = 20_000
+    spiked = draw("laplace", numel)
+    spiked[numel // 2] = 1e30
+    two_values = np.where(np.arange(numel) < 300, 0.1, 0.2).astype(np.float32)
+    for x in (np.full(numel, 0.1, np.float32), two_values, spiked):
+        for warm in (None, 0.05):
+            kernels = CountingKernels(x)
+            found = selector_checks.find(selector, x, kernels, warm)
+            assert found.passes <= FEW, (
+                f"{found.passes} passes over values of which no threshold takes so many"
+            )
+            assert "take_at_least" not in kernels.calls, (
+                "all that reach a threshold are listed, which may be everything"
+            )
+
+
 def check_passes(selector: Any, x: np.ndarray, warm: float | None = None) -> None:
     """Every pass is one of counting, or one that took entries and threw them away."""
     kernels = CountingKernels(x)

@@ -77,6 +77,11 @@ def test_36_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
     check_large(kernels, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_36_the_largest_of_many_are_the_references(kernels, dtype):
+    kernel_checks.check_largest_of_many(kernels, dtype)
+
+
 @pytest.mark.parametrize("check", PACKING, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_36_a_kernel_of_codecs_does_what_its_contract_says(kernels, check):
     check(kernels)

@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 from conformance import selector_checks
-from conformance.pass_checks import check_passes_on_all
+from conformance.pass_checks import check_few_passes_where_no_threshold_is, check_passes_on_all
 from conformance.selector_checks import DENSITIES
 from distributions import ALL, draw
 
@@ -109,3 +109,8 @@ def test_at_density_changes_the_density_and_nothing_else(case):
 def test_declared_passes_are_the_calls_that_count(case):
     """Every pass is one of counting, or one that took entries and then threw them away."""
     check_passes_on_all(case.create(SELECTORS, density=0.05))
+
+
+@pytest.mark.parametrize("id", ["ldte_bs", "topk", "redsync_search", "ldte"])
+def test_where_no_threshold_takes_so_many_a_few_passes_are_enough(id):
+    check_few_passes_where_no_threshold_is(SELECTORS.get(id)(0.001))

@@ -13,6 +13,7 @@ from conformance.exchange_checks import whole_residuals
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.types import TensorSpec
@@ -27,11 +28,20 @@ def configured(exchange, selector="topk", density=DENSITY, **options):
     return worlds.configure(selector, density, exchange=exchange, **options)
 
 
-def reduce_once(configuration, gradients, *, average=False, spec=SPEC, steps=1, ranks_per_node=1):
+def reduce_once(
+    configuration,
+    gradients,
+    *,
+    average=False,
+    spec=SPEC,
+    steps=1,
+    ranks_per_node=1,
+    kernels=reference,
+):
     """The same gradients at every step: what is applied at the last, and what every rank keeps."""
 
     def script(collective):
-        session = Session(configuration, [spec], collective, average=average)
+        session = Session(configuration, [spec], collective, average=average, kernels=kernels)
         for _ in range(steps):
             applied = session.reduce({spec.key: gradients[collective.rank].astype(np.float32)})[
                 spec.key
@@ -80,6 +90,22 @@ def test_gtopk_applies_at_most_k_entries(world_size):
     """Invariant 28."""
     applied, _ = reduce_once(configured("gtopk"), whole_numbers(world_size), steps=3)
     assert 0 < np.count_nonzero(applied) <= K
+
+
+@pytest.mark.parametrize("exchange", ["gtopk", "oktopk"])
+@pytest.mark.parametrize("engine", ["numpy", "numba"])
+def test_sums_that_cancel_are_no_entries(exchange, engine):
+    """Two ranks whose entries cancel but for a few: zeros are cut, and nothing is sent in their place."""
+    mine = np.zeros(SPEC.numel)
+    mine[: 2 * K] = np.arange(1.0, 2 * K + 1)
+    theirs = -mine
+    theirs[100], theirs[900] = 7.0, 500.0
+    applied, kept = reduce_once(
+        configured(exchange), [mine, theirs], kernels=resolve_engine(engine)
+    )
+    assert np.isfinite(applied).all()
+    assert 0 < np.count_nonzero(applied) <= K
+    assert np.array_equal(applied + sum(kept), mine + theirs), "mass is lost"
 
 
 def test_gtopk_of_two_ranks_is_the_top_k_of_the_sum_of_their_top_k():

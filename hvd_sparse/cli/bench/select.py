@@ -23,6 +23,11 @@ def add_parser(benches: Any) -> None:
         help="of the largest vector with goals; more make the spread smaller (32)",
     )
     parser.add_argument("--training-steps", type=int, help="of each of the real trainings (300)")
+    parser.add_argument(
+        "--hostile",
+        action="store_true",
+        help="only the worst steps: equal magnitudes, plateaus, spikes, subnormals",
+    )
     parser.set_defaults(run=run)
 
 

@@ -73,7 +73,12 @@ class CompiledKernels(CompiledPackers):
         )
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        return _joined([taken for _, taken in self._take(x, _pattern(threshold, x.dtype), x.size)])
+        cut = _pattern(threshold, x.dtype)
+        if cut < _pattern(float(np.finfo(x.dtype).smallest_normal), x.dtype):
+            return reference.take_at_least(
+                x, threshold
+            )  # some threads take smaller numbers for zero
+        return _joined([taken for _, taken in self._take(x, cut, x.size)])
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
