@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 LONGEST_LINE = 1 << 24
-"""Of those who know the secret."""
+"""Bytes, of those who know the secret."""
 PATIENCE_S = 10.0
 """For a line to arrive, either way."""
 MOST_STRANGERS = 64

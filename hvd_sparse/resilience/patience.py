@@ -17,7 +17,7 @@ from hvd_sparse.resilience.awake import awake_s
 from hvd_sparse.resilience.watchdog import TIMES_IN_DOUBT, Watchdog
 
 SHORTEST_S = 0.05
-"""Of a wait that goes on."""
+"""Seconds that a wait must have left to go on."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PatientPending:
     watchdog: Watchdog
 
     def is_done(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Tell whether there is nothing to wait for any more."""
         return self.pending.is_done()
 
     def wait(self, timeout_s: float | None) -> np.ndarray:

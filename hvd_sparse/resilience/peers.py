@@ -95,7 +95,7 @@ def _endpoint_of(
 
 @dataclass(frozen=True)
 class Question:
-    """What a rank is asked.
+    """A question to a rank.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ import numpy as np
 
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.resilience.state_check import check_form
+from hvd_sparse.resilience.state_form import check_form
 
 REPLICATED = frozenset({"decay"})
 """Names of memories' arrays that are the same on every rank."""
@@ -80,7 +80,7 @@ def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _shared(state: Mapping[str, Any], field: str) -> Any:
-    """What all ranks have in common of a field: some options may differ between them."""
+    """Return what all ranks have in common of a field: some options may differ between them."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}

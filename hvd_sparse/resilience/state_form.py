@@ -1,0 +1,112 @@
+"""The form of a saved state: all that ``Compressor.state_dict`` gives, each of its kind, whatever the compressor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.errors import CorruptCheckpoint
+
+FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
+TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
+REDUCTIONS = ("sum", "average")
+
+
+def check_form(state: Mapping[str, Any]) -> None:
+    """CorruptCheckpoint, with what is wrong, unless a state has all that ``Compressor.state_dict`` gives, of its kind."""
+    missing = [field for field in FIELDS if field not in state]
+    if not missing:
+        _check_fields(state)
+        told = state["tensors"].items()
+        missing = [
+            f"{field} of {key!r}"
+            for key, tensor in told
+            for field in TENSOR_FIELDS
+            if field not in tensor
+        ]
+    if missing:
+        raise CorruptCheckpoint(f"this is no state of a compressor: it lacks {', '.join(missing)}")
+    wrong = [
+        words for key, tensor in state["tensors"].items() for words in _wrong_with(key, tensor)
+    ]
+    if wrong:
+        raise CorruptCheckpoint(
+            f"this is no state of a compressor: {'; '.join(wrong)}; use an older one"
+        )
+
+
+def _check_fields(state: Mapping[str, Any]) -> None:
+    wrong = [
+        field for field in ("config", "model", "tensors") if not isinstance(state[field], Mapping)
+    ]
+    wrong += [field for field in ("rank", "world_size") if not _is_whole(state[field])]
+    if not wrong and not all(isinstance(tensor, Mapping) for tensor in state["tensors"].values()):
+        wrong.append("tensors")
+    if not any(state["reduction"] == known for known in REDUCTIONS):
+        wrong.append("reduction")
+    if wrong:
+        told = ", ".join(f"{field} is {_short(state[field])}" for field in wrong)
+        raise CorruptCheckpoint(f"this is no state of a compressor: {told}; use an older one")
+
+
+def _wrong_with(key: str, tensor: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a tensor's part of a state, whatever the tensor."""
+    fine = {
+        "steps": _is_whole(tensor["steps"]),
+        "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),
+        "memo": _is_memo(tensor["memo"]),
+        "exchange_memo": _is_memo(tensor.get("exchange_memo")),
+        "is_sparse": isinstance(tensor["is_sparse"], bool),
+        "selected_in": isinstance(tensor.get("selected_in", ""), (str, type(None))),
+        "arrays": isinstance(tensor["arrays"], Mapping),
+    }
+    wrong = [
+        f"{field} of {key!r} is {_short(tensor[field])}"
+        for field, is_fine in fine.items()
+        if not is_fine
+    ]
+    arrays = tensor["arrays"] if fine["arrays"] else {}
+    for name, array in arrays.items():
+        try:
+            values = np.asarray(array)
+        except (ValueError, TypeError, RuntimeError):
+            values = np.empty((), object)
+        if values.ndim != 1 or values.dtype.kind != "f":
+            wrong.append(
+                f"its {name} of {key!r} is no vector of numbers but {values.dtype} {list(values.shape)}"
+            )
+    return wrong
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
+
+
+def _is_memo(value: Any) -> bool:
+    """Nothing, a number, a list of them, or these by name."""
+    if isinstance(value, Mapping):
+        return all(
+            isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)
+            for name, v in value.items()
+        )
+    return (
+        value is None
+        or _is_number(value)
+        or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+    )
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]
