@@ -1,6 +1,8 @@
-"""What the worst steps cost: gradients of which no threshold takes as many as are wanted, and spikes.
+"""What the worst steps cost: gradients of which no threshold takes as many as are wanted, and
+spikes.
 
-The work of ``hvd-sparse bench select --hostile``; it writes ``selecting-hostile.json`` and ``selecting-hostile.md``.
+The work of ``hvd-sparse bench select --hostile``; it writes ``selecting-hostile.json`` and
+``selecting-hostile.md``.
 """
 
 from __future__ import annotations

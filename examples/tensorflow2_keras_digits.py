@@ -1,4 +1,5 @@
-"""Train a small convolutional network on handwritten digits with model.fit, Horovod and sparse gradients.
+"""Train a small convolutional network on handwritten digits with model.fit, Horovod and sparse
+gradients.
 
 horovodrun -np 2 python examples/tensorflow2_keras_digits.py --density 0.01
 """
@@ -76,7 +77,8 @@ def main():
     model.compile(optimizer, loss, metrics=["accuracy"])
 
     average_metrics = hvd.callbacks.MetricAverageCallback()
-    # Horovod gives it Keras 3's, which lacks what the callback calls; LearningRateWarmupCallback needs the same line.
+    # Horovod gives it Keras 3's, which lacks what the callback calls; LearningRateWarmupCallback
+    # needs the same line.
     average_metrics.backend = tf.keras.backend
     log = digits.Log(args, hvd.rank())
     callbacks = [

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_plain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``hvd-sparse`` in it, in a folder that holds its packages; another package is whatever is there too."""
+    """Run ``hvd-sparse`` in it, in a folder that holds its packages; another package is whatever is
+    there too."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
     (found,) = map(Path, np.__path__)

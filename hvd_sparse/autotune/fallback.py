@@ -20,7 +20,8 @@ TRIAL = "what ranks tell each other for Compression.auto"
 
 
 class Debts:
-    """The tensors that keep something back, which a dense way must not leave behind, and the step that sends it."""
+    """The tensors that keep something back, which a dense way must not leave behind, and the step
+    that sends it."""
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}
@@ -70,8 +71,9 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """A step begins: the seconds that the last one took, to this moment if nobody has said when it ended.  None where
-        there was none, or it failed; the same on all ranks, as all hear of a failure."""
+        """A step begins: the seconds that the last one took, to this moment if nobody has said when
+        it ended.  None where there was none, or it failed; the same on all ranks, as all hear of a
+        failure."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -131,8 +133,8 @@ class Fallback(Policy):
         return way
 
     def _is_owed(self, position: int) -> bool:
-        """Tell whether a residual has not yet been sent.  All results of the last step are there, on
-        all ranks."""
+        """Tell whether a residual has not yet been sent.  All results of the last step are there,
+        on all ranks."""
         if self.debts.is_paid(position):
             self.debts.settle(position)
         return self.debts.is_owed(position)

@@ -19,8 +19,8 @@ EVERYTHING = "everything"
 
 
 class Owner(Protocol):
-    """A compressor, as its policy sees it.  It comes with every call, so that neither keeps the other
-    alive."""
+    """A compressor, as its policy sees it.  It comes with every call, so that neither keeps the
+    other alive."""
 
     name: str
     configuration: Configuration

@@ -1,4 +1,5 @@
-"""What ``advise`` and ``simulate`` take for granted where nobody has said it, in words and with the option that says it."""
+"""What ``advise`` and ``simulate`` take for granted where nobody has said it, in words and with the
+option that says it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def of_model(options: argparse.Namespace, profile: Profile) -> list[str]:
     found = []
     if options.backward is None and options.model in ARCHITECTURES:
         found.append(
-            f"the backward pass takes {_ms(profile.backward_s)}, as {SAMPLES} samples do at {FLOPS / 1e12:g} Tflop/s "
+            f"the backward pass takes {_ms(profile.backward_s)}, as {SAMPLES} samples do at "
+            f"{FLOPS / 1e12:g} Tflop/s "
             "(--backward)"
         )
     if options.forward is None and not _settings.tells_forward(options):
@@ -27,7 +29,8 @@ def of_model(options: argparse.Namespace, profile: Profile) -> list[str]:
         found.append(f"the rest of a step takes {_ms(profile.other_s)}{half} (--forward)")
     if not profile.is_apart:
         found.append(
-            "one processor computes the gradients and selects from them (--apart if a GPU computes them)"
+            "one processor computes the gradients and selects from them (--apart if a GPU computes "
+            "them)"
         )
     return found
 
@@ -37,7 +40,8 @@ def of_work(work: Work) -> list[str]:
     if work is not CPU:
         return []
     return [
-        "selecting and coding take what one core of a server's processor takes (--costs, or launch it to measure)"
+        "selecting and coding take what one core of a server's processor takes (--costs, or launch "
+        "it to measure)"
     ]
 
 
@@ -55,10 +59,12 @@ def of_networks(options: argparse.Namespace, networks: Iterable[Any]) -> list[st
     for network in [network for network in described if network.ranks_per_node > 1][:1]:
         rate, late = network.local_bandwidth_bit_s / 1e9, 1e6 * network.local_latency_s
         found.append(
-            f"inside a node every rank has {rate:g} Gbit/s, and a message takes {late:g} us (--costs)"
+            f"inside a node every rank has {rate:g} Gbit/s, and a message takes {late:g} us "
+            "(--costs)"
         )
     found.append(
-        f"a collective starts after {1e3 * CALL_S:g} ms, a cycle of Horovod's (--costs, or launch it to measure)"
+        f"a collective starts after {1e3 * CALL_S:g} ms, a cycle of Horovod's (--costs, or launch "
+        "it to measure)"
     )
     return found
 

@@ -93,7 +93,8 @@ def profile_of(options: argparse.Namespace) -> Profile:
         profile = Profile.from_json(_text_of(options.model))
         if options.backward is None and not _tells_backward(options.model):
             raise InvalidOption(
-                f"model {options.model!r} says of no layer how long its backward pass takes: give backward_s to all of "
+                f"model {options.model!r} says of no layer how long its backward pass takes: give "
+                "backward_s to all of "
                 "them, or say --backward 80ms"
             )
     if options.backward is not None:
@@ -144,6 +145,7 @@ def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredNetwork | None]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InvalidOption(
             f'costs {str(options.costs)!r}: {error}; {{"work": {{"entry_s": ...}}, '
-            '"lines": {"allgather": {"start_s": ..., "byte_s": ...}, "allreduce": {...}, "alltoall": {...}}}'
+            '"lines": {"allgather": {"start_s": ..., "byte_s": ...}, "allreduce": {...}, '
+            '"alltoall": {...}}}'
         ) from None
     return work, MeasuredNetwork(lines, document.get("world_size")) if lines else None

@@ -1,4 +1,5 @@
-"""``hvd-sparse doctor``: what is installed here, what of it is used, and what does not fit together."""
+"""``hvd-sparse doctor``: what is installed here, what of it is used, and what does not fit
+together."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _engine() -> str:
-    """Return what is used where a compressor is told no engine, as ``core.kernels.engines.resolve_engine`` has it."""
+    """Return what is used where a compressor is told no engine, as
+    ``core.kernels.engines.resolve_engine`` has it."""
     if not is_fast_installed():
         return "numpy, as numba is not installed"
     try:
@@ -93,7 +95,8 @@ def _check_frontend(framework: str) -> bool:
     parts = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
     *others, last = [name for name, built in parts.items() if built]
     print(
-        f"\nhvd_sparse.{framework}: ready; Horovod was built with {', '.join(others)}{' and ' if others else ''}{last}"
+        f"\nhvd_sparse.{framework}: ready; Horovod was built with "
+        f"{', '.join(others)}{' and ' if others else ''}{last}"
     )
     if framework == "tensorflow":
         _warn_of_keras_3()

@@ -24,9 +24,11 @@ INTERFACE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._:@-]*"
 
 @dataclass(frozen=True)
 class Host:
-    """A host and how many ranks it takes; LaunchError for a name that could be read as more than one.
+    """A host and how many ranks it takes; LaunchError for a name that could be read as more than
+    one.
 
-    The name ends up on the command lines of ssh, horovodrun and mpirun, some of which a shell reads.
+    The name ends up on the command lines of ssh, horovodrun and mpirun, some of which a shell
+    reads.
     """
 
     name: str
@@ -35,7 +37,8 @@ class Host:
     def __post_init__(self) -> None:
         if not re.fullmatch(HOST_NAME, self.name):
             raise LaunchError(
-                f"host {self.name!r} is no host name: it begins with a letter, a digit or '_', and has only "
+                f"host {self.name!r} is no host name: it begins with a letter, a digit or '_', and "
+                "has only "
                 "these, '.' and '-' in it; a user name belongs into ~/.ssh/config"
             )
 
@@ -52,7 +55,8 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def read_hostfile(path: Path) -> list[Host]:
-    """Read a host a line, ``NAME``, ``NAME:RANKS`` or ``NAME slots=RANKS``; ``#`` starts a comment."""
+    """Read a host a line, ``NAME``, ``NAME:RANKS`` or ``NAME slots=RANKS``; ``#`` starts a
+    comment."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -85,7 +89,8 @@ def address_of(name: str) -> str:
         return socket.gethostbyname(name)
     except OSError:
         raise LaunchError(
-            f"host {name!r} has no address here: check its name, or enter it in /etc/hosts on every host"
+            f"host {name!r} has no address here: check its name, or enter it in /etc/hosts on "
+            "every host"
         ) from None
 
 
@@ -102,7 +107,8 @@ def is_local(address: str) -> bool:
 def shared_address(name: str, facts: dict[str, Any]) -> str:
     """By which the others find a host.
 
-    Its name may be a loopback address here, as Debian's own names are: then of its addresses the one nearest to theirs.
+    Its name may be a loopback address here, as Debian's own names are: then of its addresses the
+    one nearest to theirs.
     """
     address = address_of(name)
     if not address.startswith("127.") or len(facts) == 1:
@@ -134,7 +140,8 @@ def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
             wanted = first["versions"][package]
             if version != wanted:
                 problems.append(
-                    f"host {name!r} has {package} {version or 'not at all'}, host {first_name!r} has "
+                    f"host {name!r} has {package} {version or 'not at all'}, host {first_name!r} "
+                    "has "
                     f"{wanted or 'it not at all'}: install the same versions on every host"
                 )
         problems += [
@@ -150,7 +157,8 @@ def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
-    """The interface that carries every host's address; None where all are this host or an interface is not known.
+    """The interface that carries every host's address; None where all are this host or an interface
+    is not known.
 
     LaunchError where its name differs, as Horovod takes one name for all hosts.
     """
@@ -166,13 +174,15 @@ def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
     if len(chosen) > 1:
         each = ", ".join(f"{host}: {name or 'none'}" for host, name in names.items())
         raise LaunchError(
-            f"the interface between the hosts has several names ({each}): rename it, or say --interface"
+            f"the interface between the hosts has several names ({each}): rename it, or say "
+            "--interface"
         )
     return chosen.pop()
 
 
 def check_interface(names: str) -> str:
-    """Return the name of an interface, or several with commas; LaunchError if a shell could read more.
+    """Return the name of an interface, or several with commas; LaunchError if a shell could read
+    more.
 
     The user or the other hosts told it, and horovodrun hands it to shells.
     """

@@ -93,12 +93,14 @@ def read_values(buffer: np.ndarray, numel: int, dtype: Any) -> np.ndarray:
 
 
 def _read(buffer: np.ndarray, number: int, numel: int) -> Frame:
-    """Return the one frame that fills a buffer, of this kind and tensor; CorruptPayload otherwise."""
+    """Return the one frame that fills a buffer, of this kind and tensor; CorruptPayload
+    otherwise."""
     frame = read_frame(buffer)
     is_whole = frame.total_bytes == buffer.size and frame.value_format == AS_TYPE
     if frame.codec != number or frame.numel != numel or not is_whole:
         raise CorruptPayload(
-            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not what a tensor of "
+            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not "
+            "what a tensor of "
             f"{numel} entries waits for"
         )
     return frame

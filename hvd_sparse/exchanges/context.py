@@ -47,8 +47,8 @@ class Outgoing:
     norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is
         known only later
     found : how the selection was come by; None on a dense step, and where another rank selects
-    accumulated : what was or is to be selected from, until that and the exchange are over; or, where
-        the exchange sums first, the gradient
+    accumulated : what was or is to be selected from, until that and the exchange are over; or,
+        where the exchange sums first, the gradient
     moments : of the accumulated, where the selection waits for the group's other tensors
     """
 
@@ -85,7 +85,8 @@ class Arrival:
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""A tensor whose sum some rank could not pass on: its message of the last phase has no frame for it."""
+"""A tensor whose sum some rank could not pass on: its message of the last phase has no frame for
+it."""
 
 MOST_BYTES = 2**31 - 1
 """In one collective: MPI and Horovod count with 32 bits."""
@@ -132,7 +133,8 @@ class Member:
         return count_from_density(self.spec.numel, self.density)
 
     def decode(self, frame: np.ndarray, numel: int, kernels: Kernels | ModuleType) -> Selection:
-        """Return what a rank sent; CorruptPayload where it is not of so long a part of this tensor."""
+        """Return what a rank sent; CorruptPayload where it is not of so long a part of this
+        tensor."""
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
 
 
@@ -150,8 +152,8 @@ class ExchangeContext:
     keys : names of all tensors, for messages
     errors : what went wrong on this rank, in words
     kernels : the engine's
-    select : selects from what the exchange has summed up for a tensor, and returns the frame to send
-        (``sums_first``)
+    select : selects from what the exchange has summed up for a tensor, and returns the frame to
+        send (``sums_first``)
     selector : of the compressor, for what it declares; members have theirs at the step's density
     placement : where the ranks are, for exchanges to which it matters
     """
@@ -222,7 +224,8 @@ class ExchangeContext:
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         self.errors.append(
             f"UnsupportedInput: the messages of {', '.join(map(repr, keys[:3]))}{more} come to "
-            f"{total} bytes in one collective, which moves at most {MOST_BYTES}: send fewer entries "
+            f"{total} bytes in one collective, which moves at most {MOST_BYTES}: send fewer "
+            "entries "
             "(density, max_gathered_bytes), fewer tensors together (groups), or split the tensor; "
             "exchange hierarchical moves whole gradients inside a node"
         )

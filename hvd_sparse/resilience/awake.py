@@ -1,8 +1,9 @@
 """Seconds in which this process ran.
 
-The system's clocks go on while a process is suspended (Ctrl-Z, a scheduler's freeze), and while one thread holds Python's
-lock and no other gets on.  Nobody can be blamed for a wait of that kind, so limits count the seconds of this clock: a
-thread winds it, and of what passes between two turns ``MOST_S`` counts.
+The system's clocks go on while a process is suspended (Ctrl-Z, a scheduler's freeze), and while one
+thread holds Python's lock and no other gets on.  Nobody can be blamed for a wait of that kind, so
+limits count the seconds of this clock: a thread winds it, and of what passes between two turns
+``MOST_S`` counts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ REMEMBERED = 100
 
 
 class AwakeClock:
-    """Counts the seconds in which somebody looks at it at least every ``most_s``.  Safe to call from many threads."""
+    """Counts the seconds in which somebody looks at it at least every ``most_s``.  Safe to call
+    from many threads."""
 
     def __init__(self, most_s: float = MOST_S) -> None:
         self._most_s = most_s
@@ -39,7 +41,8 @@ class AwakeClock:
             return self._counted_s
 
     def stood_s(self, within_s: float) -> float:
-        """Return the seconds that were not counted, of stillstands that ended no longer ago than that."""
+        """Return the seconds that were not counted, of stillstands that ended no longer ago than
+        that."""
         self.now()
         with self._lock:
             return sum(
@@ -81,7 +84,8 @@ def awake_s() -> float:
 
 
 def stood_s(within_s: float) -> float:
-    """Return the seconds in which this process stood still, of stillstands that ended within so many."""
+    """Return the seconds in which this process stood still, of stillstands that ended within so
+    many."""
     _wound.start()
     return _wound.clock.stood_s(within_s)
 

@@ -13,8 +13,8 @@ from hvd_sparse.resilience.awake import awake_s
 class Ledger:
     """Submissions by name.  Safe to call from many threads.
 
-    Ranks are compared by how often each has submitted a name: names and order are the same on all of them.  Ages are of
-    the seconds in which this process ran.
+    Ranks are compared by how often each has submitted a name: names and order are the same on all
+    of them.  Ages are of the seconds in which this process ran.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,11 @@
-"""A rank's port, on which the others ask it what it is doing: one thread, which no caller can hold up.
+"""A rank's port, on which the others ask it what it is doing: one thread, which no caller can hold
+up.
 
-A question is one line: the listener's secret, then JSON.  Until all of the secret has arrived a caller is a stranger:
-nothing of what it says is parsed, it is hung up on at the first 32 bytes that are another secret, after ``PATIENCE_S``,
-or when ``MOST_STRANGERS`` others have called since.  So garbage, half lines and idle connections cost a rank neither
-its thread nor the answers that it owes the others.
+A question is one line: the listener's secret, then JSON.  Until all of the secret has arrived a
+caller is a stranger: nothing of what it says is parsed, it is hung up on at the first 32 bytes that
+are another secret, after ``PATIENCE_S``, or when ``MOST_STRANGERS`` others have called since.  So
+garbage, half lines and idle connections cost a rank neither its thread nor the answers that it owes
+the others.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Listener:
         for connection in self._callers:
             connection.close()
 
-    # -- the thread ---------------------------------------------------------------------------------------------------
+    # -- the thread
+    # ---------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._is_closed:

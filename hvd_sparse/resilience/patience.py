@@ -1,7 +1,8 @@
 """Waits that a process which stood still, or a rank that is busy, does not end.
 
-``PatientCollective`` puts a collective's waits under the watchdog's rules: seconds count in which this process ran, and
-where a rank says nothing and may be busy the limit is ``TIMES_IN_DOUBT`` times as long.
+``PatientCollective`` puts a collective's waits under the watchdog's rules: seconds count in which
+this process ran, and where a rank says nothing and may be busy the limit is ``TIMES_IN_DOUBT``
+times as long.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SHORTEST_S = 0.05
 
 @dataclass(frozen=True)
 class PatientPending:
-    """A collective that was started; its wait is taken up again where the time that passed does not count."""
+    """A collective that was started; its wait is taken up again where the time that passed does not
+    count."""
 
     pending: Pending
     watchdog: Watchdog
@@ -32,7 +34,8 @@ class PatientPending:
         return self.pending.is_done()
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Its result; ExchangeTimeout after ``timeout_s`` seconds, or that many times more in doubt."""
+        """Its result; ExchangeTimeout after ``timeout_s`` seconds, or that many times more in
+        doubt."""
         if timeout_s is None:
             return self.pending.wait(None)
         began_s, limit_s, left_s = awake_s(), timeout_s, timeout_s

@@ -1,12 +1,14 @@
 """Asking the other ranks what they are doing, when nothing in Horovod answers any more.
 
-Every rank listens on a TCP port of its own (``resilience.listening``), in a thread that Horovod's waits do not hold up, and
-says which tensors it has submitted.  Addresses are told in one allgather while Horovod works.  A rank that has ended
-refuses the connection.  One that is paused takes it (its kernel does) and says nothing, and so does one whose code holds
-Python's lock: of these the kernel is asked (``resilience.sight``), by this rank or by another on the silent one's host.
+Every rank listens on a TCP port of its own (``resilience.listening``), in a thread that Horovod's
+waits do not hold up, and says which tensors it has submitted.  Addresses are told in one allgather
+while Horovod works.  A rank that has ended refuses the connection.  One that is paused takes it
+(its kernel does) and says nothing, and so does one whose code holds Python's lock: of these the
+kernel is asked (``resilience.sight``), by this rank or by another on the silent one's host.
 
-Questions and answers are one line of JSON.  A question begins with a secret of the rank that it asks, drawn anew in every
-process and told to the other ranks alone; nothing that arrives is run or stored.
+Questions and answers are one line of JSON.  A question begins with a secret of the rank that it
+asks, drawn anew in every process and told to the other ranks alone; nothing that arrives is run or
+stored.
 """
 
 from __future__ import annotations
@@ -52,13 +54,15 @@ class Answer:
 
     Attributes
     ----------
-    state : "answers", "ended" (refuses connections) or "unreachable"; of those that take connections and say nothing
-        "paused" or "busy" (runs, but something in it holds Python's lock), or "silent" if nobody can tell which
+    state : "answers", "ended" (refuses connections) or "unreachable"; of those that take
+        connections and say nothing "paused" or "busy" (runs, but something in it holds Python's
+        lock), or "silent" if nobody can tell which
     behind : tensors that it has not submitted and the asking rank has
     place : where in its program it is
     pending : how many tensors it waits for itself
     is_joined : it is inside hvd.join()
-    stood_s : for how long its process stood still, suspended or with Python's lock held, in the time asked about
+    stood_s : for how long its process stood still, suspended or with Python's lock held, in the
+        time asked about
     sight : what it sees of the process that it was asked to look at
     """
 
@@ -74,7 +78,8 @@ class Answer:
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Tell all ranks where this one listens: a conversation as exchanges hold them.  The endpoints in rank order."""
+    """Tell all ranks where this one listens: a conversation as exchanges hold them.  The endpoints
+    in rank order."""
     told = [
         endpoint.rank,
         endpoint.host,
@@ -121,7 +126,8 @@ class Question:
 def ask_all(
     endpoints: Sequence[Endpoint], question: Question, patience_s: float = PATIENCE_S
 ) -> list[Answer]:
-    """What every rank has of what this one has submitted; bounded by a small multiple of ``patience_s``."""
+    """What every rank has of what this one has submitted; bounded by a small multiple of
+    ``patience_s``."""
     answers: dict[int, Answer] = {}
     left = list(enumerate(endpoints))
 
@@ -131,7 +137,8 @@ def ask_all(
                 place, endpoint = left.pop()
                 answers[place] = ask(endpoint, question, patience_s)
 
-    # no pool of the library's: those refuse work once the interpreter begins to end, where hangs happen too
+    # no pool of the library's: those refuse work once the interpreter begins to end, where hangs
+    # happen too
     threads = [
         threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(left)))
     ]

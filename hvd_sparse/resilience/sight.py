@@ -1,8 +1,9 @@
-"""The kernel's word on a process, where ``/proc`` has one: no thread of that process need run to give it.
+"""The kernel's word on a process, where ``/proc`` has one: no thread of that process need run to
+give it.
 
-A process whose code holds Python's lock answers nobody, as one that is suspended does.  The kernel tells them apart: it
-names what is stopped, and counts the processor time of all threads, of which the one that waits for the lock takes some
-every few milliseconds.
+A process whose code holds Python's lock answers nobody, as one that is suspended does.  The kernel
+tells them apart: it names what is stopped, and counts the processor time of all threads, of which
+the one that waits for the lock takes some every few milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Process:
 
     Attributes
     ----------
-    system : the running kernel and the namespace of numbers; processes of the same one see each other
+    system : the running kernel and the namespace of numbers; processes of the same one see each
+        other
     number : of the process
     start : in the kernel's ticks, as numbers are used again
     """
@@ -42,7 +44,8 @@ class Sight:
     Attributes
     ----------
     state : its letter for the main thread
-    ran : processor time that its threads have had: in ticks, and to the nanosecond where the kernel counts so
+    ran : processor time that its threads have had: in ticks, and to the nanosecond where the kernel
+        counts so
     """
 
     state: str
@@ -77,7 +80,8 @@ def look_at(process: Process | None) -> Sight | None:
 
 
 def judge(before: Sight | None, after: Sight | None) -> str:
-    """Return what became of a process that did not answer: "busy", "paused", "ended", or "silent" if nobody saw it."""
+    """Return what became of a process that did not answer: "busy", "paused", "ended", or "silent"
+    if nobody saw it."""
     if before is None or after is None:
         return "silent"
     if after.state in ENDED:

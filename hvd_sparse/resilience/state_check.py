@@ -1,4 +1,5 @@
-"""The check of a saved state, before any of it is used: is it whole, is it this compressor's, and if not, why."""
+"""The check of a saved state, before any of it is used: is it whole, is it this compressor's, and
+if not, why."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
     rank, world_size = place
     if state["world_size"] != world_size:
         return [
-            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: save(path) and load(path) "
+            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: "
+            "save(path) and load(path) "
             "redistribute the states of all ranks, as resilience.redistribution.redistribute does"
         ]
     if state["rank"] != rank:
@@ -119,7 +121,8 @@ def _of_lengths(
     specs: Sequence[TensorSpec],
     kept: Mapping[str, int],
 ) -> list[str]:
-    """Which arrays the memory does not have, or has and the state lacks, or which are of another length."""
+    """Which arrays the memory does not have, or has and the state lacks, or which are of another
+    length."""
     found = []
     for spec in specs:
         if spec.key not in tensors:
@@ -143,7 +146,8 @@ def _of_lengths(
 
 
 def lengths_of(memory: Any, spec: TensorSpec, kept: int) -> dict[str, int]:
-    """Return how long each of a memory's arrays is, of which a state that is one entry long tells the names."""
+    """Return how long each of a memory's arrays is, of which a state that is one entry long tells
+    the names."""
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: kept * len(array) for name, array in arrays.items()}
 
@@ -159,6 +163,7 @@ def _check_numbers(tensors: Mapping[str, Any], specs: Sequence[TensorSpec]) -> N
                 if not np.isfinite(part).all():
                     place = start + int(np.flatnonzero(~np.isfinite(part))[0])
                     raise CorruptCheckpoint(
-                        f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every later step of this tensor "
+                        f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every "
+                        "later step of this tensor "
                         "would fail; use an older checkpoint"
                     )

@@ -1,4 +1,5 @@
-"""The form of a saved state: all that ``Compressor.state_dict`` gives, each of its kind, whatever the compressor."""
+"""The form of a saved state: all that ``Compressor.state_dict`` gives, each of its kind, whatever
+the compressor."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ REDUCTIONS = ("sum", "average")
 
 
 def check_form(state: Mapping[str, Any]) -> None:
-    """CorruptCheckpoint, with what is wrong, unless a state has all that ``Compressor.state_dict`` gives, of its kind."""
+    """CorruptCheckpoint, with what is wrong, unless a state has all that ``Compressor.state_dict``
+    gives, of its kind."""
     missing = [field for field in FIELDS if field not in state]
     if not missing:
         _check_fields(state)
@@ -76,7 +78,8 @@ def _wrong_with(key: str, tensor: Mapping[str, Any]) -> list[str]:
             values = np.empty((), object)
         if values.ndim != 1 or values.dtype.kind != "f":
             wrong.append(
-                f"its {name} of {key!r} is no vector of numbers but {values.dtype} {list(values.shape)}"
+                f"its {name} of {key!r} is no vector of numbers but {values.dtype} "
+                f"{list(values.shape)}"
             )
     return wrong
 

@@ -16,7 +16,8 @@ SILENCE = {
 
 
 def is_gone(answers: Sequence[Answer]) -> bool:
-    """Tell whether some rank will not go on by itself; without answers all of them are taken to be gone."""
+    """Tell whether some rank will not go on by itself; without answers all of them are taken to be
+    gone."""
     return not answers or any(
         answer.state in ("paused", "ended", "unreachable") for answer in answers
     )
@@ -28,7 +29,8 @@ def is_behind(answers: Sequence[Answer]) -> bool:
 
 
 def is_in_doubt(answers: Sequence[Answer], waited_s: float, limit_s: float) -> bool:
-    """Tell whether some rank may be busy, or stood still: it has not had all of the time limit to itself."""
+    """Tell whether some rank may be busy, or stood still: it has not had all of the time limit to
+    itself."""
     return any(
         answer.state in ("busy", "silent")
         or (answer.behind and waited_s - answer.stood_s < limit_s)
@@ -42,7 +44,8 @@ def remedy(why: str) -> str:
         "This process ends now"
         if why == JOIN_REASON
         else (
-            "This process ends now, as nothing else ends Horovod's wait; see that rank's output, or raise timeout_s"
+            "This process ends now, as nothing else ends Horovod's wait; see that rank's output, "
+            "or raise timeout_s"
         )
     )
 

@@ -1,8 +1,9 @@
 """No rank waits for ever: who keeps this one waiting, and an end to it.
 
-Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at what this rank has submitted and not
-got back.  When that is older than ``timeout_s`` it asks the other ranks, says which have not submitted what, and ends
-the process; the launcher then ends the others.  A wait of this package raises ``ExchangeTimeout`` first.
+Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at what this rank
+has submitted and not got back.  When that is older than ``timeout_s`` it asks the other ranks, says
+which have not submitted what, and ends the process; the launcher then ends the others.  A wait of
+this package raises ``ExchangeTimeout`` first.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Watchdog:
         self.ledger.restart()
 
     def is_in_doubt(self) -> bool:
-        """Tell whether a wait may take longer: a rank is busy or stood still, and nothing worse is known."""
+        """Tell whether a wait may take longer: a rank is busy or stood still, and nothing worse is
+        known."""
         answers = self._ask(self.ledger.pending())
         return self._excuses(answers) and not is_gone(answers)
 
@@ -104,14 +106,16 @@ class Watchdog:
     def give_up(self) -> str:
         """What is known of a wait: the pending tensors, and the ranks that have not submitted them.
 
-        The program is about to be told; should it wait on for Horovod, in handling that or at its exit, it is ended.
+        The program is about to be told; should it wait on for Horovod, in handling that or at its
+        exit, it is ended.
         """
         pending = self.ledger.pending()
         self._given_up = self._describe(pending, self._ask(pending))
         self.ledger.clear()
         return self._given_up
 
-    # -- the threads --------------------------------------------------------------------------------------------------
+    # -- the threads
+    # --------------------------------------------------------------------------------------------------
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         sight = look_at(process_of(question["process"]))
@@ -160,7 +164,8 @@ class Watchdog:
             self._end(JOIN_REASON)
 
     def _probe(self) -> None:
-        """Long silence: a rank that is paused may keep Horovod from finishing what this package does not see."""
+        """Long silence: a rank that is paused may keep Horovod from finishing what this package
+        does not see."""
         assert self._timeout_s is not None
         answers = self._ask({})
         silent = {answer.rank for answer in answers if answer.state == "silent"}

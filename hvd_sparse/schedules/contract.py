@@ -12,7 +12,8 @@ UNKNOWN_DENSITY = 0.01
 
 
 class Schedule(Protocol):
-    """Density as a pure function of a tensor's completed steps.  Frozen dataclasses in ``SCHEDULES``."""
+    """Density as a pure function of a tensor's completed steps.  Frozen dataclasses in
+    ``SCHEDULES``."""
 
     id: ClassVar[str]
     paper: ClassVar[str | None]

@@ -1,4 +1,5 @@
-"""The variables to compress: from a model, a list or a callable; never Keras 3's nor TensorFlow 1's."""
+"""The variables to compress: from a model, a list or a callable; never Keras 3's nor TensorFlow
+1's."""
 
 from __future__ import annotations
 
@@ -12,16 +13,22 @@ from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.types import FLOATS, TensorSpec
 
 WAY_OUT = (
-    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging anything, in silence. "
-    "pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
+    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
+    "anything, in silence. "
+    "pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is "
+    "imported"
 )
 NONE_YET = (
-    "there are no variables to compress: give the model itself where its first batch builds it, or a callable that "
-    "returns its variables; whatever asks for them before training, as stats() and save() do, needs model.build() first"
+    "there are no variables to compress: give the model itself where its first batch builds it, or "
+    "a callable that "
+    "returns its variables; whatever asks for them before training, as stats() and save() do, "
+    "needs model.build() first"
 )
 GRAPHS_OF_1 = (
-    "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with hvd.DistributedGradientTape or "
-    "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use hvd.Compression.fp16"
+    "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with "
+    "hvd.DistributedGradientTape or "
+    "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use "
+    "hvd.Compression.fp16"
 )
 
 
@@ -39,7 +46,8 @@ class VariableSource:
     def variables(self) -> list[tf.Variable]:
         """The variables, now; InvalidOption if there are none, or one is given twice.
 
-        Those that are neither floats nor trained, as counters and the states of random generators, are left out.
+        Those that are neither floats nor trained, as counters and the states of random generators,
+        are left out.
         """
         refuse_tensorflow_1()
         variables = list(self._ask())
@@ -48,7 +56,8 @@ class VariableSource:
             _refuse_variable_of_1(variable)
             if not isinstance(variable, tf.Variable):
                 raise InvalidOption(
-                    f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or a callable"
+                    f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or "
+                    "a callable"
                 )
         variables = [v for v in variables if v.trainable or tf.as_dtype(v.dtype).name in FLOATS]
         if not variables:
@@ -64,7 +73,8 @@ class VariableSource:
 
 
 def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-    """What ranks must agree on; variables of one name are told apart by their order, as Keras layers may share names."""
+    """What ranks must agree on; variables of one name are told apart by their order, as Keras
+    layers may share names."""
     seen: Counter[str] = Counter()
     specs = []
     for variable in variables:
@@ -74,7 +84,8 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
         )
         if not variable.shape.is_fully_defined():
             raise UnsupportedInput(
-                f"variable {key!r} has shape {variable.shape}: give it a shape without unknown dimensions"
+                f"variable {key!r} has shape {variable.shape}: give it a shape without unknown "
+                "dimensions"
             )
         specs.append(
             TensorSpec(key, tuple(variable.shape.as_list()), tf.as_dtype(variable.dtype).name)
@@ -83,7 +94,8 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
 
 
 def refuse_tensorflow_1() -> None:
-    """UnsupportedInput in a graph of TensorFlow 1, whose variables have no value until a session runs.
+    """UnsupportedInput in a graph of TensorFlow 1, whose variables have no value until a session
+    runs.
 
     ``tf.init_scope`` leaves the graphs that functions are traced into, and no others.
     """
@@ -131,7 +143,8 @@ def _refuse_keras_3(thing: Any) -> None:
         raise UnsupportedInput(f"these variables are of Keras 3. {WAY_OUT}")
     if callable(thing) and not hasattr(type(thing), "trainable_variables") and is_keras_3():
         raise UnsupportedInput(
-            f"tf.keras is Keras 3 here, and what a callable will return cannot be known. {WAY_OUT}; "
+            "tf.keras is Keras 3 here, and what a callable will return cannot be known. "
+            f"{WAY_OUT}; "
             "without Keras, give the list of variables itself"
         )
 

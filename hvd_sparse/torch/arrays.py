@@ -10,7 +10,8 @@ from hvd_sparse.types import TensorSpec
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """What ranks must agree on about a parameter; UnsupportedInput for what cannot be compressed."""
+    """What ranks must agree on about a parameter; UnsupportedInput for what cannot be
+    compressed."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
@@ -32,7 +33,8 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     """The gradient as a flat array of the accumulator's dtype, in logical order.
 
-    A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in memory layout).
+    A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
+    memory layout).
     """
     dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
     flat: np.ndarray = gradient.detach().to(dtype).contiguous().view(-1).numpy()
@@ -40,7 +42,8 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
 
 
 def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
-    """The gradient's own memory, where it lies as the result will: it has been accumulated and is free."""
+    """The gradient's own memory, where it lies as the result will: it has been accumulated and is
+    free."""
     if not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
         return None
     return flatten(gradient, spec)
@@ -49,8 +52,9 @@ def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
     """Return a flat array as a tensor of the gradient's shape, dtype and memory layout.
 
-    The gradient itself where the array is its memory: a new tensor around it would keep the old one alive, and Horovod
-    puts it into the gradient, so that a gradient that is zeroed in place would become one tensor longer at every step.
+    The gradient itself where the array is its memory: a new tensor around it would keep the old one
+    alive, and Horovod puts it into the gradient, so that a gradient that is zeroed in place would
+    become one tensor longer at every step.
     """
     if _is_memory_of(flat, gradient):
         return gradient

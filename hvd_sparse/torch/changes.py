@@ -1,8 +1,9 @@
 """Find gradients that a program changed after it had given them to Horovod.
 
-What Horovod brings back takes the gradient's place, and with it whatever was done to the gradient meanwhile: clipping,
-or dividing by a loss scale, without ``optimizer.synchronize()`` before.  A tensor's version tells of most writes.
-``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version, so a few entries are compared as well.
+What Horovod brings back takes the gradient's place, and with it whatever was done to the gradient
+meanwhile: clipping, or dividing by a loss scale, without ``optimizer.synchronize()`` before.  A
+tensor's version tells of most writes. ``GradScaler.unscale_``, ``tensor.data`` and NumPy write
+without a new version, so a few entries are compared as well.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Given:
 class Changes:
     """The gradients of a step that Horovod has, up to the step's first result.
 
-    All are looked at then, as results are written from there on, and some gradients share their memory.
+    All are looked at then, as results are written from there on, and some gradients share their
+    memory.
     """
 
     def __init__(self) -> None:
@@ -80,7 +82,8 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], Any]:
-        """Return the names of the gradients that were changed, and their step; all are forgotten."""
+        """Return the names of the gradients that were changed, and their step; all are
+        forgotten."""
         changed = [given.key for _, given in sorted(self._given.items()) if given.is_changed()]
         run = self.run
         self.forget()
@@ -94,9 +97,9 @@ class Changes:
     def _owns_version(self, position: int, gradient: torch.Tensor) -> bool:
         """Return whether writing to other tensors leaves a gradient's version as it is.
 
-        The gradients of parameters that were concatenated are parts of one tensor, and so are those that a program keeps in
-        one buffer: accumulating one raises the version of all.  That shows in the memory only until it is replaced, so the
-        answer is kept as long as the tensor lives.
+        The gradients of parameters that were concatenated are parts of one tensor, and so are those
+        that a program keeps in one buffer: accumulating one raises the version of all.  That shows
+        in the memory only until it is replaced, so the answer is kept as long as the tensor lives.
         """
         known = self._owners.get(position)
         if known is None or known[0]() is not gradient:
@@ -109,8 +112,10 @@ def in_words(keys: list[str]) -> str:
     names = ", ".join(repr(key) for key in keys[:MOST_NAMES])
     more = f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else ""
     return (
-        f"the gradient of {names}{more} was changed after backward(), when Horovod had it already, and Horovod's result would "
-        "overwrite that: call optimizer.synchronize() first, then clip or unscale, and then call optimizer.step() within "
+        f"the gradient of {names}{more} was changed after backward(), when Horovod had it already, "
+        "and Horovod's result would "
+        "overwrite that: call optimizer.synchronize() first, then clip or unscale, and then call "
+        "optimizer.step() within "
         "'with optimizer.skip_synchronize():'"
     )
 

@@ -1,12 +1,15 @@
-"""``HVD_SPARSE_TIMELINE``: what this package does, span by span, as Chrome's trace format, one file a rank.
+"""``HVD_SPARSE_TIMELINE``: what this package does, span by span, as Chrome's trace format, one file
+a rank.
 
     [
-    {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse", "start_time_since_epoch_in_micros": ...}},
-    {"name": "select", "ph": "X", "ts": ..., "dur": ..., "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
+    {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
+    "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
+    "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process is the rank.  Thread 1 and those after it are the threads that select, encode and decode; a bucket's exchanges, which
-overlap with them, have a thread of their own.  Times are microseconds since the start, as in Horovod's own timeline, whose first
-event tells its start by the same name.  A file whose process was killed lacks its end, which viewers forgive.
+The process is the rank.  Thread 1 and those after it are the threads that select, encode and
+decode; a bucket's exchanges, which overlap with them, have a thread of their own.  Times are
+microseconds since the start, as in Horovod's own timeline, whose first event tells its start by the
+same name.  A file whose process was killed lacks its end, which viewers forgive.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ _LOCK = threading.Lock()
 class TraceFile:
     """One process's file.  Safe to call from many threads.
 
-    Where it cannot be written any more, that is logged once and the file ends there: training goes on.
+    Where it cannot be written any more, that is logged once and the file ends there: training goes
+    on.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -107,7 +111,8 @@ class TraceFile:
             self._drain()
         except OSError as error:
             logger.warning(
-                "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, training goes on",
+                "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, "
+                "training goes on",
                 SETTING,
                 str(self._path),
                 error.strerror,
@@ -137,7 +142,8 @@ class TraceFile:
 
 
 def _open(path: Path) -> int:
-    """A regular file, emptied; nothing is waited for, as a pipe makes its writers, and no link is followed."""
+    """A regular file, emptied; nothing is waited for, as a pipe makes its writers, and no link is
+    followed."""
     try:
         file = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
@@ -164,15 +170,18 @@ def _open(path: Path) -> int:
 
 def _refusal(path: Path, why: str | None) -> InvalidOption:
     return InvalidOption(
-        f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {why}; give the path of a file in a "
+        f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {why}; "
+        "give the path of a file in a "
         "folder that is there on every host, with room on its disk"
     )
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """A rank's file: ``{rank}`` in the setting stands for its number, else that comes before the suffix.
+    """A rank's file: ``{rank}`` in the setting stands for its number, else that comes before the
+    suffix.
 
-    In elastic runs ranks change: the number of the process is there too.  InvalidOption for a folder.
+    In elastic runs ranks change: the number of the process is there too.  InvalidOption for a
+    folder.
     """
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
@@ -184,7 +193,8 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write down a compressor's spans, where the setting asks for it; all of a process go into one file, which is returned.
+    """Write down a compressor's spans, where the setting asks for it; all of a process go into one
+    file, which is returned.
 
     InvalidOption if it cannot be written.
     """

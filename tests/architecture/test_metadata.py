@@ -1,4 +1,5 @@
-"""What an installed hvd_sparse says of itself: licence, Pythons, extras.  Built here, with nothing from a network."""
+"""What an installed hvd_sparse says of itself: licence, Pythons, extras.  Built here, with nothing
+from a network."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Metadata as every installer asks the build backend for it, from a copy, as it leaves files behind."""
+    """Metadata as every installer asks the build backend for it, from a copy, as it leaves files
+    behind."""
     copy = tmp_path_factory.mktemp("metadata")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)

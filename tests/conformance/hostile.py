@@ -1,7 +1,8 @@
-"""Vectors that callers give and no distribution draws, and engines beside the reference on all of them.
+"""Vectors that callers give and no distribution draws, and engines beside the reference on all of
+them.
 
-Lists of sums are full of zeros of both signs; a tensor's last entries fill no whole vector; a bad step brings NaN, Inf and
-sums beyond all numbers.
+Lists of sums are full of zeros of both signs; a tensor's last entries fill no whole vector; a bad
+step brings NaN, Inf and sums beyond all numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
 SIZES = (1, 2, 12, 17, 31)
-"""Shorter than a vector of 64 bytes, and such vectors with tails of one entry and of all but one."""
+"""Shorter than a vector of 64 bytes, and such vectors with tails of one entry and of all but
+one."""
 
 THRESHOLDS = (0.0, 1e-300, 1e-45, 1e-40, 0.1, 1.0, 3.0, 1e30, 1e39, np.inf)
 """Some are zero in float32, subnormal, or infinite."""
@@ -60,7 +62,8 @@ def vectors(dtype: str) -> list[np.ndarray]:
 
 
 def random_vector(rng: np.random.Generator, dtype: str) -> np.ndarray:
-    """A few kinds of numbers, mixed anew, at a size that is one of those where engines change their ways."""
+    """A few kinds of numbers, mixed anew, at a size that is one of those where engines change their
+    ways."""
     limits = np.finfo(dtype)
     kinds = [
         0,

@@ -1,6 +1,7 @@
 """The contracts of ``core.kernels.contract``, as checks that any engine can be put to.
 
-Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is used for it.
+Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is
+used for it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def total_of(magnitudes: list[float]) -> float:
 
 
 def thresholds(x: np.ndarray) -> list[float]:
-    """Magnitudes that occur (so that >= matters), between two of them, zero, what rounds to zero, and beyond all."""
+    """Magnitudes that occur (so that >= matters), between two of them, zero, what rounds to zero,
+    and beyond all."""
     occurring = sorted({abs(v) for v in x.tolist() if v == v})
     picked = occurring[:: max(1, len(occurring) // 4)] + occurring[-1:]
     return [
@@ -161,7 +163,8 @@ def check_take_at_most(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_largest_of_many(kernels: Any, dtype: str) -> None:
-    """Vectors that no list is made of: values that many share, spikes, hardly any numbers; as the reference has it."""
+    """Vectors that no list is made of: values that many share, spikes, hardly any numbers; as the
+    reference has it."""
     numel = 40_001
     x = draw("laplace", numel, dtype)
     tiny = np.finfo(dtype).smallest_subnormal
@@ -187,7 +190,8 @@ def check_largest_of_many(kernels: Any, dtype: str) -> None:
 
 
 def check_threshold_is_rounded(kernels: Any) -> None:
-    """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least the threshold."""
+    """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least
+    the threshold."""
     for threshold in (0.7, 0.1):
         largest_below = np.nextafter(np.float32(threshold), np.float32(0))
         x = np.array([threshold, -threshold, largest_below], np.float32)

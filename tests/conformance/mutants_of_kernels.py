@@ -123,7 +123,8 @@ def trims_to_what_nobody_wrote(taken, count, out):
 
 
 def keeps_zeros(taken, count, out):
-    """The zeros of a list are dropped, and with them what they stand for: they overwrite nothing."""
+    """The zeros of a list are dropped, and with them what they stand for: they overwrite
+    nothing."""
     positions = np.flatnonzero(taken.values != 0)
     return reference.trim(
         Selection(taken.indices[positions], taken.values[positions], taken.numel), count, out

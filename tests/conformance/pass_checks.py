@@ -1,4 +1,5 @@
-"""How often a selector goes over the whole vector, counted where it cannot be hidden: in the kernels."""
+"""How often a selector goes over the whole vector, counted where it cannot be hidden: in the
+kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ FEW = 4
 
 
 def check_few_passes_where_no_threshold_is(selector: Any) -> None:
-    """Values that most entries share, and a spike that pulls the bracket away: every kernel is asked a few times only."""
+    """Values that most entries share, and a spike that pulls the bracket away: every kernel is
+    asked a few times only."""
     numel = 20_000
     spiked = draw("laplace", numel)
     spiked[numel // 2] = 1e30

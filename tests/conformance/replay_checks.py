@@ -95,7 +95,8 @@ def names_of(configuration: Configuration) -> list[str]:
 
 
 def check_replays(exchange: Any) -> None:
-    """(ADR 4) A phase of the last step, or its carrier, that comes to all ranks is refused on all."""
+    """(ADR 4) A phase of the last step, or its carrier, that comes to all ranks is refused on
+    all."""
     configuration = configured(exchange)
     for name in [*names_of(configuration), "t1"]:
         for error, _ in deliver_again(configuration, name, range(WORLD), buckets=BUCKETS):

@@ -1,6 +1,7 @@
 """Every exchange, with counts as uneven as they come and a step that fails.  Without any framework.
 
-The oracle is the numpy core in a world of threads, run on every rank for itself: it waits for no other rank.
+The oracle is the numpy core in a world of threads, run on every rank for itself: it waits for no
+other rank.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
 
 
 def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
-    """Gradients that fail: NaN on the last rank, or beyond float32 in the sum; in the second tensor."""
+    """Gradients that fail: NaN on the last rank, or beyond float32 in the sum; in the second
+    tensor."""
     gradients = gradients_of(rank, step)
     if step == BEYOND_STEP:
         gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size

@@ -53,7 +53,8 @@ def train(step: Callable[[], Any], is_victim: bool, fault: Callable[[], None]) -
         step()
 
 
-# -- what a job outlives ----------------------------------------------------------------------------------------------
+# -- what a job outlives
+# ----------------------------------------------------------------------------------------------
 
 
 def locked_a_while(processes: list[int]) -> None:
@@ -62,7 +63,8 @@ def locked_a_while(processes: list[int]) -> None:
 
 
 def suspended(processes: list[int]) -> None:
-    """All ranks are stopped for twice the limit, and go on; meanwhile the others wait for the last one."""
+    """All ranks are stopped for twice the limit, and go on; meanwhile the others wait for the last
+    one."""
     numbers = " ".join(map(str, processes))
     subprocess.Popen(
         ["sh", "-c", f"sleep 1; kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"]

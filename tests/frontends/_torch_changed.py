@@ -1,4 +1,5 @@
-"""Gradients that a program changes between ``backward`` and ``step``, without Horovod's ``synchronize``."""
+"""Gradients that a program changes between ``backward`` and ``step``, without Horovod's
+``synchronize``."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def changed_step(model: nn.Module, optimizer: Any, change: Change) -> Callable[[
 
 
 def everywhere(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
-    """Two steps, one with a change, and two more; what is kept back is what it was before the third."""
+    """Two steps, one with a change, and two more; what is kept back is what it was before the
+    third."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor)

@@ -1,4 +1,5 @@
-"""Law 3 for programs that are built differently: embeddings, several optimizers, several compressors, groups."""
+"""Law 3 for programs that are built differently: embeddings, several optimizers, several
+compressors, groups."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def embeddings_as_dense(name: str) -> dict[str, Any]:
 
 @cases
 def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
-    """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of it without a hook."""
+    """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of
+    it without a hook."""
 
     def program(compress: Compress) -> list[nn.Module]:
         return train_words(
@@ -123,7 +125,8 @@ def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
 
 @cases
 def embeddings_as_dense_submitted_late(name: str) -> dict[str, Any]:
-    """One backward pass where two were announced: Horovod submits in ``step``, long after the hooks."""
+    """One backward pass where two were announced: Horovod submits in ``step``, long after the
+    hooks."""
 
     def program(compress: Compress) -> list[nn.Module]:
         options = {"sparse_as_dense": True, "backward_passes_per_step": 2}
@@ -255,7 +258,8 @@ def gradient_checkpointing(name: str) -> dict[str, Any]:
 
 
 class Concatenated(nn.Module):
-    """Two parameters whose gradients autograd cuts out of one tensor, so that they share its version."""
+    """Two parameters whose gradients autograd cuts out of one tensor, so that they share its
+    version."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,7 +272,8 @@ class Concatenated(nn.Module):
 
 @cases
 def parts_of_one_gradient_zeroed_in_place_and_clipped(name: str) -> dict[str, Any]:
-    """Clipped as Horovod asks for it; and gradients are kept from step to step, so that versions grow."""
+    """Clipped as Horovod asks for it; and gradients are kept from step to step, so that versions
+    grow."""
 
     def program(compress: Compress) -> list[nn.Module]:
         torch.manual_seed(7)
@@ -310,7 +315,8 @@ def gradients_that_are_parts_of_one_buffer(name: str) -> dict[str, Any]:
 
 @cases
 def equal_models_with_names_by_default(name: str) -> dict[str, Any]:
-    """As in a search over settings, or for the parts of a cross-validation; one after the other, and none is closed."""
+    """As in a search over settings, or for the parts of a cross-validation; one after the other,
+    and none is closed."""
 
     def program(compress: Compress) -> list[nn.Module]:
         torch.manual_seed(7)

@@ -74,7 +74,8 @@ def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
 
 
 def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
-    """A loop as Horovod's own example has it: the model is built, and broadcast, by the first batch."""
+    """A loop as Horovod's own example has it: the model is built, and broadcast, by the first
+    batch."""
     model, optimizer = make(), keras.optimizers.SGD(RATE)
     method = options.pop("method", "topk")
     compressor = getattr(Compression, method)(model, density=0.5, **options)
@@ -164,7 +165,8 @@ def warm_up() -> Any:
 
 
 def error_of(callback: Any) -> str:
-    """What Horovod's callback says when nobody has given it a backend; no compressor is involved."""
+    """What Horovod's callback says when nobody has given it a backend; no compressor is
+    involved."""
     model = sequential()
     model.compile(keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE)), "mse")
     try:

@@ -1,6 +1,7 @@
 """Worker for one rank: input that is refused.
 
-Argument: "2" or "3", the version of Keras, or "graphs" for a program that has left TensorFlow 2's eager execution.
+Argument: "2" or "3", the version of Keras, or "graphs" for a program that has left TensorFlow 2's
+eager execution.
 """
 
 from __future__ import annotations

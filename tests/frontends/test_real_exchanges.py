@@ -1,4 +1,5 @@
-"""Every exchange over Horovod's own collectives: the bits of the core, and a failed step that ends on every rank.
+"""Every exchange over Horovod's own collectives: the bits of the core, and a failed step that ends
+on every rank.
 
 Invariants 24, 25 and 30 on real ranks; two ranks are in ``test_methods``.
 """
@@ -64,7 +65,8 @@ def check_bits(outcome: Outcome, name: str) -> None:
 def test_a_step_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(
     outcome: Outcome, name: str
 ) -> None:
-    """NaN on one rank, and finite numbers whose sum is none: an error, or seen in that tensor alone.
+    """NaN on one rank, and finite numbers whose sum is none: an error, or seen in that tensor
+    alone.
 
     That the bits above are those of a run without the failed steps is what shows the rest.
     """

@@ -1,4 +1,5 @@
-"""Programs as README and Horovod's examples have them: models that their first batch builds, callbacks of Keras."""
+"""Programs as README and Horovod's examples have them: models that their first batch builds,
+callbacks of Keras."""
 
 from __future__ import annotations
 

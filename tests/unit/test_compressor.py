@@ -397,7 +397,8 @@ def test_closing_does_not_free_a_name_that_another_took_since(make):
 
 
 def test_the_default_name_is_the_models(make):
-    """The same for the same names and shapes, so that all ranks agree; another for another model."""
+    """The same for the same names and shapes, so that all ranks agree; another for another
+    model."""
     first = make()
     first.close()
     assert make().name == first.name
@@ -413,7 +414,8 @@ def test_compressors_compare_and_hash_by_identity(make):
 def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings_whatever_their_names(
     make,
 ):
-    """Not by that of creation: one that is made on one rank alone, and never used, would put the ranks out of step."""
+    """Not by that of creation: one that is made on one rank alone, and never used, would put the
+    ranks out of step."""
     unused, other, one = (make(configure(name=name)) for name in ("unused", "other", "one"))
     names = [compressor.handshake_name for compressor in (one, other, one)]
     ordinals = [int(name.rsplit(".", 1)[1]) for name in names]

@@ -1,4 +1,5 @@
-"""Processes that are suspended, or whose one thread holds Python's lock: what passes then is nobody's fault."""
+"""Processes that are suspended, or whose one thread holds Python's lock: what passes then is
+nobody's fault."""
 
 from __future__ import annotations
 

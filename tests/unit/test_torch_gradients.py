@@ -1,4 +1,5 @@
-"""Gradients that a program changes while Horovod has them, and what is kept of those of the past; without ranks."""
+"""Gradients that a program changes while Horovod has them, and what is kept of those of the past;
+without ranks."""
 
 from __future__ import annotations
 

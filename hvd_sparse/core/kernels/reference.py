@@ -97,7 +97,8 @@ def take_largest(x: np.ndarray, count: int) -> Selection:
 
 
 def _largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among them."""
+    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among
+    them."""
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
     smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
     kept: np.ndarray = magnitudes > smallest_kept
@@ -200,7 +201,8 @@ def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> Non
 
 
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
-    """Which magnitudes are at least the threshold, rounded to their type; zeros never, whatever the threshold."""
+    """Which magnitudes are at least the threshold, rounded to their type; zeros never, whatever the
+    threshold."""
     with np.errstate(over="ignore"):  # too large for the type: infinite
         rounded = magnitudes.dtype.type(threshold)
     reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0

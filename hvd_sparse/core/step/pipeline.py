@@ -82,8 +82,8 @@ class Pipeline:
             raise
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """Return what stands in for a gradient that is not finite: the carrier says so, and the step
-        leaves no trace."""
+        """Return what stands in for a gradient that is not finite: the carrier says so, and the
+        step leaves no trace."""
         spec, parts = state.spec, self.configuration.at_step(state.steps)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
@@ -187,8 +187,8 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
     ) -> Outgoing:
-        """Return what goes to where it is summed; on a dense step, with what this rank keeps back of
-        its part."""
+        """Return what goes to where it is summed; on a dense step, with what this rank keeps back
+        of its part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         whole = gradient.copy()

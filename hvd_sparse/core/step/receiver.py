@@ -28,7 +28,8 @@ class Receiver:
         self._finishes = shared.configuration.memory.finishes
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Accept what an exchange brought for a bucket, and keep back what did not leave this rank."""
+        """Accept what an exchange brought for a bucket, and keep back what did not leave this
+        rank."""
         bucket.arrivals = arrivals
         shared = self._shared
         if not shared.exchange.settles_later:
@@ -55,8 +56,8 @@ class Receiver:
         ----------
         reduced : what Horovod made of the array that ``compress`` gave it
         parameter : the tensor's value, flat, for memories that finish with it
-        out : where the result may go; a sparse step's is written there, and nothing is where the step
-            fails
+        out : where the result may go; a sparse step's is written there, and nothing is where the
+            step fails
         """
         report = ticket.report(reduced)
         self._check(ticket, report)
@@ -95,7 +96,8 @@ class Receiver:
             if ticket.run.failure is not None:  # another tensor's thread has just taken it back
                 raise ticket.run.failure
             raise RankMismatch(
-                f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
+                f"tensor {ticket.key!r} was compressed again before its last step was "
+                "decompressed: "
                 "give every tape or optimizer that reduces it a compressor of its own"
             )
 
@@ -153,8 +155,8 @@ class Receiver:
         *,
         is_finite: bool,
     ) -> np.ndarray:
-        """Give the last touch, in the units of the scaled loss.  A step that is not finite everywhere
-        leaves no trace.
+        """Give the last touch, in the units of the scaled loss.  A step that is not finite
+        everywhere leaves no trace.
 
         Here all ranks know alike: what they look at is of the same bits.
         """
@@ -186,7 +188,8 @@ class Receiver:
         error = NonFiniteGradient(
             f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "
             f"{spec.numel} entries, or leaves the range of {spec.dtype}; look for the step's loss, "
-            "lower the learning rate or the loss scale, or clip gradients before they are compressed"
+            "lower the learning rate or the loss scale, or clip gradients before they are "
+            "compressed"
         )
         self._shared.fail(ticket.run, error)
         raise error

@@ -106,7 +106,8 @@ class Ticket:
     _report: CarrierReport | None = field(default=None, init=False, repr=False)
 
     def report(self, reduced: np.ndarray) -> CarrierReport:
-        """Return what all ranks' carriers say, at the start of what Horovod made of them; read once.
+        """Return what all ranks' carriers say, at the start of what Horovod made of them; read
+        once.
 
         Errors: ``CarrierLayout.read``.
         """

@@ -2,8 +2,8 @@
 other ranks.
 
 A local failure never raises in ``compress``, where the other ranks would wait for what this one did
-not submit.  It is written down: into the carrier's flag, and in words into the bucket's message.  All
-ranks then raise alike.
+not submit.  It is written down: into the carrier's flag, and in words into the bucket's message.
+All ranks then raise alike.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Sender:
         ----------
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
-        is_joined : buckets of other tensors may be joined with this one's before its message is made
+        is_joined : buckets of other tensors may be joined with this one's before its message is
+            made
         everything : run dense, residual included, whatever the configuration says; the same on all
             ranks
         """
@@ -96,8 +97,8 @@ class Sender:
     def _note_nonfinite(
         self, ticket: Ticket, gradient: np.ndarray, error: NonFiniteGradient, dense: bool
     ) -> None:
-        """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the gradient
-        is finite and its sum with the residual is not."""
+        """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the
+        gradient is finite and its sum with the residual is not."""
         assert ticket.state is not None
         ticket.is_finite = False
         if self._shared.configuration.on_nonfinite == "raise" or np.isfinite(gradient).all():

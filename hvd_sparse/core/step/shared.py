@@ -29,7 +29,8 @@ class Shared:
 
     Attributes
     ----------
-    configuration, specs : parts and options; the registered tensors, in the same order on every rank
+    configuration, specs : parts and options; the registered tensors, in the same order on every
+        rank
     buckets, bucket_of : members of every bucket, by position; the bucket of every member
     pipeline, stats, replicas, transactions : what the halves work with
     reduction : "average" or "sum", as the carriers have told
@@ -67,21 +68,22 @@ class Shared:
         """Tells when parts of the work begin and end."""
         return self.pipeline.spans
 
-    # -- which tensors travel together, and where the ranks are ---------------------------------------
+    # -- which tensors travel together, and where the ranks are
+    # ---------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
-        """Let other tensors travel together from the next step on; the same on all ranks, and between
-        steps.
+        """Let other tensors travel together from the next step on; the same on all ranks, and
+        between steps.
 
-        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of
-        a step, and for groups that cannot be selected from as one where that is asked for.
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle
+        of a step, and for groups that cannot be selected from as one where that is asked for.
         """
         self.transactions.close()
         self._set_buckets(buckets)
 
     def regroup_at_start(self, buckets: Sequence[tuple[int, ...]]) -> None:
-        """Regroup where a step is known to begin: what has not come back of the last was given up, or
-        soon will."""
+        """Regroup where a step is known to begin: what has not come back of the last was given up,
+        or soon will."""
         self.transactions.leave()
         self._set_buckets(buckets)
 
@@ -109,7 +111,8 @@ class Shared:
         self.transactions.placement = placement
         if placement.node_count == 1 and self.configuration.allow_dense:
             logger.warning(
-                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs dense",
+                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs "
+                "dense",
                 world_size,
                 self.exchange.id,
             )
@@ -124,7 +127,8 @@ class Shared:
             )
         return answer
 
-    # -- what becomes of a step -----------------------------------------------------------------------
+    # -- what becomes of a step
+    # -----------------------------------------------------------------------
 
     def count(self, ticket: Ticket) -> None:
         """Count a tensor's completed step, unless the step leaves no trace."""

@@ -35,7 +35,8 @@ def add_up(
     Raises
     ------
     CorruptPayload : a payload is not for this tensor
-    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or none
+    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
+        none
     """
     dtype, arrived = out.dtype, []
     with np.errstate(over="ignore", invalid="ignore"):

@@ -12,8 +12,8 @@ from hvd_sparse.types import Selection, TensorSpec
 
 @dataclass(frozen=True)
 class Source:
-    """One vector to select from, a tensor's or that of several: its name and size, and what its last
-    selection left.
+    """One vector to select from, a tensor's or that of several: its name and size, and what its
+    last selection left.
 
     Attributes
     ----------
@@ -29,16 +29,18 @@ class Source:
 
 
 class TensorState:
-    """Keep one tensor between its steps: memory, what selector and exchange were left with, completed
-    steps.
+    """Keep one tensor between its steps: memory, what selector and exchange were left with,
+    completed steps.
 
     A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
 
     Attributes
     ----------
-    part : the entries that this rank keeps back for; all, but for exchanges that sum before they select
+    part : the entries that this rank keeps back for; all, but for exchanges that sum before they
+        select
     threshold, memo : what the last selection ended with
-    selected_in : which vector that selection was made from: the tensor's key, or the name of a group
+    selected_in : which vector that selection was made from: the tensor's key, or the name of a
+        group
     exchange_memo : the same on all ranks
     """
 
@@ -76,8 +78,8 @@ class TensorState:
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Any) -> None:
-        """Note what is to be kept back besides, and what the next exchange is told, once this step is
-        good."""
+        """Note what is to be kept back besides, and what the next exchange is told, once this step
+        is good."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(

@@ -1,4 +1,5 @@
-"""The kernels compiled by numba, for one or several threads.  Contracts: ``core.kernels.contract``."""
+"""The kernels compiled by numba, for one or several threads.  Contracts:
+``core.kernels.contract``."""
 
 from __future__ import annotations
 
@@ -110,9 +111,10 @@ class CompiledKernels(CompiledPackers):
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
         """The largest entries of a vector that is not to be copied, however many of them are equal.
 
-        The count-th magnitude's bit pattern is searched.  The first pass tries what a sample has there, which settles
-        most vectors, those of a few values too; every other divides by eight what the pattern lies in, so that there
-        are at most 12 of float32 and 22 of float64, whatever the data.
+        The count-th magnitude's bit pattern is searched.  The first pass tries what a sample has
+        there, which settles most vectors, those of a few values too; every other divides by eight
+        what the pattern lies in, so that there are at most 12 of float32 and 22 of float64,
+        whatever the data.
         """
         low, above, few = (
             1,
@@ -229,7 +231,8 @@ class CompiledKernels(CompiledPackers):
 def _pattern(threshold: float, dtype: Any, least: int = 1) -> int:
     """The bit pattern of the threshold in the data's type; ``least`` for what is smaller.
 
-    least : 1 is the smallest number above zero: below it no threshold may lie where zeros are never taken
+    least : 1 is the smallest number above zero: below it no threshold may lie where zeros are never
+        taken
     """
     if dtype == np.float64 or threshold < LARGEST:
         rounded = dtype.type(threshold)
@@ -240,9 +243,11 @@ def _pattern(threshold: float, dtype: Any, least: int = 1) -> int:
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Ascending bit patterns around that of the count-th largest magnitude, as a sample of the entries has it.
+    """Ascending bit patterns around that of the count-th largest magnitude, as a sample of the
+    entries has it.
 
-    Each comes with the next one, between which there is nothing: so a value that many entries share is found at once.
+    Each comes with the next one, between which there is nothing: so a value that many entries share
+    is found at once.
     """
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(

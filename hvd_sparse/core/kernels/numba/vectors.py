@@ -56,8 +56,8 @@ class Vectors:
         return self.call(f"llvm.fabs.{self.suffix}", self.floats, vector)
 
     def patterns(self, vector: Any) -> Any:
-        """The bit patterns of the magnitudes: in their order, and the same numbers in a thread that takes subnormal
-        numbers for zero."""
+        """The bit patterns of the magnitudes: in their order, and the same numbers in a thread that
+        takes subnormal numbers for zero."""
         mask = (1 << (8 * self.bytes - 1)) - 1
         bits = self.builder.bitcast(vector, self.integers)
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
@@ -68,7 +68,8 @@ class Vectors:
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> Any:
-        """The bit pattern of infinity, in all lanes: below it everything is a number, above it nothing is."""
+        """The bit pattern of infinity, in all lanes: below it everything is a number, above it
+        nothing is."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
@@ -85,7 +86,8 @@ class Vectors:
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
     def store_past_caches(self, vector: Any, pointer: Any, index: Any) -> None:
-        """The same, for a place that is a multiple of 64 bytes, and whose line is neither read before nor kept after."""
+        """The same, for a place that is a multiple of 64 bytes, and whose line is neither read
+        before nor kept after."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
@@ -127,7 +129,8 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: Any, states: list[Any]) -> Iterator[list[Any]]:
-        """What is done only if a lane of the mask is set: it puts the new states into the list, and finds them there."""
+        """What is done only if a lane of the mask is set: it puts the new states into the list, and
+        finds them there."""
         before = self.builder.block
         changed: list[Any] = []
         with self.builder.if_then(self.is_any(mask), likely=False):
@@ -142,7 +145,8 @@ class Vectors:
     def append(
         self, entry: Any, mask: Any, index: Any, indices: Any, values: Any, count: Any
     ) -> Any:
-        """The masked entries and their indices go to the end of a list, behind which a vector has room; its new length."""
+        """The masked entries and their indices go to the end of a list, behind which a vector has
+        room; its new length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -165,7 +169,8 @@ class Vectors:
 def counting(
     builder: Any, start: Any, stop: Any, step: int, states: list[Any]
 ) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """A loop over [start, stop) by step: gives (index, states on entry, a list for the states on exit)."""
+    """A loop over [start, stop) by step: gives (index, states on entry, a list for the states on
+    exit)."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
