@@ -1,4 +1,5 @@
-"""What races in ``bench select``: the package's own path, the peers, the floor; and the receiving half."""
+"""What races in ``bench select``: the package's own path, the peers, the floor; and the receiving
+half."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Round:
 
     @classmethod
     def cut(cls, vector: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> Round:
-        """Views of a vector's parts, one behind the other, each at an address that an allocator might have given."""
+        """Views of a vector's parts, one behind the other, each at an address that an allocator
+        might have given."""
         flat, start = [], 0
         for shape in shapes:
             size = int(np.prod(shape))
@@ -45,7 +47,8 @@ def padded(size: int) -> int:
 
 
 class Ours:
-    """Tensors through the package's own pipeline: gradient to encoded payload and settled residual, steps on end.
+    """Tensors through the package's own pipeline: gradient to encoded payload and settled residual,
+    steps on end.
 
     Parameters
     ----------
@@ -87,7 +90,8 @@ class Ours:
             self.frames.append(outgoing.frame)
 
     def forget(self) -> None:
-        """As before the first step, in memory that has been used: residuals of zeros, no threshold."""
+        """As before the first step, in memory that has been used: residuals of zeros, no
+        threshold."""
         for state in self.states:
             state.memory.load({"residual": np.zeros((), np.float32)})
             state.restore(0, None, None)
@@ -125,7 +129,8 @@ def floor(residuals: list[np.ndarray], threads: int = 1) -> Contestant:
 def frames_of_ranks(
     gradients: Gradients, density: float, ranks: int, engine: Any
 ) -> tuple[Pipeline, list[Any]]:
-    """A pipeline and what so many ranks send it in one step, exact top-k of gradients of their own."""
+    """A pipeline and what so many ranks send it in one step, exact top-k of gradients of their
+    own."""
     frames = []
     for rank in range(ranks):
         ours = Ours([(gradients.numel,)], {"id": "topk", "density": density}, engine=engine)

@@ -20,6 +20,7 @@ def index_bits(density: float) -> float:
 
 
 def set_bits(count: int, numel: int) -> float:
-    """What it takes to tell one set of so many indices from all others: log2(numel choose count)."""
+    """What it takes to tell one set of so many indices from all others: log2(numel choose
+    count)."""
     ways = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
     return ways / math.log(2)

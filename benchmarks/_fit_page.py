@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 
 from benchmarks._streams import markdown_table
 
-# Okabe and Ito's palette, told apart in all common kinds of colour blindness; markers and dashes say it again.
+# Okabe and Ito's palette, told apart in all common kinds of colour blindness; markers and dashes
+# say it again.
 STYLES = {
     "ldte": ("#D55E00", "o", "-"),
     "ldte_bs": ("#0072B2", "s", "-"),

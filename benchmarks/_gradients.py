@@ -1,4 +1,5 @@
-"""Gradients and residuals to measure with: drawn, but in the steady state that error feedback brings about."""
+"""Gradients and residuals to measure with: drawn, but in the steady state that error feedback
+brings about."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ POOL = 4
 BLOCKS = 64
 SLACK = 65_536
 ALIGNMENT = 16
-"""Entries: windows begin at addresses that the allocators of the frameworks give out, multiples of 64 bytes."""
+"""Entries: windows begin at addresses that the allocators of the frameworks give out, multiples of
+64 bytes."""
 
 
 @dataclass(frozen=True)
 class Gradients:
     """A stream of gradients: windows at random places of a few drawn arrays, used in turn.
 
-    Entries are Laplace distributed with mean 0, times a scale that is constant in each of 64 stretches, as it differs between
-    layers: the logarithm of the scale is normal with standard deviation 0.7.  No two steps give an entry the same
-    value, and a step costs nothing to draw.
+    Entries are Laplace distributed with mean 0, times a scale that is constant in each of 64
+    stretches, as it differs between layers: the logarithm of the scale is normal with standard
+    deviation 0.7.  No two steps give an entry the same value, and a step costs nothing to draw.
     """
 
     numel: int
@@ -46,9 +48,10 @@ class Gradients:
     def steady_residual(self, density: float, seed: int) -> np.ndarray:
         """float32 [numel]: about what error feedback leaves after many steps at this density.
 
-        An entry of the residual is a random walk that goes back to 0 when it reaches the threshold T, which takes T^2 / rms^2
-        steps; so T = rms / sqrt(density), and the walk's place is distributed as a triangle over (-T, T).  From
-        zeros this takes about 1 / density steps; from here, some tens.
+        An entry of the residual is a random walk that goes back to 0 when it reaches the threshold
+        T, which takes T^2 / rms^2 steps; so T = rms / sqrt(density), and the walk's place is
+        distributed as a triangle over (-T, T).  From zeros this takes about 1 / density steps; from
+        here, some tens.
         """
         rng = np.random.default_rng(seed)
         walk = rng.random(self.numel, np.float32)

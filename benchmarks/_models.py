@@ -1,7 +1,8 @@
-"""Three small models with data that ships with Python or scikit-learn: a CNN, a character LSTM, a transformer.
+"""Three small models with data that ships with Python or scikit-learn: a CNN, a character LSTM, a
+transformer.
 
-The characters are the source text of a few old, quiet modules of Python's standard library.  Their exact bytes
-depend on the Python version, and so, in detail, does every gradient made from them.
+The characters are the source text of a few old, quiet modules of Python's standard library.  Their
+exact bytes depend on the Python version, and so, in detail, does every gradient made from them.
 """
 
 from __future__ import annotations

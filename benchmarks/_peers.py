@@ -1,7 +1,9 @@
-"""The rules by which others choose entries, as their authors did: with torch operations, from the published descriptions.
+"""The rules by which others choose entries, as their authors did: with torch operations, from the
+published descriptions.
 
-A rule has ``choose(accumulated, count)``: which entries of a flat tensor to send, as int64 indices.  A ``Peer`` joins one
-with error feedback: the whole path from the gradient to indices and values that are ready to send, and the residual.
+A rule has ``choose(accumulated, count)``: which entries of a flat tensor to send, as int64 indices.
+A ``Peer`` joins one with error feedback: the whole path from the gradient to indices and values
+that are ready to send, and the residual.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class TopK:
 
 @dataclass(frozen=True)
 class DgcSampled:
-    """A threshold from a strided sample, repaired; never more than ``count`` entries (DGC, Lin et al. 2018)."""
+    """A threshold from a strided sample, repaired; never more than ``count`` entries (DGC, Lin et
+    al. 2018)."""
 
     sample_density: float = 0.01
     low: float = 0.8
@@ -95,7 +98,8 @@ class DgcSampled:
 
 @dataclass(frozen=True)
 class GaussianK:
-    """A threshold from a fitted normal distribution, corrected three times at most (Shi et al. 2019)."""
+    """A threshold from a fitted normal distribution, corrected three times at most (Shi et al.
+    2019)."""
 
     rounds: int = 3
 
@@ -117,7 +121,8 @@ class GaussianK:
 
 @dataclass(frozen=True)
 class RedsyncTrimmed:
-    """Trimmed top-k: cuts between mean and maximum until enough survive, then exact top-k of these (Fang et al. 2019)."""
+    """Trimmed top-k: cuts between mean and maximum until enough survive, then exact top-k of these
+    (Fang et al. 2019)."""
 
     step: float = 0.2
 
@@ -135,10 +140,11 @@ class RedsyncTrimmed:
 
 @dataclass
 class RedsyncSearch:
-    """Threshold binary search between mean and maximum for k to 2k entries, used again for some steps (Fang et al. 2019).
+    """Threshold binary search between mean and maximum for k to 2k entries, used again for some
+    steps (Fang et al. 2019).
 
-    How many steps the authors use a threshold for is not known to us; five is what is often quoted.  A threshold that
-    is used again and selects nothing, or over 2k, is searched for anew.
+    How many steps the authors use a threshold for is not known to us; five is what is often quoted.
+    A threshold that is used again and selects nothing, or over 2k, is searched for anew.
     """
 
     reuse_steps: int = 0
@@ -171,7 +177,8 @@ class RedsyncSearch:
 
 @dataclass(frozen=True)
 class LaplaceBisection:
-    """The Laplace estimate, corrected by bisection until 0.8 to 1.3 times k entries are left (Chen et al. 2021)."""
+    """The Laplace estimate, corrected by bisection until 0.8 to 1.3 times k entries are left (Chen
+    et al. 2021)."""
 
     low: float = 0.8
     high: float = 1.3

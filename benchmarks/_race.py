@@ -1,4 +1,5 @@
-"""Timing several ways side by side: in every round each runs once, in another order, so that drift hits all alike."""
+"""Timing several ways side by side: in every round each runs once, in another order, so that drift
+hits all alike."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def race(
     seed: int = 0,
     advance: Callable[[], Any] = lambda: None,
 ) -> Times:
-    """Run all of them ``warm`` rounds without looking, then ``rounds`` rounds; ``advance`` is called after each round."""
+    """Run all of them ``warm`` rounds without looking, then ``rounds`` rounds; ``advance`` is
+    called after each round."""
     rng = np.random.default_rng(seed)
     times = Times([contestant.name for contestant in contestants], rounds)
     with _collector_off():

@@ -41,7 +41,8 @@ class Line:
     entries, density : of the section's data
     milliseconds : of a step, over the rounds
     times_floor : how many floors a step took, round by round; None for the floor itself
-    versus : what the goal is about, where that is not ``times_floor``: how many times longer than ours, or faster than one
+    versus : what the goal is about, where that is not ``times_floor``: how many times longer than
+        ours, or faster than one
     goal : for the median of ``versus``, or of ``times_floor``
     rounds : how many were measured
     """
@@ -99,7 +100,8 @@ class Scale:
         return min(8 * self.rounds, max(-(-self.rounds // 4), self.rounds * self.large // entries))
 
     def every(self, entries: int) -> int:
-        """How many rounds the slow sit out: they race four times, or more where that is quickly done."""
+        """How many rounds the slow sit out: they race four times, or more where that is quickly
+        done."""
         return max(2, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
 
 

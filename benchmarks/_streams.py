@@ -1,7 +1,8 @@
 """Streams of real gradients: training under error feedback, one worker, seen step by step.
 
-The model is trained through the package's own pipeline, with exact top-k.  Others listen to the same gradients: every
-listener keeps its own residual, memo and warm start, as it would in a training of its own.
+The model is trained through the package's own pipeline, with exact top-k.  Others listen to the
+same gradients: every listener keeps its own residual, memo and warm start, as it would in a
+training of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MIN_NUMEL = 1024
 
 
 class Listener:
-    """One selector on one tensor's gradients, with a residual of its own, by the reference kernels or another engine's."""
+    """One selector on one tensor's gradients, with a residual of its own, by the reference kernels
+    or another engine's."""
 
     def __init__(self, selector: Any, spec: TensorSpec, engine: Any = "numpy") -> None:
         configuration = Configuration.create(selector=selector, min_numel=1, allow_dense=False)
@@ -146,7 +148,8 @@ def markdown_table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def json_by_line(head: dict[str, Any], lists: dict[str, list[dict[str, Any]]]) -> str:
-    """One JSON object; of its lists, every member on a line of its own, so that changes can be read."""
+    """One JSON object; of its lists, every member on a line of its own, so that changes can be
+    read."""
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     for name, members in lists.items():
         lines = ",\n".join(json.dumps(member) for member in members)

@@ -1,9 +1,11 @@
-"""How many entries every selector sends of those it was asked for, and how often it reads the vector to find them.
+"""How many entries every selector sends of those it was asked for, and how often it reads the
+vector to find them.
 
     python -m benchmarks.achieved_density           writes docs/results/achieved-density.md and .json
 
-Three small models are trained with exact top-k and error feedback.  Every selector listens to the same gradients, with
-its own residual, warm start and memo, so that what it selects from is what its own past selections left.
+Three small models are trained with exact top-k and error feedback.  Every selector listens to the
+same gradients, with its own residual, warm start and memo, so that what it selects from is what its
+own past selections left.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Row = tuple[int, float, float, int, bool]
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Options by name: every selector that is told a density, and what else of it is worth knowing."""
+    """Options by name: every selector that is told a density, and what else of it is worth
+    knowing."""
     plain = {
         id: {"id": id} for id in SELECTORS.ids() if issubclass(SELECTORS.get(id), DensitySelector)
     }

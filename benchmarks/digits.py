@@ -1,7 +1,8 @@
-"""Training on scikit-learn's handwritten digits, by every exchange: the work of ``hvd-sparse bench digits``.
+"""Training on scikit-learn's handwritten digits, by every exchange: the work of ``hvd-sparse bench
+digits``.
 
-Four ranks are threads of one process.  The network, its gradients and the descent are plain numpy, so that a run depends
-on nothing but its seed.
+Four ranks are threads of one process.  The network, its gradients and the descent are plain numpy,
+so that a run depends on nothing but its seed.
 """
 
 from __future__ import annotations
@@ -262,9 +263,12 @@ def page(results: list[Result], epochs: int) -> str:
         [
             "# Accuracy by exchange",
             "",
-            "`hvd-sparse bench digits` makes this page: scikit-learn's digits, a network of 64, 256 and 10 units, plain gradient",
-            f"descent at {RATE}, {RANKS} ranks with batches of {BATCH}, {epochs} epochs, {len(results[0].accuracies)} seeds.",
-            "Every tensor is compressed at every step; *sent* is counted, not asked. The bar is the dense mean less one standard",
+            "`hvd-sparse bench digits` makes this page: scikit-learn's digits, a network of 64, "
+            "256 and 10 units, plain gradient",
+            f"descent at {RATE}, {RANKS} ranks with batches of {BATCH}, {epochs} epochs, "
+            f"{len(results[0].accuracies)} seeds.",
+            "Every tensor is compressed at every step; *sent* is counted, not asked. The bar is "
+            "the dense mean less one standard",
             "deviation.",
             "",
             "![accuracies](digits.png)",

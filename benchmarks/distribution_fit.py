@@ -2,8 +2,8 @@
 
     python -m benchmarks.distribution_fit           writes docs/results/distribution-fit.md, .json and .png
 
-1. Its Tab. 1: how far accumulated gradients are from the best Laplace and from the best normal distribution.
-2. Its Fig. 5: how well five selectors select, by data size.
+1. Its Tab. 1: how far accumulated gradients are from the best Laplace and from the best normal
+distribution. 2. Its Fig. 5: how well five selectors select, by data size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ RECORDED_STEPS = (1, 20, 100, 300)
 SELECTED_AFTER = (1, 300)
 COMPARED = ("ldte", "ldte_bs", "dgc_sampled", "redsync_trimmed", "radix_select")
 Recorded = dict[tuple[str, str, int], dict[str, np.ndarray]]
-"""Vectors by tensor, by what they are ("accumulated", or the step's "gradient" alone), model and step."""
+"""Vectors by tensor, by what they are ("accumulated", or the step's "gradient" alone), model and
+step."""
 
 
 def record(steps: tuple[int, ...], progress: Progress) -> Recorded:
@@ -43,15 +44,18 @@ def record(steps: tuple[int, ...], progress: Progress) -> Recorded:
 
 
 def wasserstein(ordered: np.ndarray, quantile: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Wasserstein-1 distance of a sorted sample to a distribution: the mean difference of their quantiles."""
+    """Wasserstein-1 distance of a sorted sample to a distribution: the mean difference of their
+    quantiles."""
     middles = (np.arange(ordered.size) + 0.5) / ordered.size
     return float(np.abs(ordered - quantile(middles)).mean())
 
 
 def fit(vector: np.ndarray) -> dict[str, float]:
-    """Distances to the maximum-likelihood Laplace and normal distributions, over the mean magnitude.
+    """Distances to the maximum-likelihood Laplace and normal distributions, over the mean
+    magnitude.
 
-    Dividing by the mean magnitude makes tensors and steps comparable; the paper does not say what its unit is.
+    Dividing by the mean magnitude makes tensors and steps comparable; the paper does not say what
+    its unit is.
     """
     ordered = np.sort(vector.astype(np.float64))
     median, mean = float(np.median(ordered)), float(ordered.mean())
@@ -68,7 +72,8 @@ def fit(vector: np.ndarray) -> dict[str, float]:
 
 
 def fits(recorded: Recorded) -> list[dict[str, Any]]:
-    """Of every tensor, and of all a model's tensors in one vector, which is a row of the paper's table."""
+    """Of every tensor, and of all a model's tensors in one vector, which is a row of the paper's
+    table."""
     rows = []
     for (what, model, step), tensors in recorded.items():
         for tensor, vector in {"all": np.concatenate(list(tensors.values())), **tensors}.items():
@@ -79,9 +84,11 @@ def fits(recorded: Recorded) -> list[dict[str, Any]]:
 
 
 def quality(pool: np.ndarray, size: int, density: float, draws: int) -> list[dict[str, Any]]:
-    """Selections from stretches of the pool, from a cold start: counts and energies against exact top-k.
+    """Selections from stretches of the pool, from a cold start: counts and energies against exact
+    top-k.
 
-    The energy is the sum of squares of what is sent; its error is relative to what exact top-k sends.
+    The energy is the sum of squares of what is sent; its error is relative to what exact top-k
+    sends.
     """
     rng = np.random.default_rng([SEED, size])
     rows = []

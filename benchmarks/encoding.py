@@ -3,9 +3,9 @@
     hvd-sparse bench codecs                              table, JSON, page and picture in bench-output
     hvd-sparse bench codecs --output docs/results        write the page of this repository
 
-Random indices with the values that exact top-k leaves of a Laplace distribution, at densities 1e-4 to 1e-1; and the
-recorded gradients of tests/fixtures.  Every codec takes its turn in every round, so that drift hits all alike; a ratio
-is the median over the rounds of ratios within one.
+Random indices with the values that exact top-k leaves of a Laplace distribution, at densities 1e-4
+to 1e-1; and the recorded gradients of tests/fixtures.  Every codec takes its turn in every round,
+so that drift hits all alike; a ratio is the median over the rounds of ratios within one.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def measure(
 
 
 def of_recorded(density: float) -> dict[str, float]:
-    """Bytes in all, of every codec's frames for exact top-k of every recorded tensor; and the bound on their indices."""
+    """Bytes in all, of every codec's frames for exact top-k of every recorded tensor; and the bound
+    on their indices."""
     totals = dict.fromkeys(CODECS_TRIED, 0.0)
     totals |= {"entries": 0, "frames": 0, "index bound": 0.0}
     for vector in recorded():
@@ -205,7 +206,8 @@ def print_table(costs: list[Cost]) -> None:
         mine = {cost.density: cost for cost in costs if cost.codec == name}
         table.add_row(name, *(_cell(mine[density]) for density in densities))
     bound = [
-        f"{_encoding_page.bound_bytes(density, 4):.2f} | {_encoding_page.bound_bytes(density, 2):.2f}"
+        f"{_encoding_page.bound_bytes(density, 4):.2f} | "
+        f"{_encoding_page.bound_bytes(density, 2):.2f}"
         for density in densities
     ]
     table.add_row("entropy + 4 | 2 bytes", *bound)

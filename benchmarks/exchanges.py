@@ -1,7 +1,9 @@
-"""Bytes that exchanges really move, counted rank by rank: the work of ``hvd-sparse bench exchanges``.
+"""Bytes that exchanges really move, counted rank by rank: the work of ``hvd-sparse bench
+exchanges``.
 
-N ranks as threads of one process run the steps; ``LocalWorld`` counts what passes each rank's network, collective by
-collective, headers included.  Carriers are left out: they are the same for all exchanges.
+N ranks as threads of one process run the steps; ``LocalWorld`` counts what passes each rank's
+network, collective by collective, headers included.  Carriers are left out: they are the same for
+all exchanges.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Line:
 
     Attributes
     ----------
-    sent, received : bytes a rank and step: mean over the ranks; of hierarchical, between nodes alone
+    sent, received : bytes a rank and step: mean over the ranks; of hierarchical, between nodes
+        alone
     most : received by the rank that receives most
     formula : ``Exchange.inbound`` times the entries: into a node
     """
@@ -164,7 +167,8 @@ def _by_rank(counted: Any, exchange: Any) -> list[int]:
 
 
 def choices() -> Iterator[dict[str, Any]]:
-    """What ``auto`` takes, and where dense is no slower, for a network of 25 million entries in 60 buckets."""
+    """What ``auto`` takes, and where dense is no slower, for a network of 25 million entries in 60
+    buckets."""
     numel, buckets = 25_000_000, 60
     for gbit, ranks, density, local in itertools.product(
         NETWORKS, (4, 16, 64, 256), (0.001, 0.01, 0.1), (1, 4)
@@ -280,11 +284,16 @@ def page(lines: list[Line], chosen: list[dict[str, Any]]) -> str:
         [
             "# Bytes by exchange",
             "",
-            "`hvd-sparse bench exchanges` makes this page. Ranks are threads; every byte that passes a rank's network in the",
-            "exchange's collectives is counted, headers and checksums included (`LocalWorld.wire_received`): allgather and",
-            "allreduce as rings, alltoall straight. Top-k, 8 bytes an entry, eight steps from a cold start. Gradients are",
-            "Laplace noise, half of it shared by all ranks. *formula* is `Exchange.inbound`, which `auto` and `allow_dense`",
-            "decide by; of `hierarchical` only what passes between nodes is counted. *applied* is the part of the entries",
+            "`hvd-sparse bench exchanges` makes this page. Ranks are threads; every byte that "
+            "passes a rank's network in the",
+            "exchange's collectives is counted, headers and checksums included "
+            "(`LocalWorld.wire_received`): allgather and",
+            "allreduce as rings, alltoall straight. Top-k, 8 bytes an entry, eight steps from a "
+            "cold start. Gradients are",
+            "Laplace noise, half of it shared by all ranks. *formula* is `Exchange.inbound`, "
+            "which `auto` and `allow_dense`",
+            "decide by; of `hierarchical` only what passes between nodes is counted. *applied* is "
+            "the part of the entries",
             "that the optimizer is given.",
             "",
             "![bytes received](exchanges.png)",
@@ -293,7 +302,8 @@ def page(lines: list[Line], chosen: list[dict[str, Any]]) -> str:
             "",
             "## What `auto` takes",
             "",
-            "Modelled, for 25 million entries in 60 buckets at 1 ms a collective; dense by a ring. `allow_dense` then decides",
+            "Modelled, for 25 million entries in 60 buckets at 1 ms a collective; dense by a "
+            "ring. `allow_dense` then decides",
             "by bytes alone.",
             "",
             *_markdown(

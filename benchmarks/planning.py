@@ -121,7 +121,8 @@ def race(count: int) -> dict[str, float]:
 
 
 def timings(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
-    """What the planner takes, merged selection, which is the harder case; backward and wire of about equal length."""
+    """What the planner takes, merged selection, which is the harder case; backward and wire of
+    about equal length."""
     rng, rows = np.random.default_rng(9), []
     for layers in track(sizes, "timing the planner", transient=True):
         milliseconds, fronts, exacts, losses = [], [], [], [0.0]
@@ -231,10 +232,14 @@ def page(models: list[dict[str, Any]], races: dict[str, float], times: list[dict
         [
             "# Plans, on paper",
             "",
-            "`hvd-sparse bench planning` makes this page: nothing is sent, all times are the model's",
-            "([planning](../planning.md)). Milliseconds from the start of the backward pass to the end of the wire, at density",
-            "0.001. Backward times are in proportion to each layer's operations, batches of 32 at 10 Tflop/s. *exact* is the",
-            "planner that is used, and *groups* are its messages; *best rule* is the quickest of all other columns.",
+            "`hvd-sparse bench planning` makes this page: nothing is sent, all times are the "
+            "model's",
+            "([planning](../planning.md)). Milliseconds from the start of the backward pass to "
+            "the end of the wire, at density",
+            "0.001. Backward times are in proportion to each layer's operations, batches of 32 at "
+            "10 Tflop/s. *exact* is the",
+            "planner that is used, and *groups* are its messages; *best rule* is the quickest of "
+            "all other columns.",
             "",
             *(f"* *{name}*: {words}." for name, words in SETTINGS.items()),
             "",
@@ -244,16 +249,22 @@ def page(models: list[dict[str, Any]], races: dict[str, float], times: list[dict
             "",
             "## Greedy on random instances",
             "",
-            f"{races['instances']:,} instances of 3 to 10 layers with the authors' constants: 1,000 to 10 million entries and",
-            f"0.1 to 10 ms a layer. The published greedy plan is the best one in {percent['greedy_is_best']} of them, on",
-            f"average {percent['mean_excess']} slower than it, at worst {percent['worst_excess']}; it is slower than not",
-            f"merging at all in {percent['worse_than_no_merge']}, by up to {percent['worst_against_no_merge']}. A test",
+            f"{races['instances']:,} instances of 3 to 10 layers with the authors' constants: "
+            "1,000 to 10 million entries and",
+            "0.1 to 10 ms a layer. The published greedy plan is the best one in "
+            f"{percent['greedy_is_best']} of them, on",
+            f"average {percent['mean_excess']} slower than it, at worst "
+            f"{percent['worst_excess']}; it is slower than not",
+            f"merging at all in {percent['worse_than_no_merge']}, by up to "
+            f"{percent['worst_against_no_merge']}. A test",
             "holds *exact* to brute force.",
             "",
             "## What planning takes",
             "",
-            "The processor's time, one thread; random layers, selection over merged groups, messages and computing of",
-            "about equal length. *exact*: plans of which it is certain that none is quicker; *thinning costs*: the most by",
+            "The processor's time, one thread; random layers, selection over merged groups, "
+            "messages and computing of",
+            "about equal length. *exact*: plans of which it is certain that none is quicker; "
+            "*thinning costs*: the most by",
             f"which a front {LONGER} times as long made a step quicker, in {LONGER_ROUNDS} rounds.",
             "",
             markdown_table(

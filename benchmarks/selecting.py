@@ -1,6 +1,8 @@
-"""What choosing the entries costs, beside one pass over memory and beside others: the work of ``hvd-sparse bench select``.
+"""What choosing the entries costs, beside one pass over memory and beside others: the work of
+``hvd-sparse bench select``.
 
-Every section is a race (``_race``): ours, the peers and the floor, on the same gradients, in one thread.
+Every section is a race (``_race``): ours, the peers and the floor, on the same gradients, in one
+thread.
 """
 
 from __future__ import annotations
@@ -177,7 +179,8 @@ class Select:
         return times
 
     def network(self) -> Iterator[Line]:
-        """The parameters of ResNet-50: all compressed, and as the frontends do it, without those of one dimension."""
+        """The parameters of ResNet-50: all compressed, and as the frontends do it, without those of
+        one dimension."""
         every = [parameter.shape for parameter in resnet50(self.scale.width)]
         matrices = [shape for shape in every if len(shape) > 1]
         for what, shapes in (
@@ -190,7 +193,8 @@ class Select:
                 )
 
     def tensors(self, section: str, shapes: list[tuple[int, ...]], is_cold: bool) -> Iterator[Line]:
-        """Many tensors, one after the other; cold: without the threshold and the residual of a last step."""
+        """Many tensors, one after the other; cold: without the threshold and the residual of a last
+        step."""
         total = sum(padded(int(np.prod(shape))) for shape in shapes)
         entries = sum(int(np.prod(shape)) for shape in shapes)
         gradients = Gradients.draw(total, seed=total)
@@ -209,7 +213,8 @@ class Select:
             yield _line(times, contestant.name, section, entries, DENSITY, goal)
 
     def receiving(self) -> Iterator[Line]:
-        """N payloads decoded and added up in a dense gradient of zeros, over writing that gradient once."""
+        """N payloads decoded and added up in a dense gradient of zeros, over writing that gradient
+        once."""
         entries = self.scale.large
         gradients = Gradients.draw(entries, seed=entries)
         pipeline, frames = frames_of_ranks(gradients, DENSITY, max(PAYLOADS), self.engine)
@@ -222,7 +227,8 @@ class Select:
             yield _line(times, contestant.name, section, entries, DENSITY, goal, write_once)
 
     def threads(self) -> Iterator[Line]:
-        """One thread and two, beside what two gain on the floor: more than memory allows cannot be had."""
+        """One thread and two, beside what two gain on the floor: more than memory allows cannot be
+        had."""
         if self.engine not in (None, FAST) or not is_fast_installed():
             return
         entries, shapes = self.scale.large, [(self.scale.large,)]
@@ -264,7 +270,8 @@ class Select:
         torch.set_num_threads(1)
 
     def trainings(self, densities: Sequence[float] = (0.001, 0.01)) -> Iterator[dict[str, Any]]:
-        """Real trainings, of the tests' recorded gradients too: in how many selections one pass was enough."""
+        """Real trainings, of the tests' recorded gradients too: in how many selections one pass was
+        enough."""
         for density in densities:
             for kind, tasks in (("", large_tasks()), (" as recorded for the tests", small_tasks())):
                 for model in self.scale.models:

@@ -1,4 +1,5 @@
-"""Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table and one picture."""
+"""Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table and
+one picture."""
 
 import argparse
 import signal
@@ -72,7 +73,8 @@ def command_of(args, compression):
 
 
 def train_all(args, console):
-    """Run the methods one after the other, each with a progress bar; give the finished runs by method."""
+    """Run the methods one after the other, each with a progress bar; give the finished runs by
+    method."""
     columns = [
         TextColumn("{task.description:<16}"),
         BarColumn(),

@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; lines and markers differ as well
+# Okabe and Ito's colours, which colour-blind readers can tell apart; lines and markers differ as
+# well
 STYLES = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
     {"color": "#0072B2", "linestyle": "--", "marker": "s"},

@@ -1,4 +1,5 @@
-"""One training run of the demo: launched by horovodrun, followed through its JSON lines, and always ended."""
+"""One training run of the demo: launched by horovodrun, followed through its JSON lines, and always
+ended."""
 
 import contextlib
 import json
@@ -41,7 +42,8 @@ class Run:
         self.summary = None
 
     def follow(self):
-        """Launch, and give the line of each epoch as it comes; raise LaunchError unless all ends well."""
+        """Launch, and give the line of each epoch as it comes; raise LaunchError unless all ends
+        well."""
         self.json_path.write_text("")
         with open(self.log_path, "w") as log:
             # a session of its own, so that the whole of it can be ended
@@ -103,7 +105,8 @@ def environment():
 
 
 def end(process):
-    """End the launcher and all it started: horovodrun can ignore SIGTERM, and its workers are in other sessions."""
+    """End the launcher and all it started: horovodrun can ignore SIGTERM, and its workers are in
+    other sessions."""
     family = []
     with contextlib.suppress(psutil.NoSuchProcess):
         launcher = psutil.Process(process.pid)

@@ -1,6 +1,7 @@
 """What the three examples share: their options, the data, the counting of bytes, and the log.
 
-The data are the 1,797 handwritten digits (8x8 pixels) that scikit-learn ships: real, and nothing to download.
+The data are the 1,797 handwritten digits (8x8 pixels) that scikit-learn ships: real, and nothing to
+download.
 """
 
 import argparse
@@ -46,7 +47,8 @@ def parse_arguments(description):
 
 
 def load():
-    """Give (train images, train labels), (test images, test labels): the same split in every run."""
+    """Give (train images, train labels), (test images, test labels): the same split in every
+    run."""
     digits = load_digits()
     images = (digits.images / 16).astype("float32")
     train_images, test_images, train_labels, test_labels = train_test_split(
@@ -58,7 +60,8 @@ def load():
 def shard(arrays, rank, size):
     """Give this rank's part of the arrays, as long as every other rank's.
 
-    Equal lengths matter: a rank with one batch more than the others would wait in its last allreduce for ever.
+    Equal lengths matter: a rank with one batch more than the others would wait in its last
+    allreduce for ever.
     """
     length = len(arrays[0]) // size * size
     return tuple(array[rank:length:size] for array in arrays)
@@ -80,8 +83,8 @@ class Counter:
 class Metered:
     """One of Horovod's own compressors that counts the bytes it hands to the allreduce.
 
-    TensorFlow calls ``compress`` once per traced graph and not once per step, so the counter must be a tf.Variable
-    there: its ``assign_add`` becomes a part of the graph and runs with every step.
+    TensorFlow calls ``compress`` once per traced graph and not once per step, so the counter must
+    be a tf.Variable there: its ``assign_add`` becomes a part of the graph and runs with every step.
     """
 
     def __init__(self, compressor, counter):
@@ -102,7 +105,8 @@ class Metered:
 
 
 class Log:
-    """What rank 0 tells about a run, on the terminal and in a file of JSON lines; other ranks keep silent."""
+    """What rank 0 tells about a run, on the terminal and in a file of JSON lines; other ranks keep
+    silent."""
 
     def __init__(self, args, rank):
         self.args = args
@@ -156,7 +160,8 @@ class Log:
             step_seconds=step_seconds,
         )
         self._say(
-            f"{bytes_per_step:,.0f} bytes per step and worker, {step_seconds:.4f} seconds per step (median)"
+            f"{bytes_per_step:,.0f} bytes per step and worker, {step_seconds:.4f} seconds per step "
+            "(median)"
         )
 
     def _write(self, **line):

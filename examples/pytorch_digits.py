@@ -1,4 +1,5 @@
-"""Train a small convolutional network on handwritten digits with PyTorch, Horovod and sparse gradients.
+"""Train a small convolutional network on handwritten digits with PyTorch, Horovod and sparse
+gradients.
 
 horovodrun -np 2 python examples/pytorch_digits.py --density 0.01
 """

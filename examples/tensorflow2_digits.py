@@ -1,4 +1,5 @@
-"""Train a small convolutional network on handwritten digits with GradientTape, Horovod and sparse gradients.
+"""Train a small convolutional network on handwritten digits with GradientTape, Horovod and sparse
+gradients.
 
 horovodrun -np 2 python examples/tensorflow2_digits.py --density 0.01
 """

@@ -1,6 +1,7 @@
 """Gradient sparsification for unmodified Horovod: send the few entries that matter, lose nothing.
 
-The frontends are ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow``; this package itself needs numpy only.
+The frontends are ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow``; this package itself needs
+numpy only.
 """
 
 from hvd_sparse import codecs as _codecs  # noqa: F401

@@ -14,7 +14,8 @@ def check_density(density: float, where: str = "density") -> float:
     """The density as a float, or InvalidOption if it is not a number in (0, 1]."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
-            f"{where} is {density!r}: it is the part of the entries that is sent, a number in (0, 1]; "
+            f"{where} is {density!r}: it is the part of the entries that is sent, a number in (0, "
+            "1]; "
             "0.001 sends one entry in a thousand"
         )
     return float(density)
@@ -61,7 +62,8 @@ def check_cap(cap: float, owner: str) -> None:
     """Refuse bounds on the entries sent that are none."""
     if not is_number(cap) or cap < 1:
         raise InvalidOption(
-            f"cap of {owner} is {cap!r}: it bounds the entries sent at cap * k, so a number of at least 1"
+            f"cap of {owner} is {cap!r}: it bounds the entries sent at cap * k, so a number of at "
+            "least 1"
         )
 
 

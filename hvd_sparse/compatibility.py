@@ -14,12 +14,14 @@ def check_composition(selector: Any, memory: Any, codec: Any, schedule: Any) -> 
     is_biased = selector.changes_values and not selector.is_unbiased
     if (is_rounded or is_biased) and not memory.keeps_rounding:
         raise InvalidOption(
-            f"{selector.id} with {codec.id} sends other values than were accumulated, and memory {memory.id} forgets the "
+            f"{selector.id} with {codec.id} sends other values than were accumulated, and memory "
+            f"{memory.id} forgets the "
             "difference at every step: use memory='error_feedback'"
         )
     if selector.needs_gradient and not memory.adds_gradient:
         raise InvalidOption(
-            f"{selector.id} compares the gradient with the residual it is added to, and memory {memory.id} adds something "
+            f"{selector.id} compares the gradient with the residual it is added to, and memory "
+            f"{memory.id} adds something "
             "else: use memory='error_feedback'"
         )
     if schedule is not None and not hasattr(selector, "density"):
@@ -32,31 +34,37 @@ def check_exchange(exchange: Any, selector: Any, memory: Any, codec: Any, schedu
     """InvalidOption for an exchange that cannot do its work with these parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
-            f"exchange {exchange.id} cuts to the k entries that a density asks for, and {selector.id} is told none: "
+            f"exchange {exchange.id} cuts to the k entries that a density asks for, and "
+            f"{selector.id} is told none: "
             "use exchange='allgather'"
         )
     if exchange.shares_indices and selector.changes_values:
         raise InvalidOption(
-            f"exchange {exchange.id} sends all ranks' accumulated values at one rank's indices, and {selector.id} sends "
+            f"exchange {exchange.id} sends all ranks' accumulated values at one rank's indices, "
+            f"and {selector.id} sends "
             "other values: use exchange='allgather'"
         )
     if exchange.shares_indices and not codec.is_exact:
         raise InvalidOption(
-            f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no say: leave out the codec"
+            f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no "
+            "say: leave out the codec"
         )
     if exchange.sums_again and not codec.keeps_indices:
         raise InvalidOption(
-            f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds indices that nobody sent: "
+            f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds "
+            "indices that nobody sent: "
             "use codec='index_value' or 'golomb'"
         )
     if exchange.sums_again and getattr(memory, "residual", "float32") != "float32":
         raise InvalidOption(
-            f"exchange {exchange.id} gives entries back to the residual after it was written, and a residual in "
+            f"exchange {exchange.id} gives entries back to the residual after it was written, and "
+            "a residual in "
             f"{memory.residual} is rounded then: use memory='error_feedback' in float32"
         )
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
-            f"exchange {exchange.id} sums gradients before they meet the residual, and memory {memory.id} makes something "
+            f"exchange {exchange.id} sums gradients before they meet the residual, and memory "
+            f"{memory.id} makes something "
             "else of them first: use memory='error_feedback'"
         )
 
@@ -72,24 +80,27 @@ def check_select_over(select_over: Any, exchange: Any, selector: Any, groups: An
         return
     if groups == PLANNED:
         raise InvalidOption(
-            "select_over is 'group', and groups='planned' measures what selecting from every tensor takes: give groups a "
+            "select_over is 'group', and groups='planned' measures what selecting from every "
+            "tensor takes: give groups a "
             "number or lists of names, or use select_over='tensor'"
         )
     if exchange.settles_later or exchange.sums_first:
         raise InvalidOption(
-            f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by tensor: "
+            f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by "
+            "tensor: "
             "use exchange='allgather', or select_over='tensor'"
         )
     if selector.needs_gradient:
         raise InvalidOption(
-            f"select_over is 'group', and {selector.id} compares every tensor's gradient with its residual: "
+            f"select_over is 'group', and {selector.id} compares every tensor's gradient with its "
+            "residual: "
             "use another selector, or select_over='tensor'"
         )
 
 
 def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
-    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of names, each once, nor
-    "planned"."""
+    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of
+    names, each once, nor "planned"."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:
@@ -102,6 +113,7 @@ def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
         if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
             return made
     raise InvalidOption(
-        f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or 'planned'; None merges small "
+        f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or "
+        "'planned'; None merges small "
         "neighbours"
     )

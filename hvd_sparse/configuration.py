@@ -51,19 +51,22 @@ class Configuration:
     ----------
     selector, memory, codec, exchange, schedule : the parts
     min_numel : tensors with fewer entries go dense
-    compress_1d : also compress tensors of one dimension or none (biases, norms), which else go dense
+    compress_1d : also compress tensors of one dimension or none (biases, norms), which else go
+        dense
     rollback : keep the old state until a step is known good, at the price of a second buffer
-    groups : how many messages the compressed tensors travel in, or the names of those that travel together; None
-        merges small neighbours; "planned" does too, until the first steps have been measured
-    select_over : "tensor": the selector chooses from every tensor by itself; "group": from those that travel together,
-        as one vector
-    max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank; where the density asks for
-        more its steps run dense (if ``allow_dense``), and what a method finds beyond it stays in the residual; None: no bound
+    groups : how many messages the compressed tensors travel in, or the names of those that travel
+        together; None merges small neighbours; "planned" does too, until the first steps have been
+        measured
+    select_over : "tensor": the selector chooses from every tensor by itself; "group": from those
+        that travel together, as one vector
+    max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank;
+        where the density asks for more its steps run dense (if ``allow_dense``), and what a method
+        finds beyond it stays in the residual; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
-    on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step
-        leaves no trace; "raise": it is an error on all ranks
-    check_replicas_every : 0, or after how many steps the ranks compare what was applied of every compressed tensor (one
-        pass over it then, by the next step's carrier)
+    on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all
+        ranks, and the step leaves no trace; "raise": it is an error on all ranks
+    check_replicas_every : 0, or after how many steps the ranks compare what was applied of every
+        compressed tensor (one pass over it then, by the next step's carrier)
     telemetry : send the residual's norm with the carrier (one more pass over it)
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
@@ -91,12 +94,14 @@ class Configuration:
 
     @classmethod
     def create(cls, *, selector: Any, schedule: Any = None, **options: Any) -> Configuration:
-        """From parts given as ids, ``{"id": ..., option: value}`` mappings or objects, and options."""
+        """From parts given as ids, ``{"id": ..., option: value}`` mappings or objects, and
+        options."""
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise InvalidOption(
-                f"unknown option {', '.join(map(repr, unknown))}; the common options are: {', '.join(known)}"
+                f"unknown option {', '.join(map(repr, unknown))}; the common options are: "
+                f"{', '.join(known)}"
             )
         selector = SELECTORS.resolve(selector)
         parts = {
@@ -164,7 +169,8 @@ class Configuration:
         return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
-        """Whether tensors of this shape are compressed at all; the others are left to Horovod's allreduce."""
+        """Whether tensors of this shape are compressed at all; the others are left to Horovod's
+        allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def goes_dense(

@@ -38,8 +38,10 @@ class Methods:
 
     Options that every method takes
     -------------------------------
-    codec="index_value" : as which bytes the entries travel; methods whose paper has a wire of its own take that:
-        adacomp "ternary", ef_sign "one_bit", stc "sign_mean", strom "sign_index", terngrad "two_bit"
+    codec="index_value" : as which bytes the entries travel; methods whose paper has a wire of its
+    own take that:
+        adacomp "ternary", ef_sign "one_bit", stc "sign_mean", strom "sign_index", terngrad
+        "two_bit"
     min_numel=1024 : tensors with fewer entries go dense
     compress_1d=False : also compress tensors of one dimension (biases, norms), which else go dense
     process_set=hvd.global_process_set : the one given to Horovod
@@ -48,20 +50,28 @@ class Methods:
     rollback=True : a failed step leaves no trace, for a second buffer of the residual's size;
         without it the gradient of a failed step stays in the residual
     allow_dense=True : where dense moves no more bytes, the step runs dense, residual included
-    groups=None : how many messages the compressed tensors travel in, or lists of the names of those that travel together
-        (PyTorch); by default small neighbours do; "planned" measures the first steps and the network, and takes the quickest
-        groups from then on.  In TensorFlow, groups given to Horovod are messages
-    select_over="tensor" : "group" selects once from all tensors that travel together, as MGS-SGD does: the density holds
-        for the group, and its tensors compete (exchange "allgather"; in TensorFlow a group of Horovod's)
-    max_gathered_bytes=None : of a tensor, that the messages of all ranks may come to on every rank; where the density
+    groups=None : how many messages the compressed tensors travel in, or lists of the names of those
+    that travel together
+        (PyTorch); by default small neighbours do; "planned" measures the first steps and the
+        network, and takes the quickest groups from then on.  In TensorFlow, groups given to Horovod
+        are messages
+    select_over="tensor" : "group" selects once from all tensors that travel together, as MGS-SGD
+    does: the density holds
+        for the group, and its tensors compete (exchange "allgather"; in TensorFlow a group of
+        Horovod's)
+    max_gathered_bytes=None : of a tensor, that the messages of all ranks may come to on every rank;
+    where the density
         asks for more it runs dense, and what a method finds beyond it stays in the residual
-    check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for never
-    telemetry=False : send the norm of the residual along (one more pass)
-    on_nonfinite="propagate" : NaN or Inf on any rank makes that tensor's gradient NaN on all ranks, and the step leaves
+    check_replicas_every=0 : after how many steps ranks compare checksums of what was applied; 0 for
+    never telemetry=False : send the norm of the residual along (one more pass)
+    on_nonfinite="propagate" : NaN or Inf on any rank makes that tensor's gradient NaN on all ranks,
+    and the step leaves
         no trace; "raise" makes it an error on all ranks, with rank, tensor and count
-    grad_scaler=None : what multiplies the loss: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a callable that
+    grad_scaler=None : what multiplies the loss: torch's ``GradScaler``, a Keras
+    ``LossScaleOptimizer``, or a callable that
         returns the scale; residuals are kept in unscaled units
-    timeout_s=600 : seconds after which a collective that did not finish is an error; None waits for ever
+    timeout_s=600 : seconds after which a collective that did not finish is an error; None waits for
+    ever
     """
 
     @classmethod
@@ -90,7 +100,8 @@ class Methods:
         Parameters
         ----------
         params : the tensors to compress
-        selector, memory, codec, exchange, schedule : parts, as an id, ``{"id": ..., option: value}`` or an object
+        selector, memory, codec, exchange, schedule : parts, as an id, ``{"id": ..., option:
+            value}`` or an object
         options : the common ones, above
         """
         configuration = Configuration.create(selector=selector, **options)
@@ -137,18 +148,21 @@ class Methods:
     def ldte(cls, params: Any, *, density: float, cap: float = 8.0, **options: Any) -> Any:
         """LDTE: the Laplace threshold estimate alone.  Paper: chen2021ldte.
 
-        density : part of the entries asked for, in (0, 1]; the count sent is whatever the estimate gives, below cap * k
+        density : part of the entries asked for, in (0, 1]; the count sent is whatever the estimate
+            gives, below cap * k
         """
         return cls.build(params, selector=Ldte(density, cap=cap), **options)
 
     @classmethod
     def topk(cls, params: Any, *, density: float, **options: Any) -> Any:
-        """Exact top-k of every tensor, with error feedback: the yardstick.  Paper: aji2017sparse."""
+        """Exact top-k of every tensor, with error feedback: the yardstick.  Paper:
+        aji2017sparse."""
         return cls.build(params, selector=TopK(density), **options)
 
     @classmethod
     def radix_select(cls, params: Any, *, density: float, **options: Any) -> Any:
-        """Exact top-k by the digits of the bit patterns, with error feedback.  Paper: alabi2012fast."""
+        """Exact top-k by the digits of the bit patterns, with error feedback.  Paper:
+        alabi2012fast."""
         return cls.build(params, selector=RadixSelect(density), **options)
 
     @classmethod
@@ -166,12 +180,15 @@ class Methods:
         sample_density: float = 0.01,
         **options: Any,
     ) -> Any:
-        """Deep gradient compression: sampled threshold, momentum correction, factor masking.  Paper: lin2018dgc.
+        """Deep gradient compression: sampled threshold, momentum correction, factor masking.
+        Paper: lin2018dgc.
 
-        optimizer : an SGD, out of which momentum, Nesterov and weight decay are taken and applied here instead; without
-            it, ``momentum`` and the others hold, and the optimizer must have none of its own
-        The others as in ``DgcSampled`` and ``MomentumCorrection``; ``schedule`` takes the warm-up.  The entries travel as
-        in the authors' later code, as indices and values; ``codec="run16"`` is the paper's wire.
+        optimizer : an SGD, out of which momentum, Nesterov and weight decay are taken and applied
+            here instead; without it, ``momentum`` and the others hold, and the optimizer must have
+            none of its own
+        The others as in ``DgcSampled`` and ``MomentumCorrection``; ``schedule`` takes the warm-up.
+        The entries travel as in the authors' later code, as indices and values; ``codec="run16"``
+        is the paper's wire.
         """
         if optimizer is not None:
             momentum, nesterov, weight_decay = cls._take_momentum(optimizer)
@@ -181,7 +198,8 @@ class Methods:
 
     @classmethod
     def redsync(cls, params: Any, *, density: float, search: bool = False, **options: Any) -> Any:
-        """RedSync: trimmed top-k or, with ``search``, its threshold search with reuse.  Paper: fang2019redsync."""
+        """RedSync: trimmed top-k or, with ``search``, its threshold search with reuse.  Paper:
+        fang2019redsync."""
         selector = RedsyncSearch(density) if search else RedsyncTrimmed(density)
         return cls.build(params, selector=selector, **options)
 
@@ -189,12 +207,14 @@ class Methods:
     def gaussian_k(
         cls, params: Any, *, density: float, variant: str = "paper", **options: Any
     ) -> Any:
-        """A threshold from a fitted normal distribution, with error feedback.  Paper: shi2019understanding."""
+        """A threshold from a fitted normal distribution, with error feedback.  Paper:
+        shi2019understanding."""
         return cls.build(params, selector=GaussianK(density, variant=variant), **options)
 
     @classmethod
     def adacomp(cls, params: Any, *, bin_length: int | None = None, **options: Any) -> Any:
-        """AdaComp: the entries that could become their bin's largest, as signs.  Paper: chen2018adacomp."""
+        """AdaComp: the entries that could become their bin's largest, as signs.  Paper:
+        chen2018adacomp."""
         options.setdefault("codec", "ternary")
         return cls.build(params, selector=AdaComp(bin_length), **options)
 
@@ -208,7 +228,8 @@ class Methods:
         stages: int = 1,
         **options: Any,
     ) -> Any:
-        """SIDCo: a threshold from staged fits of the tail, with error feedback.  Paper: abdelmoniem2021sidco."""
+        """SIDCo: a threshold from staged fits of the tail, with error feedback.  Paper:
+        abdelmoniem2021sidco."""
         return cls.build(
             params, selector=Sidco(density, distribution=distribution, stages=stages), **options
         )
@@ -223,10 +244,13 @@ class Methods:
         chunk_wise: bool = False,
         **options: Any,
     ) -> Any:
-        """ScaleCom: a leader's top k, in turns, and the sum of all ranks' values there.  Paper: chen2020scalecom.
+        """ScaleCom: a leader's top k, in turns, and the sum of all ranks' values there.  Paper:
+        chen2020scalecom.
 
-        beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take 0.1 for large batches
-        chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass, instead of the top k
+        beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take
+            0.1 for large batches
+        chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass,
+            instead of the top k
         """
         selector = ChunkMax(density) if chunk_wise else TopK(density)
         memory = ErrorFeedback() if beta == 1 else LowPass(beta)
@@ -237,7 +261,8 @@ class Methods:
     def gtopk(cls, params: Any, *, density: float, conserving: bool = True, **options: Any) -> Any:
         """gTop-k: a tree of merges, each cut to k.  Paper: shi2019gtopk.
 
-        conserving : lose nothing, where the paper's rule loses what is cut on the way at indices that are applied
+        conserving : lose nothing, where the paper's rule loses what is cut on the way at indices
+            that are applied
         """
         return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
 
@@ -254,7 +279,8 @@ class Methods:
     def chunked(
         cls, params: Any, *, density: float, chunk_length: int = 512, **options: Any
     ) -> Any:
-        """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper: sun2019csc."""
+        """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper:
+        sun2019csc."""
         options.setdefault("exchange", "shared_index")
         return cls.build(params, selector=Chunked(density, chunk_length), **options)
 
@@ -282,14 +308,16 @@ class Methods:
     def strom(
         cls, params: Any, *, threshold: float, max_density: float = 0.1, **options: Any
     ) -> Any:
-        """Signs of what exceeds a fixed threshold; the remainder stays.  Paper: strom2015scalable."""
+        """Signs of what exceeds a fixed threshold; the remainder stays.  Paper:
+        strom2015scalable."""
         options.setdefault("codec", "sign_index")
         selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
         return cls.build(params, selector=selector, **options)
 
     @classmethod
     def stc(cls, params: Any, *, density: float, **options: Any) -> Any:
-        """Sparse ternary compression: the signs of the top k, and their mean magnitude.  Paper: sattler2019stc."""
+        """Sparse ternary compression: the signs of the top k, and their mean magnitude.  Paper:
+        sattler2019stc."""
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
 

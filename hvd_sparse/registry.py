@@ -20,8 +20,8 @@ Part = TypeVar("Part", bound=type)
 class Registry:
     """Ids of one kind of part, and how to make them.
 
-    A part is a frozen dataclass: its fields are its options, so that its configuration and its ``repr``
-    come from the same place.
+    A part is a frozen dataclass: its fields are its options, so that its configuration and its
+    ``repr`` come from the same place.
     """
 
     def __init__(self, kind: str) -> None:
@@ -74,7 +74,8 @@ class Registry:
                 f"option {name!r} is missing" for name in missing
             ]
             raise InvalidOption(
-                f"{self.kind} {id!r}: {', '.join(wrong)}; its options: {', '.join(fields) or 'none'}"
+                f"{self.kind} {id!r}: {', '.join(wrong)}; its options: "
+                f"{', '.join(fields) or 'none'}"
             )
         return cls(**options)
 
@@ -88,7 +89,8 @@ class Registry:
         if type(part) in self._classes.values():
             return part
         raise UnknownName(
-            f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an 'id', or a {self.kind} object"
+            f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an "
+            f"'id', or a {self.kind} object"
         )
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python
-"""Feed every codec and the reader of messages with bytes that coverage chooses, until there were so many inputs.
+"""Feed every codec and the reader of messages with bytes that coverage chooses, until there were so
+many inputs.
 
     pip install 'hvd-sparse[fuzz]'                    # atheris, which needs Linux
     scripts/fuzz.py                                   1,000,000 inputs, a few minutes
     scripts/fuzz.py --inputs 50000 --seed 7 --output fuzz-output
 
-Every choice of the fuzzer is read twice: as it is, and with magic, length and checksums made right, so that half of the
-inputs get past them.  Each is refused as corrupt or encodes back to the same bytes; anything else, a crash, more than
-2 GB or 20 seconds, stops the run and leaves the input in the output folder.  The record of the run is written there too.
+Every choice of the fuzzer is read twice: as it is, and with magic, length and checksums made right,
+so that half of the inputs get past them.  Each is refused as corrupt or encodes back to the same
+bytes; anything else, a crash, more than 2 GB or 20 seconds, stops the run and leaves the input in
+the output folder.  The record of the run is written there too.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 #!/usr/bin/env python
-"""Write the golden payloads: bytes that every later build of the same wire version must read and write alike.
+"""Write the golden payloads: bytes that every later build of the same wire version must read and
+write alike.
 
     scripts/make_golden.py          write the payloads below that are not there yet
     scripts/make_golden.py --list   say which there are
 
-The only writer of tests/golden/payloads and its MANIFEST.json.  It only adds: a payload that is there is never
-written again, and one that this build would write otherwise is an error.  New payloads are added to PAYLOADS.
+The only writer of tests/golden/payloads and its MANIFEST.json.  It only adds: a payload that is
+there is never written again, and one that this build would write otherwise is an error.  New
+payloads are added to PAYLOADS.
 """
 
 from __future__ import annotations
@@ -185,7 +187,8 @@ def main() -> int:
         }
         if manifest.setdefault(file, entry) != entry:
             print(
-                f"{file}: this build writes other bytes or contents than are committed; raise WIRE_VERSION",
+                f"{file}: this build writes other bytes or contents than are committed; raise "
+                "WIRE_VERSION",
                 file=sys.stderr,
             )
             return 1

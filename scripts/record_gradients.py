@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Record real accumulated gradients for the tests: small models, trained under error feedback by exact top-k.
+"""Record real accumulated gradients for the tests: small models, trained under error feedback by
+exact top-k.
 
     python scripts/record_gradients.py              writes tests/fixtures/gradients/
 
-Needs torch, scikit-learn and rich.  The same bytes come out of every run with the same versions on the same kind of
-processor; with another Python the character corpus is another, and with another torch the sums round differently.
-The manifest says what the committed files were made with; tests need the files only.
+Needs torch, scikit-learn and rich.  The same bytes come out of every run with the same versions on
+the same kind of processor; with another Python the character corpus is another, and with another
+torch the sums round differently. The manifest says what the committed files were made with; tests
+need the files only.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ pytest.register_assert_rewrite(
 
 TESTS = Path(__file__).resolve().parent
 RANKS = ("frontends", "launch", "network", "soak")
-"""Folders whose tests start real ranks: one launch at a time, as each wants more cores than there are."""
+"""Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
+are."""
 
 settings.register_profile("suite", derandomize=True, max_examples=50, deadline=None, database=None)
 settings.load_profile("suite")

@@ -1,4 +1,5 @@
-"""The data that selectors are judged on: what gradients look like, and what they look like on a bad day."""
+"""The data that selectors are judged on: what gradients look like, and what they look like on a bad
+day."""
 
 from __future__ import annotations
 
@@ -71,8 +72,9 @@ def after_error_feedback(
 ) -> np.ndarray:
     """What the next step selects from, after many steps of exact top-k with error feedback.
 
-    Every entry has a scale of its own and a small drift, as weights have.  Gradients are taken at random places of
-    one long drawn vector, which is as good here as drawing them anew, and far cheaper.
+    Every entry has a scale of its own and a small drift, as weights have.  Gradients are taken at
+    random places of one long drawn vector, which is as good here as drawing them anew, and far
+    cheaper.
     """
     rng = np.random.default_rng(7)
     count = int(numel * density)

@@ -1,7 +1,8 @@
 """Start real ranks, and never wait for them for ever.
 
-A worker script runs on every rank; what it gives to ``report`` comes back as that rank's result.  The launcher's
-whole process group is killed when its time is over, as ``horovodrun`` can ignore a polite signal.
+A worker script runs on every rank; what it gives to ``report`` comes back as that rank's result.
+The launcher's whole process group is killed when its time is over, as ``horovodrun`` can ignore a
+polite signal.
 """
 
 from __future__ import annotations
@@ -72,10 +73,12 @@ def launch_elastic(
     limit_s: float,
     silence_s: int,
 ) -> Outcome:
-    """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back after its process died.
+    """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back
+    after its process died.
 
     hosts : names of this machine, for instance localhost, 127.0.0.1 and its own
-    silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts those that wait for it
+    silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts
+        those that wait for it
     """
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
         discover = Path(folder) / "discover"
@@ -142,7 +145,8 @@ def _read(path: Path) -> Any:
 def _launcher(ranks: int, controller: str) -> list[str]:
     scripts = Path(sys.executable).parent
     if controller == "mpi":
-        # more ranks than cores: without yielding, waiting ranks keep the working ones from their core
+        # more ranks than cores: without yielding, waiting ranks keep the working ones from their
+        # core
         return [
             "mpirun",
             "--oversubscribe",

@@ -34,7 +34,8 @@ def configure(case=None, density=0.05, **options):
 def train(
     configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.integers, specs=SPECS
 ):
-    """By rank: what was given, applied (not averaged) and is kept, the report, and all bits of the memories.
+    """By rank: what was given, applied (not averaged) and is kept, the report, and all bits of the
+    memories.
 
     plans : that of step i is plans[i]
     """

@@ -20,7 +20,8 @@ FOLDER = Path(__file__).parent / "fixtures" / "gradients"
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """Gradient + residual of one tensor at one step of a training with exact top-k and error feedback.
+    """Gradient + residual of one tensor at one step of a training with exact top-k and error
+    feedback.
 
     Attributes
     ----------
@@ -69,7 +70,8 @@ def _recorded(entry: dict, values: np.ndarray) -> Recorded:
 
 
 def recorded(**wanted: object) -> Iterator[Recorded]:
-    """The recorded vectors, or those with the attributes given, such as ``model="lstm"`` or ``step=300``."""
+    """The recorded vectors, or those with the attributes given, such as ``model="lstm"`` or
+    ``step=300``."""
     for vector in _load():
         if all(getattr(vector, name) == value for name, value in wanted.items()):
             yield vector

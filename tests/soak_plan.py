@@ -1,7 +1,8 @@
-"""A long training with faults from a seeded plan, and what must hold at a step of it, on numpy or on real ranks.
+"""A long training with faults from a seeded plan, and what must hold at a step of it, on numpy or
+on real ranks.
 
-The books are exact, bit for bit: every entry was sent or stayed, and what came out is what the ranks sent, added up in
-rank order.
+The books are exact, bit for bit: every entry was sent or stayed, and what came out is what the
+ranks sent, added up in rank order.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def check_step(
     *,
     average: bool,
 ) -> None:
-    """Conservation and replica identity of one step, from the flat residuals and the results of all ranks."""
+    """Conservation and replica identity of one step, from the flat residuals and the results of all
+    ranks."""
     size, scale = len(before), np.float32(plan.scale(step))
     bad = set(plan.spoiled(step, size).values())
     for key in SHAPES:

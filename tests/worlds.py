@@ -1,4 +1,5 @@
-"""Small worlds: N ranks in this process, each with a numpy session, and what the tests ask them to do."""
+"""Small worlds: N ranks in this process, each with a numpy session, and what the tests ask them to
+do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Training steps over a real wire: dense, fp16, exact top-k, DGC and ours, side by side on shaped hosts.
+"""Training steps over a real wire: dense, fp16, exact top-k, DGC and ours, side by side on shaped
+hosts.
 
-Writes OUTPUT.json, OUTPUT.md and OUTPUT.png.  Every figure is the median over rounds of a ratio or a time taken in one
-round, in which all methods ran one after the other.
+Writes OUTPUT.json, OUTPUT.md and OUTPUT.png.  Every figure is the median over rounds of a ratio or
+a time taken in one round, in which all methods ran one after the other.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def _settings() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
-        "HOROVOD_CACHE_CAPACITY": "4096",  # the default of 1,024 is less than the names of all methods together
+        # the default of 1,024 is less than the names of all methods together
+        "HOROVOD_CACHE_CAPACITY": "4096",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
         **{
             name: value
@@ -224,11 +226,13 @@ def parse() -> argparse.Namespace:
         others = [f"--{each}" for each in (*names, "append", "render") if getattr(options, each)]
         if others or not set(options.compute) <= {"none", "busy"}:
             parser.error(
-                f"--frontend tensorflow: --compute none or busy, and without {' '.join(others) or 'others'}"
+                "--frontend tensorflow: --compute none or busy, and without "
+                f"{' '.join(others) or 'others'}"
             )
         if unknown := {"topk", "dgc"} & set(options.methods):
             parser.error(
-                f"--frontend tensorflow: --methods dense fp16 and ours; {' and '.join(sorted(unknown))} is PyTorch's"
+                "--frontend tensorflow: --methods dense fp16 and ours; "
+                f"{' and '.join(sorted(unknown))} is PyTorch's"
             )
         name = "network-tensorflow"
     options.output = options.output or Path("docs/results", name)
@@ -239,7 +243,8 @@ def parse() -> argparse.Namespace:
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
     if options.simulated and "real" in options.compute:
         parser.error(
-            "--simulated: --compute none, asleep or busy, whose backward passes are known beforehand"
+            "--simulated: --compute none, asleep or busy, whose backward passes are known "
+            "beforehand"
         )
     if not 2 <= options.least_hosts <= options.hosts:
         parser.error("--hosts: at least 2, and no less than --least-hosts")

@@ -1,7 +1,8 @@
 """Hosts made of network namespaces: one switch, a shaped link to every host.
 
-Everything is made inside namespaces of this process (``scripts/bench-network`` starts it in them), so that the kernel
-takes it all away when the process ends, however it ends; nothing of the machine's own network is touched.
+Everything is made inside namespaces of this process (``scripts/bench-network`` starts it in them),
+so that the kernel takes it all away when the process ends, however it ends; nothing of the
+machine's own network is touched.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def inside(command: Sequence[str]) -> list[str]:
-    """The command that runs ``command`` in network, mount, process and host name namespaces of its own.
+    """The command that runs ``command`` in network, mount, process and host name namespaces of its
+    own.
 
     The first process inside dies with the one outside, and everything else with it.
     """
@@ -57,8 +59,9 @@ def bits_per_second(rate: str) -> float:
 def burst_bytes(rate: str) -> int:
     """The bucket: what 2 ms let through, and at least one segment of the kernel's offloading.
 
-    What fits into a full bucket is not shaped, so it should be small; but where the hosts share a few cores, a bucket that
-    holds less than they are kept waiting for one halves the rate of long transfers, which flatters sparse ones.
+    What fits into a full bucket is not shaped, so it should be small; but where the hosts share a
+    few cores, a bucket that holds less than they are kept waiting for one halves the rate of long
+    transfers, which flatters sparse ones.
     """
     return max(65_536 + 1_514, int(bits_per_second(rate) / 8 * 2e-3))
 
@@ -106,7 +109,8 @@ class Cluster:
         _run("mount", "--bind", str(table), "/etc/hosts")
 
     def shape(self, rate: str | None) -> None:
-        """Limit what every host sends, and what the switch sends to it; None takes the limits away."""
+        """Limit what every host sends, and what the switch sends to it; None takes the limits
+        away."""
         for host in self.hosts:
             for where in (("-n", host), ()):
                 device = INTERFACE if where else host
@@ -151,7 +155,8 @@ def _run(*command: str) -> str:
 def run_limited(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float
 ) -> tuple[int | None, str]:
-    """Exit code (None: it ran out of time and was killed) and output of a command and all its children."""
+    """Exit code (None: it ran out of time and was killed) and output of a command and all its
+    children."""
     process = subprocess.Popen(
         list(command),
         cwd=ROOT,

@@ -1,8 +1,9 @@
-"""Bytes that exchanges move between real hosts, by the counters of the hosts' interfaces, beside the formulas.
+"""Bytes that exchanges move between real hosts, by the counters of the hosts' interfaces, beside
+the formulas.
 
-``LocalWorld`` counts what passes the collectives (``hvd-sparse bench exchanges``).  Here MPI or Gloo carries them over
-TCP, with everything that Horovod, TCP and IP add: the least of it, a step's negotiation and its carrier, is measured
-by steps that send next to nothing, and given beside.
+``LocalWorld`` counts what passes the collectives (``hvd-sparse bench exchanges``).  Here MPI or
+Gloo carries them over TCP, with everything that Horovod, TCP and IP add: the least of it, a step's
+negotiation and its carrier, is measured by steps that send next to nothing, and given beside.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Count:
 
     Attributes
     ----------
-    received, most : kilobytes a host's interface receives in a step: mean over the hosts, and of the one that receives most
+    received, most : kilobytes a host's interface receives in a step: mean over the hosts, and of
+        the one that receives most
     empty : the same mean for steps of one entry a rank: what does not depend on the entries
     formula : ``Exchange.inbound`` times the entries, in kilobytes: of the one that receives most
     """
@@ -157,10 +159,14 @@ def write(counts: list[Count], made_with: dict[str, Any], output: Path) -> None:
     made = ", ".join(f"{key} {value}" for key, value in made_with.items())
     words = (
         "# Bytes by exchange, on the wire\n\n"
-        "`scripts/bench-network --exchanges` makes this page: hosts are network namespaces, each exchange runs through\n"
-        "Horovod's own optimizer for PyTorch, and what a host's interface receives between two barriers is read from its\n"
-        "counters: with Horovod's negotiation, the carrier, TCP, IP and acknowledgements. *Empty* steps send one entry a\n"
-        f"rank. *formula* is `Exchange.inbound` for {ENTRY_BYTES:g} bytes an entry, of the host that receives most; one\n"
+        "`scripts/bench-network --exchanges` makes this page: hosts are network namespaces, each "
+        "exchange runs through\n"
+        "Horovod's own optimizer for PyTorch, and what a host's interface receives between two "
+        "barriers is read from its\n"
+        "counters: with Horovod's negotiation, the carrier, TCP, IP and acknowledgements. *Empty* "
+        "steps send one entry a\n"
+        f"rank. *formula* is `Exchange.inbound` for {ENTRY_BYTES:g} bytes an entry, of the host "
+        "that receives most; one\n"
         f"tensor of {NUMEL:,} entries.\n"
         "What `LocalWorld` counts is in [exchanges.md](exchanges.md).\n\n"
         f"Made with {made}.\n\n"

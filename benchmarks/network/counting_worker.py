@@ -1,4 +1,5 @@
-"""One rank of ``benchmarks.network.counting``: steps by every exchange, and what the interface received in each.
+"""One rank of ``benchmarks.network.counting``: steps by every exchange, and what the interface
+received in each.
 
 OUTPUT STEPS RANKS_ON_A_HOST EXCHANGE...
 """

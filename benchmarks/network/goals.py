@@ -67,7 +67,8 @@ def _cell(times: dict[str, float]) -> str:
 
 
 def _verdict(goal: Goal, found: dict[str, Any]) -> str:
-    """Whether it is met, by which controller; else by how much it is missed where it is missed by less, and what limits it."""
+    """Whether it is met, by which controller; else by how much it is missed where it is missed by
+    less, and what limits it."""
     medians = {
         controller: summary[goal.method]["times_ours"]["median"]
         for controller, summary in found.items()
@@ -86,13 +87,15 @@ def _verdict(goal: Goal, found: dict[str, Any]) -> str:
     if met:
         return f"met by {NAMES[met[0]]} alone"
     return (
-        f"missed by {goal.times / medians[nearest]:.1f} times by {NAMES[nearest]}: it would be a step of {allowed_ms:.0f} ms, "
+        f"missed by {goal.times / medians[nearest]:.1f} times by {NAMES[nearest]}: it would be a "
+        f"step of {allowed_ms:.0f} ms, "
         f"and the threads of one rank work {ours['worked_ms']:.0f} ms"
     )
 
 
 def why(settings: list[dict[str, Any]], cores: int) -> str:
-    """What a step of ours cannot be faster than on this machine, from what it used of the processor."""
+    """What a step of ours cannot be faster than on this machine, from what it used of the
+    processor."""
     lines = []
     for setting in settings:
         summary, hosts = summarize(setting), setting["hosts"]
@@ -103,7 +106,9 @@ def why(settings: list[dict[str, Any]], cores: int) -> str:
         where = f"{setting['rate']}, {setting['model']}, {setting['compute']}, {hosts} hosts, {setting['controller']}"
         step, waited = numbers["step_ms"]["median"], numbers["phases_ms"]["send"]
         lines.append(
-            f"- {where}: all threads of a rank of {ours} work {work:.0f} ms a step, so {hosts} ranks on {cores} cores take at "
-            f"least {floor:.0f} ms, of {step:.0f} ms measured; {waited:.0f} ms are waited for the wire and for other ranks."
+            f"- {where}: all threads of a rank of {ours} work {work:.0f} ms a step, so {hosts} "
+            f"ranks on {cores} cores take at "
+            f"least {floor:.0f} ms, of {step:.0f} ms measured; {waited:.0f} ms are waited for the "
+            "wire and for other ranks."
         )
     return "\n".join(lines)

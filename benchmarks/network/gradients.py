@@ -1,4 +1,5 @@
-"""Gradients to send: drawn from recorded ones, other ones at every step, for little time and memory."""
+"""Gradients to send: drawn from recorded ones, other ones at every step, for little time and
+memory."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ SCALE = 1e-3
 
 
 def pool(rank: int) -> np.ndarray:
-    """float32 [POOL]: entries of three models' first gradients, a tensor's mean magnitude being SCALE.
+    """float32 [POOL]: entries of three models' first gradients, a tensor's mean magnitude being
+    SCALE.
 
     Every entry gets up to 1 % of noise, so that there are not only a few thousand different ones.
     """

@@ -1,7 +1,8 @@
 """The methods: how gradients become averaged gradients.
 
-Dense, fp16 and ours run through Horovod's own optimizer.  Exact top-k and DGC are written from their descriptions, with
-PyTorch's operations and Horovod's allgather, as their authors use them; ``tests/network/test_baselines.py`` checks them.
+Dense, fp16 and ours run through Horovod's own optimizer.  Exact top-k and DGC are written from
+their descriptions, with PyTorch's operations and Horovod's allgather, as their authors use them;
+``tests/network/test_baselines.py`` checks them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
 class Method:
-    """How gradients become averaged gradients: told of each as it is ready, then asked for the results."""
+    """How gradients become averaged gradients: told of each as it is ready, then asked for the
+    results."""
 
     is_settled = True
     """Whether the steps that follow are like each other: a trial of several ways is over."""
@@ -46,7 +48,8 @@ class Method:
 
 
 class ThroughOptimizer(Method):
-    """A ``compression=`` of Horovod's optimizer, whose hooks are called when a gradient is ready."""
+    """A ``compression=`` of Horovod's optimizer, whose hooks are called when a gradient is
+    ready."""
 
     def __init__(self, named: Named, compression: Any, spans: Spans, *, finds: str) -> None:
         self.compression = _Timed(compression, spans, finds)
@@ -54,7 +57,8 @@ class ThroughOptimizer(Method):
         self.optimizer = hvd.DistributedOptimizer(
             optimizer, named_parameters=named, compression=self.compression
         )
-        self.optimizer._grad_accs.clear()  # several optimizers share the parameters: only the one at work may hear of them
+        # several optimizers share the parameters: only the one at work may hear of them
+        self.optimizer._grad_accs.clear()
         self._hooks = [self.optimizer._make_hook(parameter) for _, parameter in named]
 
     def submit(self, position: int) -> None:
@@ -146,7 +150,8 @@ class Gathered(Method):
 
 
 class TopK(Gathered):
-    """Exact top-k of every tensor, however small, with error feedback; float32 values, int64 indices (xu2021grace)."""
+    """Exact top-k of every tensor, however small, with error feedback; float32 values, int64
+    indices (xu2021grace)."""
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         super().__init__(named, density, spans, label)
@@ -164,8 +169,9 @@ class TopK(Gathered):
 class Dgc(Gathered):
     """Deep gradient compression as its authors' code has it (lin2018dgc).
 
-    Momentum correction and masking; a threshold from a strided sample of 1 %, at most 10 repairs within 0.8 and 1.3 of
-    what is asked for; never more than asked; tensors of one dimension dense.  Warm-up is over.
+    Momentum correction and masking; a threshold from a strided sample of 1 %, at most 10 repairs
+    within 0.8 and 1.3 of what is asked for; never more than asked; tensors of one dimension dense.
+    Warm-up is over.
     """
 
     momentum = 0.9
@@ -191,7 +197,8 @@ class Dgc(Gathered):
         return values, indices
 
     def chosen(self, magnitudes: torch.Tensor) -> torch.Tensor:
-        """Positions of at most ceil(n * density) entries, in ascending order unless an exact top-k had to cut."""
+        """Positions of at most ceil(n * density) entries, in ascending order unless an exact top-k
+        had to cut."""
         wanted = math.ceil(magnitudes.numel() * self._density)
         sample, is_sampled = self._sample(magnitudes)
         top = math.ceil(sample.numel() * self._density)
@@ -220,7 +227,8 @@ class Dgc(Gathered):
 
 
 def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
-    """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with options, as ``specs`` has them."""
+    """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with
+    options, as ``specs`` has them."""
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
     if spec == "dense":
         return ThroughOptimizer(labelled, hvd.Compression.none, spans, finds="encode")

@@ -1,4 +1,5 @@
-"""The models that compute really; ``hvd_sparse.autotune.costmodel.architectures`` has their layer sizes, and of more models."""
+"""The models that compute really; ``hvd_sparse.autotune.costmodel.architectures`` has their layer
+sizes, and of more models."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ class Vgg16(nn.Module):
 
 
 class LanguageLstm(nn.Module):
-    """Zaremba et al. 2014, the large model: 2 layers of 1,500, a softmax over 10,000 words; 66,034,000 parameters."""
+    """Zaremba et al. 2014, the large model: 2 layers of 1,500, a softmax over 10,000 words;
+    66,034,000 parameters."""
 
     sample = (4, 20)
 

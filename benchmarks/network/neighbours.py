@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 STOLEN, FIRST, LAST = 8, 1, 9
-"""Fields of the first line of /proc/stat: time that a core was wanted here and worked elsewhere; all that is counted once."""
+"""Fields of the first line of /proc/stat: time that a core was wanted here and worked elsewhere;
+all that is counted once."""
 
 
 class Neighbours:

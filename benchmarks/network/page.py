@@ -131,13 +131,16 @@ def _version(package: str) -> str:
 def describe_wire(wire: dict[str, Any]) -> str:
     alone, ring = wire["alone_mbit_s"], wire["ring_mbit_s"]
     return (
-        f"one host to another {alone['long']:,.0f} Mbit/s ({alone['medium']:,.0f} for 1 MB, {alone['small']:,.0f} for "
-        f"100 kB, the reply included); all at once, each to the next: {min(ring):,.0f} to {max(ring):,.0f} Mbit/s"
+        f"one host to another {alone['long']:,.0f} Mbit/s ({alone['medium']:,.0f} for 1 MB, "
+        f"{alone['small']:,.0f} for "
+        f"100 kB, the reply included); all at once, each to the next: {min(ring):,.0f} to "
+        f"{max(ring):,.0f} Mbit/s"
     )
 
 
 def table(setting: dict[str, Any]) -> str:
-    """One line a method; times in ms, in brackets the spread, or what of it the processor worked for this thread."""
+    """One line a method; times in ms, in brackets the spread, or what of it the processor worked
+    for this thread."""
     header = ["method", "step, ms", "times ours", *PHASES, "other", "received, MB"]
     rows = []
     for method, numbers in summarize(setting).items():
@@ -179,7 +182,8 @@ def render(document: dict[str, Any], picture: str) -> str:
     for setting in settings:
         parts.append(f"### {title(setting)}\n")
         parts.append(
-            f"Probe: {describe_wire(setting['wire'])}. Load of the machine: {setting['load']:.1f}.\n"
+            f"Probe: {describe_wire(setting['wire'])}. Load of the machine: "
+            f"{setting['load']:.1f}.\n"
         )
         parts.append(table(setting) + "\n")
         parts += [f"{name}: {words}.\n" for name, words in verdicts(setting)]

@@ -1,4 +1,5 @@
-"""Messages as planned in the run, beside none merged, all merged and the default: predicted, and measured on shaped hosts."""
+"""Messages as planned in the run, beside none merged, all merged and the default: predicted, and
+measured on shaped hosts."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
 
 
 def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a way, by one setting's result; seconds from a step's first gradient to its last result."""
+    """A row a way, by one setting's result; seconds from a step's first gradient to its last
+    result."""
     plan = result["reports"][PLANNED]["plan"]
     planned = by_round(result["rows"], PLANNED, "exchange")
     rows = []
@@ -147,9 +149,12 @@ def _in_words(rows: list[dict[str, Any]]) -> str:
         f"{_where(row)}, {row['way']} ({row['times_planned']['median']:.2f})" for row in quicker
     )
     return (
-        f"Of {len(rows)} predictions {int((off <= 0.2).sum())} are within 20 % of what was measured; half of them are within "
-        f"{100 * float(np.median(off)):.0f} %. Of {len(others)} comparisons with the plan, the other way was slower in "
-        f"{len(slower)} and quicker in {len(quicker)}, beyond the interval{': ' if named else ''}{named}; else they are as quick."
+        f"Of {len(rows)} predictions {int((off <= 0.2).sum())} are within 20 % of what was "
+        "measured; half of them are within "
+        f"{100 * float(np.median(off)):.0f} %. Of {len(others)} comparisons with the plan, the "
+        "other way was slower in "
+        f"{len(slower)} and quicker in {len(quicker)}, beyond the "
+        f"interval{': ' if named else ''}{named}; else they are as quick."
     )
 
 

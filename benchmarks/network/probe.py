@@ -1,4 +1,5 @@
-"""How fast the wire really is: plain TCP between hosts of the cluster, timed by the sender until all is acknowledged.
+"""How fast the wire really is: plain TCP between hosts of the cluster, timed by the sender until
+all is acknowledged.
 
 python probe.py serve PORT                 take bytes, say when they are all there
 python probe.py send HOST PORT BYTES       print the seconds that the bytes took, once for each of BYTES
@@ -60,7 +61,8 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
-    """Mbit/s of payload: from one host to another by transfer size, and when every host sends to the next at once.
+    """Mbit/s of payload: from one host to another by transfer size, and when every host sends to
+    the next at once.
 
     The first transfer only opens TCP's window.  RuntimeError if the wire lets more through than the
     bucket and the rate allow.
@@ -90,7 +92,8 @@ def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
 
 
 def _ring(cluster: Cluster, sizes: list[int], pairs: int) -> list[list[float]]:
-    """Each of the first ``pairs`` hosts sends to the next; the seconds of every transfer, by sender."""
+    """Each of the first ``pairs`` hosts sends to the next; the seconds of every transfer, by
+    sender."""
     running = []
     for i in range(pairs):
         source, target = cluster.hosts[i], cluster.hosts[(i + 1) % cluster.size]

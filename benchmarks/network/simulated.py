@@ -1,4 +1,5 @@
-"""What ``hvd-sparse simulate`` predicts from costs that ``hvd-sparse advise`` has measured, beside steps on shaped hosts."""
+"""What ``hvd-sparse simulate`` predicts from costs that ``hvd-sparse advise`` has measured, beside
+steps on shaped hosts."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def spec(exchange: str, density: float) -> str:
 def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
     """On 2 hosts and more, at every rate; written out as it comes.
 
-    Every method has a launch of its own: Horovod's cycles take longer the more tensors it knows, and a real run has one method.
+    Every method has a launch of its own: Horovod's cycles take longer the more tensors it knows,
+    and a real run has one method.
     """
     methods = [*DENSE, *(spec(id, density) for density in options.densities for id in exchanges())]
     Cluster(options.hosts).lay()
@@ -132,7 +134,8 @@ def rows_of(
     profile: Profile,
     hosts: int,
 ) -> list[dict[str, Any]]:
-    """A row a way to send: seconds of a step, predicted and measured.  Dense and fp16 have no density.
+    """A row a way to send: seconds of a step, predicted and measured.  Dense and fp16 have no
+    density.
 
     costs : by the prefix of what is predicted from them
     """

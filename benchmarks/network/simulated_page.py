@@ -76,7 +76,8 @@ def in_words(rows: list[dict[str, Any]], costs: str = OWN) -> str:
         np.median([abs(row[f"{costs}over_predicted"]["median"] - 1) for row in rows])
     )
     return (
-        f"Of {len(rows)} predictions {sum(counts.values())} are within {NEAR:.0%} of what was measured ({told}); half of them "
+        f"Of {len(rows)} predictions {sum(counts.values())} are within {NEAR:.0%} of what was "
+        f"measured ({told}); half of them "
         f"are within {half:.0f} %.".replace("20%", "20 %")
     )
 
@@ -112,8 +113,10 @@ def render(
     """Markdown."""
     made = ", ".join(f"{name} {value}" for name, value in made_with.items())
     wires = [
-        f"* {s['rate']}, {s['hosts']} hosts, {s['model']}, {s['compute']}: {s['wire']}; load of the machine {s['load']:.1f}; "
-        f"other machines took {s['stolen']:.1%} of the cores' time; cores of a rank while all work: {s['costs']['cores']:.2f}"
+        f"* {s['rate']}, {s['hosts']} hosts, {s['model']}, {s['compute']}: {s['wire']}; load of "
+        f"the machine {s['load']:.1f}; "
+        f"other machines took {s['stolen']:.1%} of the cores' time; cores of a rank while all "
+        f"work: {s['costs']['cores']:.2f}"
         for s in settings
     ]
     parts = [

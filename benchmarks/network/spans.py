@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 PHASES = ("backward", "select", "encode", "send", "decode")
-"""backward: the compute, or the wait that stands for it; send: what of the exchange the step has to wait for."""
+"""backward: the compute, or the wait that stands for it; send: what of the exchange the step has to
+wait for."""
 
 
 class Spans:

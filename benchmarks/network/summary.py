@@ -35,7 +35,8 @@ def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, flo
 
 
 def interval(slower: np.ndarray, faster: np.ndarray) -> dict[str, float]:
-    """The ratio of two medians over the same rounds, and where it lies in 95 of 100 cases: bootstrapped over the rounds."""
+    """The ratio of two medians over the same rounds, and where it lies in 95 of 100 cases:
+    bootstrapped over the rounds."""
 
     def of_medians(upper: np.ndarray, lower: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.asarray(np.median(upper, axis=axis) / np.median(lower, axis=axis))
@@ -48,7 +49,8 @@ def interval(slower: np.ndarray, faster: np.ndarray) -> dict[str, float]:
 
 
 def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    """Mean milliseconds of a rank by phase in the method's steps; "other" is the rest of the rank's step."""
+    """Mean milliseconds of a rank by phase in the method's steps; "other" is the rest of the rank's
+    step."""
     steps = [row for row in rows if row["method"] == method]
     times = {name: 1e3 * float(np.mean([row[name] for row in steps])) for name in PHASES}
     total = 1e3 * float(np.mean([row["mean_total"] for row in steps]))
@@ -64,7 +66,8 @@ def processor(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
 
 
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
-    """JSON-able: of every method of a setting, its times, phases, bytes and ratio to the last one, which is ours."""
+    """JSON-able: of every method of a setting, its times, phases, bytes and ratio to the last one,
+    which is ours."""
     rows = setting["rows"]
     methods = list(
         dict.fromkeys(row["method"] for row in sorted(rows, key=lambda row: row["round"]))

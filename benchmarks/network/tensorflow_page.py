@@ -96,7 +96,8 @@ def render(settings: list[dict[str, Any]], made_with: dict[str, Any]) -> str:
         where = f"{setting['hosts']} hosts, {rate}, {setting['model']}, {COMPUTE[setting['compute']]}, {setting['controller']}"
         parts.append(f"## {where}\n")
         parts.append(
-            f"Probe: {setting['wire']}. Load of the machine: {setting['load']:.1f}; other machines took "
+            f"Probe: {setting['wire']}. Load of the machine: {setting['load']:.1f}; other machines "
+            "took "
             f"{setting['stolen']:.1%} of its cores' time.\n"
         )
         parts.append(table(setting) + "\n")

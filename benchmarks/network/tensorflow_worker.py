@@ -1,4 +1,5 @@
-"""One rank in TensorFlow: whole steps of every method in turn.  Started by ``benchmarks.network --frontend tensorflow``."""
+"""One rank in TensorFlow: whole steps of every method in turn.  Started by ``benchmarks.network
+--frontend tensorflow``."""
 
 from __future__ import annotations
 

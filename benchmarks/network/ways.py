@@ -1,4 +1,5 @@
-"""One compressor whose messages are planned in the run, and the same one with other groups: nothing else differs."""
+"""One compressor whose messages are planned in the run, and the same one with other groups: nothing
+else differs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ WAYS = (PLANNED, *GROUPS)
 
 
 class Planned:
-    """What the ways share: an optimizer, its compressor, and the plan that its first steps have made."""
+    """What the ways share: an optimizer, its compressor, and the plan that its first steps have
+    made."""
 
     def __init__(self, named: Named, density: float, spans: Spans) -> None:
         self.method = create(f"{OURS},groups={PLANNED}", named, density, spans)

@@ -1,4 +1,5 @@
-"""One rank: every method in turn, round after round.  Started by ``benchmarks.network`` under horovodrun or mpirun."""
+"""One rank: every method in turn, round after round.  Started by ``benchmarks.network`` under
+horovodrun or mpirun."""
 
 from __future__ import annotations
 
@@ -160,7 +161,8 @@ def _sleep_until(when: float) -> None:
 
 
 def _keep_busy(seconds: float) -> None:
-    """As while this core computes: so much of its time is used, however long that takes beside others."""
+    """As while this core computes: so much of its time is used, however long that takes beside
+    others."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass

@@ -1,4 +1,5 @@
-"""Compressors that measure whether they are worth while, and step aside where they are not: what both frontends share."""
+"""Compressors that measure whether they are worth while, and step aside where they are not: what
+both frontends share."""
 
 from __future__ import annotations
 
@@ -51,9 +52,11 @@ class AutoMethod:
         grad_scaler: Any = None,
         **options: Any,
     ) -> Any:
-        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first steps; else these.
+        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first
+        steps; else these.
 
-        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out what must not be
+        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out
+            what must not be
         trial_steps : measured, of each way, after two to warm up
         review_every : steps after which the choice is looked at again; 0 for never
         options : the common ones; the codec is "block16" unless told otherwise
@@ -64,11 +67,13 @@ class AutoMethod:
         configuration = Configuration.create(selector=LdteBs(density), **options)
         if configuration.memory.finishes:
             raise InvalidOption(
-                f"auto cannot step aside for memory {configuration.memory!r}, which is the optimizer's momentum"
+                f"auto cannot step aside for memory {configuration.memory!r}, which is the "
+                "optimizer's momentum"
             )
         if configuration.groups == PLANNED:
             raise InvalidOption(
-                "groups is 'planned', and auto measures its ways in the same steps: leave one of them out, or give auto the "
+                "groups is 'planned', and auto measures its ways in the same steps: leave one of "
+                "them out, or give auto the "
                 "groups that a planned run has logged"
             )
         return cls._create_auto(
@@ -77,7 +82,8 @@ class AutoMethod:
 
 
 class Debts:
-    """The tensors that keep something back, which a dense way must not leave behind, and the step that sends it."""
+    """The tensors that keep something back, which a dense way must not leave behind, and the step
+    that sends it."""
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}
@@ -127,8 +133,9 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """A step begins: the seconds that the last one took, to this moment if nobody has said when it ended.  None where
-        there was none, or it failed; the same on all ranks, as all hear of a failure."""
+        """A step begins: the seconds that the last one took, to this moment if nobody has said when
+        it ended.  None where there was none, or it failed; the same on all ranks, as all hear of a
+        failure."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -164,7 +171,8 @@ class SteppingAside(DurableCompressor):
         return self._trial.verdict
 
     def _next_way(self) -> str:
-        """The way of the step that begins.  Called by all ranks at each step; it may be collective."""
+        """The way of the step that begins.  Called by all ranks at each step; it may be
+        collective."""
         before = self.verdict
         way = self._trial.next(self._clock.begin(), self._agree)
         if self.verdict is not None and self.verdict is not before and self.collective.rank == 0:

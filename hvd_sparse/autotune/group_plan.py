@@ -1,4 +1,5 @@
-"""From what all ranks have measured to groups of tensors: the quickest plan, and what the simple ones would take."""
+"""From what all ranks have measured to groups of tensors: the quickest plan, and what the simple
+ones would take."""
 
 from __future__ import annotations
 
@@ -32,11 +33,14 @@ class GroupPlan:
     Attributes
     ----------
     groups : names of the tensors that travel together
-    predicted_s : seconds from a step's first gradient to its last result: of "none" merged, of "all" in one message, of the
-        "default", and as "planned".  By the model, and with what it does not know of (Horovod's own work, tensors that are
-        not compressed): by how much longer the measured steps took.  With several optimizers the sum over a step of each
-    wire : seconds of a message's first collective over the bytes that a rank receives, on these ranks
-    late : of those behind it, which begin when the last gradient has come; nothing where a message is one allgather
+    predicted_s : seconds from a step's first gradient to its last result: of "none" merged, of
+        "all" in one message, of the "default", and as "planned".  By the model, and with what it
+        does not know of (Horovod's own work, tensors that are not compressed): by how much longer
+        the measured steps took.  With several optimizers the sum over a step of each
+    wire : seconds of a message's first collective over the bytes that a rank receives, on these
+        ranks
+    late : of those behind it, which begin when the last gradient has come; nothing where a message
+        is one allgather
     work : seconds of selecting and encoding, and "decode" of decoding, over the entries of a tensor
     """
 
@@ -68,9 +72,12 @@ class GroupPlan:
             f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items()
         )
         return (
-            f"tensors travel in {len(self.groups)} messages, of at most {max(map(len, self.groups), default=0)} tensors (a "
-            f"step's exchange as predicted: {told}; a message takes {1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
-            f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding {1e6 * self.work.start_s:.0f} us a "
+            f"tensors travel in {len(self.groups)} messages, of at most "
+            f"{max(map(len, self.groups), default=0)} tensors (a "
+            f"step's exchange as predicted: {told}; a message takes "
+            f"{1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
+            f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
+            f"{1e6 * self.work.start_s:.0f} us a "
             f"tensor and {1e9 * self.work.byte_s:.2f} ns an entry)"
         )
 
@@ -84,8 +91,9 @@ def make_plan(
 ) -> GroupPlan:
     """The quickest groups by the model, the default ones if none are quicker.
 
-    Of every time the slowest rank's counts, as all wait for it.  Tensors that different steps bring, those of another
-    optimizer, do not travel together; those that no measured step brought stay together as in the default.
+    Of every time the slowest rank's counts, as all wait for it.  Tensors that different steps
+    bring, those of another optimizer, do not travel together; those that no measured step brought
+    stay together as in the default.
 
     Parameters
     ----------
@@ -210,7 +218,8 @@ def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
 
 
 def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
-    """Of the first collective, and of those behind it together; with the headers that every message has."""
+    """Of the first collective, and of those behind it together; with the headers that every message
+    has."""
     lines = {
         kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]
     }
@@ -228,7 +237,8 @@ def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes:
 
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
-    """Seconds of a tensor over its entries; with tensors of one size alone, all of it by entries."""
+    """Seconds of a tensor over its entries; with tensors of one size alone, all of it by
+    entries."""
     samples = [(float(numel[key]), value) for key, value in seconds.items()]
     if not samples:
         return Line(0.0, 0.0)

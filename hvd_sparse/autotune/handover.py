@@ -9,8 +9,8 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective, Pending
 
 HANDED = 64
-"""Tensors that are handed over one after the other: about as many as a model has, as Horovod's cycles take longer the more names
-it knows."""
+"""Tensors that are handed over one after the other: about as many as a model has, as Horovod's
+cycles take longer the more names it knows."""
 
 
 class Handing(Protocol):

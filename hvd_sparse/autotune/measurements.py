@@ -1,7 +1,9 @@
-"""What the first steps of a run tell about it: when gradients come, what selecting and coding take, what is sent.
+"""What the first steps of a run tell about it: when gradients come, what selecting and coding take,
+what is sent.
 
-And what the collectives that carry it take on this network, with these ranks: timed in one go between two steps.
-All of it is medians, so that a step or a message that was held up by something else has no say.
+And what the collectives that carry it take on this network, with these ranks: timed in one go
+between two steps. All of it is medians, so that a step or a message that was held up by something
+else has no say.
 """
 
 from __future__ import annotations
@@ -27,24 +29,28 @@ SIZES = 5
 REPETITIONS = 5
 """Of every length, after one that does not count."""
 LEAST_SPREAD = 8
-"""The longest message timed is at least so many times the shortest, or their times would differ by noise alone."""
+"""The longest message timed is at least so many times the shortest, or their times would differ by
+noise alone."""
 
 ITEM = 8
 """Bytes by which they differ: sums are of whole numbers of entries."""
 
 Samples = dict[str, list[tuple[float, list[float]]]]
-"""By kind of collective and length: bytes that a rank receives, and the seconds of every repetition."""
+"""By kind of collective and length: bytes that a rank receives, and the seconds of every
+repetition."""
 
 
 class StepStarts:
-    """Tells a step's first gradient from the others: by what has come since the last result was asked for."""
+    """Tells a step's first gradient from the others: by what has come since the last result was
+    asked for."""
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
         self._is_between = True
 
     def begins(self, position: int | None) -> bool:
-        """A tensor is handed over, or a gradient that is no known tensor's: whether it is its step's first."""
+        """A tensor is handed over, or a gradient that is no known tensor's: whether it is its
+        step's first."""
         is_first = self._is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
@@ -61,8 +67,8 @@ class StepStarts:
 class Measurements:
     """One rank's, of its own steps.
 
-    A step's numbers are kept apart until it is known to have ended well: of one that failed, or that NaN has taken back, none
-    count.
+    A step's numbers are kept apart until it is known to have ended well: of one that failed, or
+    that NaN has taken back, none count.
     """
 
     def __init__(self) -> None:
@@ -110,9 +116,9 @@ class Measurements:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able: by tensor, the medians of "ready", "work", "decode" (seconds) and "nbytes"; "seen" has the numbers of the
-        steps that brought it; "whole" the seconds from first gradient to last result, by the step's number; and "steps" is
-        how many counted in all."""
+        """JSON-able: by tensor, the medians of "ready", "work", "decode" (seconds) and "nbytes";
+        "seen" has the numbers of the steps that brought it; "whole" the seconds from first gradient
+        to last result, by the step's number; and "steps" is how many counted in all."""
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
             for kind in ("ready", "work", "decode", "nbytes")
@@ -127,7 +133,8 @@ class Measurements:
 
 
 def sizes_of(told: Sequence[dict[str, Any]]) -> list[int]:
-    """Lengths of message to time, in bytes, ascending: from the smallest tensor's share to what all send together.
+    """Lengths of message to time, in bytes, ascending: from the smallest tensor's share to what all
+    send together.
 
     told : what all ranks have measured; the same lengths on every rank
     """
@@ -140,9 +147,11 @@ def sizes_of(told: Sequence[dict[str, Any]]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Seconds that the route's collectives take where every rank submits so many bytes, on this rank.  Collective.
+    """Seconds that the route's collectives take where every rank submits so many bytes, on this
+    rank.  Collective.
 
-    No two messages are of one length, as those of a run hardly ever are: Horovod agrees anew on what it has not seen.
+    No two messages are of one length, as those of a run hardly ever are: Horovod agrees anew on
+    what it has not seen.
     """
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)

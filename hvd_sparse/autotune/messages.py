@@ -15,7 +15,8 @@ from hvd_sparse.collectives.contract import Collective, Pending
 LOCAL = "local"
 """An alltoall among the ranks of a node alone."""
 SCALE = 1e-3
-"""Of gradients that are summed: many of them are below float16's normal numbers, which costs its sums time."""
+"""Of gradients that are summed: many of them are below float16's normal numbers, which costs its
+sums time."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Message:
 
     Attributes
     ----------
-    received : bytes that a rank receives, as the planner counts them: a ring's sum passes everything twice
+    received : bytes that a rank receives, as the planner counts them: a ring's sum passes
+        everything twice
     start : of the collective, under a name
     """
 

@@ -1,4 +1,5 @@
-"""Measuring the first steps of a run, and then one plan of rank 0's for all: ``groups="planned"``."""
+"""Measuring the first steps of a run, and then one plan of rank 0's for all:
+``groups="planned"``."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Planning:
     def next(
         self, collective: Collective, timeout_s: float | None, *, was_good: bool
     ) -> GroupPlan | None:
-        """A step begins, on all ranks: the plan, at the step that adopts it.  Collective where ``is_due``.
+        """A step begins, on all ranks: the plan, at the step that adopts it.  Collective where
+        ``is_due``.
 
         was_good : the last step ended well
         """
@@ -84,7 +86,8 @@ class Planning:
         )[0]
         if "failure" in decided:
             raise PeerFailure(
-                f"rank 0 could not plan the groups: {decided['failure']}; leave out groups='planned'"
+                f"rank 0 could not plan the groups: {decided['failure']}; leave out "
+                "groups='planned'"
             )
         plan = GroupPlan.from_dict(decided)
         if collective.rank == 0:

@@ -26,13 +26,15 @@ from hvd_sparse.errors import InvalidOption
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
 """Sizes of a rank's message: up to where a network's buffers no longer count."""
 LONG_S = 1.0
-"""A size at which a round would take longer is left out, as the smaller ones tell enough of a wire so slow."""
+"""A size at which a round would take longer is left out, as the smaller ones tell enough of a wire
+so slow."""
 KINDS = ("allgather", *SUMS, "alltoall")
 HANDED_S = 0.02
 """Until all are there, so that taking them back waits for none."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
-"""Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can be told apart."""
+"""Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can
+be told apart."""
 OPTIMIZER, COMPRESSOR = "optimizer: ", "compressor: "
 SHARE_S = 0.25
 """To see how many cores there are, and what is used of them at rest."""
@@ -47,7 +49,8 @@ class Prober:
     ----------
     collective : of ranks that all probe the same, in the same order
     timeout_s : of every wait
-    budget_s : after so many seconds of one thing at one size no round is added to the least that there must be
+    budget_s : after so many seconds of one thing at one size no round is added to the least that
+        there must be
     users : sums of Horovod's own; without, the collective's are taken for them
     """
 
@@ -71,14 +74,16 @@ class Prober:
         self._idle, self.cores = 0.0, math.inf
 
     def share_cores(self) -> None:
-        """See how many cores a rank has while all work.  From then on no work takes less time than they need for it."""
+        """See how many cores a rank has while all work.  From then on no work takes less time than
+        they need for it."""
         self._idle = float(self._tell(idle_share(SHARE_S)).mean())
         self.cores = float(self._tell(cores_there(SHARE_S)).mean())
 
     def repeat(
         self, what: str, size: float, call: Callable[[], Any], density: float | None = None
     ) -> Samples:
-        """Rounds of a call.  Telling the slowest rank's time lets all of them begin the next together."""
+        """Rounds of a call.  Telling the slowest rank's time lets all of them begin the next
+        together."""
         for _ in range(WARMUP):
             self._slowest(call)
         seconds: list[float] = []
@@ -92,7 +97,8 @@ class Prober:
         return self._agree(watch.clock_s())
 
     def _agree(self, clock_s: float, processor_s: float = 0.0) -> float:
-        """The slowest rank's; longer, where all threads of all ranks have used more of the cores than there are for so long."""
+        """The slowest rank's; longer, where all threads of all ranks have used more of the cores
+        than there are for so long."""
         told = self._tell(clock_s, processor_s)
         return float(max(told[:, 0].max(), told[:, 1].mean() / self.cores))
 
@@ -104,7 +110,8 @@ class Prober:
         return np.asarray(told).reshape(-1, len(mine))
 
     def messages(self, kind: str, submitted_bytes: Sequence[int]) -> list[Samples]:
-        """A collective of all these sizes, ascending, as far as a round does not take too long: of two at least."""
+        """A collective of all these sizes, ascending, as far as a round does not take too long: of
+        two at least."""
         found: list[Samples] = []
         for number, nbytes in enumerate(submitted_bytes):
             longer = nbytes / submitted_bytes[max(0, number - 1)]
@@ -116,7 +123,8 @@ class Prober:
     def message(self, kind: str, nbytes: int) -> Samples:
         """A collective of so many bytes a rank; its size counts as the planner's bytes received do.
 
-        Payloads are never of the last step's length, so Horovod has to agree on each anew: here too.  Sums are of the same.
+        Payloads are never of the last step's length, so Horovod has to agree on each anew: here
+        too.  Sums are of the same.
         """
         if kind in (DENSE, FP16) and self._users is not None:
             size = received_of_sum(nbytes, self._collective.world_size)
@@ -129,9 +137,11 @@ class Prober:
         )
 
     def hand(self, handing: Handing, label: str = "") -> tuple[Samples, Samples]:
-        """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are there.
+        """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are
+        there.
 
-        The first has what Horovod's thread does with them, as far as the cores are not enough for it beside.
+        The first has what Horovod's thread does with them, as far as the cores are not enough for
+        it beside.
         """
         submitting: list[float] = []
         collecting: list[float] = []
@@ -151,11 +161,13 @@ class Prober:
     def work(
         self, route: Route, lines: Mapping[str, Line], kernels: Any, numel: int
     ) -> tuple[Samples, Samples]:
-        """A tensor's selecting, encoding and handing over; its taking back, with all that the exchange computes.
+        """A tensor's selecting, encoding and handing over; its taking back, with all that the
+        exchange computes.
 
-        Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of cores that several ranks
-        share, or Horovod's own thread, takes any of its time.  What the cores need for the message, before it is there, counts
-        with selecting where they are too few for both.  What the exchange's collectives behind the first take is taken out.
+        Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of
+        cores that several ranks share, or Horovod's own thread, takes any of its time.  What the
+        cores need for the message, before it is there, counts with selecting where they are too few
+        for both.  What the exchange's collectives behind the first take is taken out.
 
         route : at its density, of the codec ``index_value``
         lines : of the collectives
@@ -203,9 +215,10 @@ def probe(
 ) -> Measured:
     """Measure collectives and computing, on all ranks at once, and fit costs to them.  Collective.
 
-    configurations : by exchange, "allgather" among them; of each at two densities, with the codec ``index_value``
-    users : what programs do without this package: its sums are those of dense steps, and every tensor of a step is taken
-        to cost what its handing over takes beyond the rest
+    configurations : by exchange, "allgather" among them; of each at two densities, with the codec
+        ``index_value``
+    users : what programs do without this package: its sums are those of dense steps, and every
+        tensor of a step is taken to cost what its handing over takes beyond the rest
 
     All ranks return the same, as each round counts with the time of the rank that took longest.
     """
@@ -241,7 +254,8 @@ def probe(
 def _all_handed(
     prober: Prober, plain: Handing, users: Users | None
 ) -> dict[str, tuple[Samples, Samples]]:
-    """By how tensors are handed over: "" as exchanges hand over carriers, "optimizer: " and "compressor: "."""
+    """By how tensors are handed over: "" as exchanges hand over carriers, "optimizer: " and
+    "compressor: "."""
     handings = (
         {"": plain}
         if users is None
@@ -251,7 +265,8 @@ def _all_handed(
 
 
 def _handed(work: Work, handed: Mapping[str, tuple[Samples, Samples]]) -> Work:
-    """With what handing a tensor over takes by the optimizer, where that was timed, beyond what the rounds had of it."""
+    """With what handing a tensor over takes by the optimizer, where that was timed, beyond what the
+    rounds had of it."""
     submit_s, collect_s = map(_each_s, handed[""])
     through_s, back_s = map(_each_s, handed.get(OPTIMIZER, handed[""]))
     left_s, left_back_s = map(_each_s, handed.get(COMPRESSOR, handed[""]))

@@ -1,4 +1,5 @@
-"""What a step does with its tensors, to be timed: some of one size, on all ranks at once, with Horovod at work beside them."""
+"""What a step does with its tensors, to be timed: some of one size, on all ranks at once, with
+Horovod at work beside them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ POLL_S = 1e-3
 
 
 class ProbedTensors:
-    """Tensors of one size that travel together, and what a step does with them: all of it but Horovod's optimizer.
+    """Tensors of one size that travel together, and what a step does with them: all of it but
+    Horovod's optimizer.
 
     Parameters
     ----------
@@ -74,7 +76,8 @@ class ProbedTensors:
 
 
 def wait_for(pending: Sequence[Pending], timeout_s: float) -> None:
-    """Until all are there, none taken; after so many seconds it is left to the taking to say what is missing."""
+    """Until all are there, none taken; after so many seconds it is left to the taking to say what
+    is missing."""
     deadline = time.monotonic() + timeout_s
     while not all(each.is_done() for each in pending) and time.monotonic() < deadline:
         time.sleep(POLL_S)

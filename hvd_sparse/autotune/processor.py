@@ -1,4 +1,5 @@
-"""Seconds of the processor: how many cores a rank has while all ranks work, and what its threads use of them."""
+"""Seconds of the processor: how many cores a rank has while all ranks work, and what its threads
+use of them."""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ class Stopwatch:
         return time.perf_counter() - self._clock
 
     def processor_s(self, idle: float) -> float:
-        """Of the processor since then, without ``idle`` of every second, which threads use that wait for work."""
+        """Of the processor since then, without ``idle`` of every second, which threads use that
+        wait for work."""
         return max(0.0, time.process_time() - self._processor - idle * self.clock_s())
 
 
 def idle_share(seconds: float) -> float:
-    """Of a second, what this process uses of the processor while nothing is done: Horovod's thread looks for work.
+    """Of a second, what this process uses of the processor while nothing is done: Horovod's thread
+    looks for work.
 
     seconds : how long this takes
     """
@@ -39,8 +42,8 @@ def idle_share(seconds: float) -> float:
 
 
 def cores_there(seconds: float) -> float:
-    """Cores that this process gets when it asks for many, at the most ``MOST_CORES``: fewer than the machine has where other
-    ranks, called at the same time, or a quota leave it less.
+    """Cores that this process gets when it asks for many, at the most ``MOST_CORES``: fewer than
+    the machine has where other ranks, called at the same time, or a quota leave it less.
 
     seconds : how long this takes
     """

@@ -50,7 +50,8 @@ class Route:
     def received(self, numel: int, brought: float) -> tuple[float, float]:
         """Bytes of a tensor that a rank receives in the first collective, and in those behind it.
 
-        brought : what a rank was seen to send of it, where a message is one allgather; else the exchange's formula counts
+        brought : what a rank was seen to send of it, where a message is one allgather; else the
+            exchange's formula counts
         """
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
@@ -60,7 +61,8 @@ class Route:
         return by_collective(self.exchange, len(self.kinds), self.placement, numel, inbound)
 
     def messages(self, numel: int) -> float:
-        """How many times the entries that it sends a rank adds up, its own among them: as ``autotune.costmodel.predict`` counts."""
+        """How many times the entries that it sends a rank adds up, its own among them: as
+        ``autotune.costmodel.predict`` counts."""
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
         inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
         return 1.0 + inbound / expected_bytes(self.configuration, numel)

@@ -16,7 +16,8 @@ class Samples:
 
     Attributes
     ----------
-    what : a kind of collective; "submit" and "collect", also of the optimizer; "select" and "settle" of an exchange
+    what : a kind of collective; "submit" and "collect", also of the optimizer; "select" and
+        "settle" of an exchange
     size : bytes that a rank receives, entries of the tensor, or number of tensors
     seconds : of every round, on the rank that took longest
     density : of selections and what comes of them
@@ -47,7 +48,8 @@ class Measured:
     Attributes
     ----------
     world_size : of the ranks
-    cores : that a rank has while all of them work, on average; at the most ``processing.MOST_CORES``
+    cores : that a rank has while all of them work, on average; at the most
+        ``processing.MOST_CORES``
     lines : of every kind of collective, over the bytes that a rank receives
     work : of computing, with the codec ``index_value``, by exchange
     samples : what both were fitted to

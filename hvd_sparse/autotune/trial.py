@@ -1,8 +1,10 @@
-"""Finding out, in the first steps of a run, which way of averaging gradients is the fastest here, and staying with it.
+"""Finding out, in the first steps of a run, which way of averaging gradients is the fastest here,
+and staying with it.
 
-Every way has its turn: some steps to warm up, one to see whether it can win at all, and some that are measured.  The
-time of a step is that of its exchange: from the first gradient that is handed over to the last that is given back.  Of
-every way the slowest rank's median counts, told by one small allgather, so that all ranks decide alike at the same step.
+Every way has its turn: some steps to warm up, one to see whether it can win at all, and some that
+are measured.  The time of a step is that of its exchange: from the first gradient that is handed
+over to the last that is given back.  Of every way the slowest rank's median counts, told by one
+small allgather, so that all ranks decide alike at the same step.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ WARMUP = 2
 HOPELESS = 2.0
 """Times the best median so far: a way whose first step takes longer is tried no further."""
 MARGIN = 1.1
-"""By how much sparse has to beat the best other way: medians of a few steps are no surer, and dense has less to lose."""
+"""By how much sparse has to beat the best other way: medians of a few steps are no surer, and dense
+has less to lose."""
 WORSE = 1.05
-"""Times what another way took in the trial: if the way that was chosen takes longer, there is another trial."""
+"""Times what another way took in the trial: if the way that was chosen takes longer, there is
+another trial."""
 RECENT = 50
 
 Agree = Callable[[np.ndarray], np.ndarray]

@@ -35,7 +35,8 @@ def launched_ranks() -> int:
 
 
 def measure(method: str, *, quick: bool = False) -> tuple[Measured, Placement]:
-    """Costs of the ranks that this command runs on, the same on all of them, and where they are.  Collective.
+    """Costs of the ranks that this command runs on, the same on all of them, and where they are.
+    Collective.
 
     method : a selector that is told a density
     quick : few and small ones, which say little
@@ -74,8 +75,8 @@ def _configurations(method: str) -> dict[str, list[Configuration]]:
 
 
 def _horovod() -> tuple[Any, Any, Any]:
-    """Horovod's collectives by whichever framework it was built for, its module, and what makes a ``handing.Users`` of so many
-    tensors, where there is such a thing."""
+    """Horovod's collectives by whichever framework it was built for, its module, and what makes a
+    ``handing.Users`` of so many tensors, where there is such a thing."""
     missing = []
     for name in ("torch", "tensorflow"):
         try:

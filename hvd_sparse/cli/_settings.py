@@ -84,7 +84,8 @@ def profile_of(options: argparse.Namespace) -> Profile:
             profile = Profile.from_json(Path(options.model).read_text(encoding="utf-8"))
         except OSError as error:
             raise InvalidOption(
-                f"model {options.model!r} is none of {', '.join(ARCHITECTURES)}, and no file: {error.strerror}"
+                f"model {options.model!r} is none of {', '.join(ARCHITECTURES)}, and no file: "
+                f"{error.strerror}"
             ) from None
     if options.backward is not None:
         other_s = profile.other_s
@@ -107,7 +108,8 @@ def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredNetwork | None]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InvalidOption(
             f'costs {str(options.costs)!r}: {error}; {{"work": {{"entry_s": ...}}, '
-            '"lines": {"allgather": {"start_s": ..., "byte_s": ...}, "allreduce": {...}, "alltoall": {...}}}'
+            '"lines": {"allgather": {"start_s": ..., "byte_s": ...}, "allreduce": {...}, '
+            '"alltoall": {...}}}'
         ) from None
     return work, MeasuredNetwork(lines, document.get("world_size")) if lines else None
 

@@ -1,4 +1,5 @@
-"""``hvd-sparse advise``: dense, fp16 or compressed, and how, for a model and a network; described, or measured here."""
+"""``hvd-sparse advise``: dense, fp16 or compressed, and how, for a model and a network; described,
+or measured here."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     for name in ("model", "world_size"):
         if getattr(options, name) is None:
             raise InvalidOption(
-                f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np N"
+                f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np "
+                "N"
             )
     _tell(options, _settings.profile_of(options), _described(options), None)
     return 0
@@ -93,7 +95,8 @@ def _run_measured(options: argparse.Namespace) -> int:
     given = [name for name in DESCRIPTIONS if getattr(options, name) is not None]
     if given:
         raise InvalidOption(
-            f"--{given[0].replace('_', '-')} describes what is measured on the ranks that this is launched on: leave it out, or "
+            f"--{given[0].replace('_', '-')} describes what is measured on the ranks that this is "
+            "launched on: leave it out, or "
             "do not launch it"
         )
     profile = _settings.profile_of(options) if options.model is not None else None
@@ -208,13 +211,16 @@ def _print_measured(measured: Measured) -> None:
     for kind, line in measured.lines.items():
         rate = f"{8e-9 / line.byte_s:.3g} Gbit/s" if line.byte_s else "no time a byte"
         console.print(
-            f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} received"
+            f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} "
+            "received"
         )
     work = measured.work
     console.print(f"cores of a rank while all {measured.world_size} work: {measured.cores:.2g}")
     console.print(
-        f"selecting: {1e6 * work.call_s:.3g} us, {1e9 * work.entry_s:.3g} ns an entry and {1e9 * work.sent_s:.3g} ns one that "
-        f"is sent; making dense: {1e9 * work.dense_s:.3g} ns an entry and {1e9 * work.received_s:.3g} ns one that arrived"
+        f"selecting: {1e6 * work.call_s:.3g} us, {1e9 * work.entry_s:.3g} ns an entry and "
+        f"{1e9 * work.sent_s:.3g} ns one that "
+        f"is sent; making dense: {1e9 * work.dense_s:.3g} ns an entry and "
+        f"{1e9 * work.received_s:.3g} ns one that arrived"
     )
 
 
@@ -225,8 +231,10 @@ def _print_hiding(hiding: Hiding) -> None:
     console = _console()
     console.print(table)
     console.print(
-        f"With these densities a step takes {1e3 * hiding.step_s:,.1f} ms, with {hiding.low:g} everywhere "
-        f"{1e3 * hiding.low_step_s:,.1f} ms; {hiding.share:.3%} of the entries are sent instead of {hiding.low_share:.3%}."
+        f"With these densities a step takes {1e3 * hiding.step_s:,.1f} ms, with {hiding.low:g} "
+        "everywhere "
+        f"{1e3 * hiding.low_step_s:,.1f} ms; {hiding.share:.3%} of the entries are sent instead of "
+        f"{hiding.low_share:.3%}."
     )
 
 

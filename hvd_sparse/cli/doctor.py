@@ -48,7 +48,8 @@ def _check_frontend(framework: str) -> bool:
     parts = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
     *others, last = [name for name, built in parts.items() if built]
     print(
-        f"\nhvd_sparse.{framework}: ready; Horovod was built with {', '.join(others)}{' and ' if others else ''}{last}"
+        f"\nhvd_sparse.{framework}: ready; Horovod was built with "
+        f"{', '.join(others)}{' and ' if others else ''}{last}"
     )
     if framework == "tensorflow":
         _warn_of_keras_3()

@@ -1,7 +1,8 @@
-"""Runs on every host before a launch, as text over ssh: nothing but Python's own library can be counted on.
+"""Runs on every host before a launch, as text over ssh: nothing but Python's own library can be
+counted on.
 
-One line of JSON out: what is here.  One line in: the other hosts.  One line out: those that cannot be reached.  Then it
-keeps its port open until its input ends, so that the others can reach it.
+One line of JSON out: what is here.  One line in: the other hosts.  One line out: those that cannot
+be reached.  Then it keeps its port open until its input ends, so that the others can reach it.
 """
 
 from __future__ import annotations

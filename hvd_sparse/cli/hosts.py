@@ -67,7 +67,8 @@ def address_of(name: str) -> str:
         return socket.gethostbyname(name)
     except OSError:
         raise LaunchError(
-            f"host {name!r} has no address here: check its name, or enter it in /etc/hosts on every host"
+            f"host {name!r} has no address here: check its name, or enter it in /etc/hosts on "
+            "every host"
         ) from None
 
 
@@ -84,7 +85,8 @@ def is_local(address: str) -> bool:
 def shared_address(name: str, facts: dict[str, Any]) -> str:
     """By which the others find a host.
 
-    Its name may be a loopback address here, as Debian's own names are: then of its addresses the one nearest to theirs.
+    Its name may be a loopback address here, as Debian's own names are: then of its addresses the
+    one nearest to theirs.
     """
     address = address_of(name)
     if not address.startswith("127.") or len(facts) == 1:
@@ -116,7 +118,8 @@ def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
             wanted = first["versions"][package]
             if version != wanted:
                 problems.append(
-                    f"host {name!r} has {package} {version or 'not at all'}, host {first_name!r} has "
+                    f"host {name!r} has {package} {version or 'not at all'}, host {first_name!r} "
+                    "has "
                     f"{wanted or 'it not at all'}: install the same versions on every host"
                 )
         problems += [
@@ -132,7 +135,8 @@ def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
-    """The interface that carries every host's address; None where all are this host or an interface is not known.
+    """The interface that carries every host's address; None where all are this host or an interface
+    is not known.
 
     LaunchError where its name differs, as Horovod takes one name for all hosts.
     """
@@ -148,6 +152,7 @@ def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
     if len(chosen) > 1:
         each = ", ".join(f"{host}: {name or 'none'}" for host, name in names.items())
         raise LaunchError(
-            f"the interface between the hosts has several names ({each}): rename it, or say --interface"
+            f"the interface between the hosts has several names ({each}): rename it, or say "
+            "--interface"
         )
     return chosen.pop()

@@ -1,4 +1,5 @@
-"""``hvd-sparse launch``: start a training script on several hosts through horovodrun, with what people forget."""
+"""``hvd-sparse launch``: start a training script on several hosts through horovodrun, with what
+people forget."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ PASSED = ("HVD_SPARSE_", "HOROVOD_")
 """Settings of these names reach every rank."""
 
 YIELDING = ("--oversubscribe", "--mca mpi_yield_when_idle 1")
-"""Without it ranks that wait keep those that work from their core: a one-element allreduce of 4 ranks on 2 cores took
-36 ms, with it 1 ms.
+"""Without it ranks that wait keep those that work from their core: a one-element allreduce of 4
+ranks on 2 cores took 36 ms, with it 1 ms.
 """
 
 KEEPALIVE = "-o ServerAliveInterval=4 -o ServerAliveCountMax=5"
@@ -179,7 +180,8 @@ def _horovodrun(python: str) -> str:
     found = str(beside) if beside.exists() else shutil.which("horovodrun")
     if found is None:
         raise LaunchError(
-            f"there is no horovodrun beside {python}: install Horovod there (scripts/setup builds it)"
+            f"there is no horovodrun beside {python}: install Horovod there (scripts/setup builds "
+            "it)"
         )
     return found
 

@@ -1,4 +1,5 @@
-"""``hvd-sparse simulate``: step time and scaling efficiency of every exchange on 2 to 4,096 ranks; nothing is sent."""
+"""``hvd-sparse simulate``: step time and scaling efficiency of every exchange on 2 to 4,096 ranks;
+nothing is sent."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ COLOURS = {
     "oktopk": "#cc79a7",
     "hierarchical": "#e69f00",
 }
-"""Of the methods that had a colour when this was written; others take what the library gives them."""
+"""Of the methods that had a colour when this was written; others take what the library gives
+them."""
 
 
 def add_parser(commands: Any) -> None:
@@ -111,7 +113,8 @@ def run(options: argparse.Namespace) -> int:
 def networks_of(
     options: argparse.Namespace, measured: MeasuredNetwork | None
 ) -> dict[str, Network | MeasuredNetwork]:
-    """The one that was measured, if it was; every bandwidth that is asked for, flat and with several ranks a node."""
+    """The one that was measured, if it was; every bandwidth that is asked for, flat and with
+    several ranks a node."""
     found: dict[str, Network | MeasuredNetwork] = {}
     if measured is not None:
         ranks = f" on {measured.world_size} ranks" if measured.world_size else ""
@@ -126,7 +129,8 @@ def networks_of(
 
 
 def tables(points: list[Point]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """By network: headings, and one row a number of ranks with milliseconds a step and efficiency."""
+    """By network: headings, and one row a number of ranks with milliseconds a step and
+    efficiency."""
     found = {}
     for network in dict.fromkeys(point.network for point in points):
         here = [point for point in points if point.network == network]
@@ -191,8 +195,10 @@ def page(points: list[Point], title: str) -> str:
     lines = [
         f"# Simulated steps: {title}",
         "",
-        "`hvd-sparse simulate` makes this page: nothing is sent, all times are the model's ([planning](../planning.md)).",
-        "Milliseconds a step, and what is left of a rank's own computing in brackets. Every method has its best plan; where",
+        "`hvd-sparse simulate` makes this page: nothing is sent, all times are the model's "
+        "([planning](../planning.md)).",
+        "Milliseconds a step, and what is left of a rank's own computing in brackets. Every "
+        "method has its best plan; where",
         "the compressor goes dense by itself, `=` says so.",
         "",
         "![Scaling efficiency](simulation.png)",

@@ -1,4 +1,5 @@
-"""Watch over mpirun: it waits for the daemon of a frozen or unreachable host for ever, after every rank has ended."""
+"""Watch over mpirun: it waits for the daemon of a frozen or unreachable host for ever, after every
+rank has ended."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def supervise(
     asking: Mapping[str, Sequence[str]],
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run a command that starts mpirun; its exit code, or 1 after ending it because only a silent host keeps it.
+    """Run a command that starts mpirun; its exit code, or 1 after ending it because only a silent
+    host keeps it.
 
     asking : for every host a command that ends with 0 where the host answers
     """
@@ -48,7 +50,8 @@ def supervise(
         silent = _silent(asking)
         if silent:
             _say(
-                f"{silent} does not answer: it is down, frozen, or cut off from the network, and the job ended by it"
+                f"{silent} does not answer: it is down, frozen, or cut off from the network, and "
+                "the job ended by it"
             )
     return code if code >= 0 else 128 - code
 
@@ -57,8 +60,10 @@ def _end(process: subprocess.Popen[bytes], asking: Mapping[str, Sequence[str]]) 
     silent = _silent(asking)
     who = f"{silent}, which does not answer" if silent else "a host that did not answer for a while"
     _say(
-        f"every rank that could be reached has ended, and mpirun still waits for {who}: frozen, or cut off from the "
-        "network. mpirun is ended now; the ranks' last words are above. End what is left on that host by hand"
+        f"every rank that could be reached has ended, and mpirun still waits for {who}: frozen, or "
+        "cut off from the "
+        "network. mpirun is ended now; the ranks' last words are above. End what is left on that "
+        "host by hand"
     )
     for member in _family(process.pid):
         try:

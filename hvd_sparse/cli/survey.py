@@ -57,7 +57,8 @@ class Conversation:
                 [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
             )[0]:
                 raise LaunchError(
-                    f"host {self.host.name!r} did not answer in {LIMIT_S:.0f} s: is it up, and reached by ssh?"
+                    f"host {self.host.name!r} did not answer in {LIMIT_S:.0f} s: is it up, and "
+                    "reached by ssh?"
                 )
             chunk = os.read(self._process.stdout.fileno(), 65536)
             if not chunk:
@@ -88,7 +89,8 @@ class Conversation:
 
 
 def probe_command(host: Host, python: str, files: Iterable[str], ssh: Sequence[str]) -> list[str]:
-    """What asks a host: the probe's text, in this folder, by the Python that the ranks will have."""
+    """What asks a host: the probe's text, in this folder, by the Python that the ranks will
+    have."""
     here = [
         "env",
         f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}",
@@ -103,7 +105,8 @@ def probe_command(host: Host, python: str, files: Iterable[str], ssh: Sequence[s
 def survey(
     hosts: Sequence[Host], python: str, files: Sequence[str], ssh: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """What every host has, after all of them were asked at once; LaunchError with everything that is wrong."""
+    """What every host has, after all of them were asked at once; LaunchError with everything that
+    is wrong."""
     deadline = time.monotonic() + LIMIT_S
     asked: list[Conversation] = []
     try:
@@ -142,7 +145,8 @@ def _unreached(heard: Sequence[Conversation], facts: dict[str, Any], deadline: f
             problems.append(str(error))
             continue
         problems += [
-            f"host {conversation.host.name!r} does not reach host {name!r}: {reason}; open all TCP ports between the hosts"
+            f"host {conversation.host.name!r} does not reach host {name!r}: {reason}; open all TCP "
+            "ports between the hosts"
             for name, reason in failed.items()
         ]
     return problems

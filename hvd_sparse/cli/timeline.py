@@ -1,4 +1,5 @@
-"""``hvd-sparse timeline``: our timelines and Horovod's in one file, for chrome://tracing or ui.perfetto.dev."""
+"""``hvd-sparse timeline``: our timelines and Horovod's in one file, for chrome://tracing or
+ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
             f"output {str(options.output)!r} cannot be written: {error.strerror}"
         ) from None
     print(
-        f"{len(events)} events of {len(set(options.files))} files; open {options.output} in ui.perfetto.dev"
+        f"{len(events)} events of {len(set(options.files))} files; open {options.output} in "
+        "ui.perfetto.dev"
     )
     return 0

@@ -1,6 +1,7 @@
 """Golomb-coded gaps: indices within 1.1 % of their entropy, for random ones at densities below 0.1.
 
-With gaps g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b that count and numel decide:
+With gaps g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b that count and numel
+decide:
 
     planes   the low b bits of all gaps, split into planes of 16, 8, 4, 2 and 1 bits (b in binary), the lowest bits in
              the first plane
@@ -8,8 +9,8 @@ With gaps g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b that 
              it is 2
     unary    for every gap g // M zeros and a one
 
-Each part is padded with zeros to a whole byte; earlier entries stand in lower bits.  The same bits as Golomb's code, in
-an order in which arrays can be worked on as a whole.
+Each part is padded with zeros to a whole byte; earlier entries stand in lower bits.  The same bits
+as Golomb's code, in an order in which arrays can be worked on as a whole.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class Modulus:
 def modulus_for(count: int, numel: int) -> Modulus:
     """The modulus that needs the fewest bits for geometric gaps, of 1, 2, 3, 4, 6, 8, 12, ...
 
-    With y = (1 - count / numel)^u, modulus u beats 2u for y < 0.618034, 2u beats 3u for y < 0.754878, and 3u beats 4u for
-    y < 0.819173.  In whole numbers, so that it is the same on every machine.
+    With y = (1 - count / numel)^u, modulus u beats 2u for y < 0.618034, 2u beats 3u for y <
+    0.754878, and 3u beats 4u for y < 0.819173.  In whole numbers, so that it is the same on every
+    machine.
     """
     chance, shift = (numel - count) * _ONE // numel if count else 0, 0
     if chance < _ONE_BEATS_TWO:
@@ -105,7 +107,8 @@ def _planes(gaps: np.ndarray, modulus: Modulus) -> list[np.ndarray]:
 
 
 def pack(numbers: np.ndarray, width: int) -> np.ndarray:
-    """uint8: numbers of 1, 2, 4, 8 or 16 bits, one after the other, the first in the lowest bits."""
+    """uint8: numbers of 1, 2, 4, 8 or 16 bits, one after the other, the first in the lowest
+    bits."""
     if width == 16:
         return numbers.astype("<u2").view(np.uint8)
     if width == 8:
@@ -122,7 +125,8 @@ def pack(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
-    """The reverse of ``pack``, as uint8 or uint16 [count]; CorruptPayload if the padding is not zero."""
+    """The reverse of ``pack``, as uint8 or uint16 [count]; CorruptPayload if the padding is not
+    zero."""
     if width == 16:
         return packed.view("<u2")
     if width == 8:

@@ -20,10 +20,12 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 
 @dataclass(frozen=True)
 class SignCodec(Codec):
-    """Base of the codecs that send every value as + or - one magnitude, which stands first in the body.
+    """Base of the codecs that send every value as + or - one magnitude, which stands first in the
+    body.
 
-    Values that are exactly zero have no sign, and are not sent.  Selectors that send signs (AdaComp, STC, EF-sign,
-    TernGrad, Strom) already give all values one magnitude; with them these codecs are exact.
+    Values that are exactly zero have no sign, and are not sent.  Selectors that send signs
+    (AdaComp, STC, EF-sign, TernGrad, Strom) already give all values one magnitude; with them these
+    codecs are exact.
     """
 
     @property
@@ -31,7 +33,8 @@ class SignCodec(Codec):
         return False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """The one to send for all; itself where they are equal.  Their mean, unless a codec says otherwise."""
+        """The one to send for all; itself where they are equal.  Their mean, unless a codec says
+        otherwise."""
         mean = float(magnitudes.mean(dtype=np.float64))
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # float64 sums may round, or overflow
@@ -69,7 +72,8 @@ class SignCodec(Codec):
         raise NotImplementedError
 
     def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
-        """(uint32 ascending indices [count], is negative [count]); CorruptPayload unless they fill the body exactly."""
+        """(uint32 ascending indices [count], is negative [count]); CorruptPayload unless they fill
+        the body exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
@@ -85,7 +89,8 @@ def _without_zeros(selection: Selection) -> Selection:
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """A magnitude with signs, by its bits: a choice between two numbers at random costs ten times as much."""
+    """A magnitude with signs, by its bits: a choice between two numbers at random costs ten times
+    as much."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)

@@ -37,7 +37,8 @@ class ValuedCodec(Codec):
 
     Parameters
     ----------
-    values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes; "int8", 1 byte
+    values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes;
+        "int8", 1 byte
     """
 
     values: str = "float32"

@@ -1,4 +1,5 @@
-"""The values of a selection as codes of a fixed width: the same for every codec that has an option ``values``.
+"""The values of a selection as codes of a fixed width: the same for every codec that has an option
+``values``.
 
     float32    the values themselves, float64 for float64 gradients: exact
     float16    5 bits of exponent, 10 of mantissa; beyond 65504 the largest of that sign, below 2^-25 zero
@@ -7,9 +8,9 @@
 
 What is rounded, cut or lost stays in the residual, as memories subtract what the others decode.
 
-The step is a float32 of at most 16 significant bits, rounded down, so that all multiples are exact; 0 where the largest
-magnitude is below 2^-100.  The all-ones code of every format is a NaN, or -128, which no value has: it marks entries
-that are not there (``MISSING``).
+The step is a float32 of at most 16 significant bits, rounded down, so that all multiples are exact;
+0 where the largest magnitude is below 2^-100.  The all-ones code of every format is a NaN, or -128,
+which no value has: it marks entries that are not there (``MISSING``).
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def _multiples(values: np.ndarray, step: float) -> np.ndarray:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers | ModuleType
 ) -> np.ndarray:
-    """The values [count] of codes, of the frame's value type; CorruptPayload for what ``encode_values`` never writes."""
+    """The values [count] of codes, of the frame's value type; CorruptPayload for what
+    ``encode_values`` never writes."""
     if name == "int8":
         return _from_multiples(prefix, codes, frame)
     if name == "float32":

@@ -33,19 +33,22 @@ NEAR = 1.01
 @CODECS.register("auto")
 @dataclass(frozen=True)
 class Auto(Codec):
-    """Write the frames of whichever codec is expected to need the fewest bytes: one that keeps all indices.
+    """Write the frames of whichever codec is expected to need the fewest bytes: one that keeps all
+    indices.
 
         golomb below a density of about a half, then bitmap, dense at 1
 
     Parameters
     ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for float64)
-    density : part of the entries that is sent, in (0, 1]; None takes the schedule's, and "golomb" where a method has none
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
+        float64)
+    density : part of the entries that is sent, in (0, 1]; None takes the schedule's, and "golomb"
+        where a method has none
 
     Notes
     -----
-    Decided from density, numel and dtype, which all ranks share, and not from what a rank selected.  A frame names the
-    codec that wrote it; one that is not what all ranks decided is refused.
+    Decided from density, numel and dtype, which all ranks share, and not from what a rank selected.
+    A frame names the codec that wrote it; one that is not what all ranks decided is refused.
 
     Cost: that of the codec chosen.
     """

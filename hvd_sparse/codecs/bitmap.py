@@ -21,11 +21,13 @@ from hvd_sparse.types import Selection
 class Bitmap(ValuedCodec):
     """Send a bit an entry of the tensor: 1 / density bits an entry sent, so for high densities.
 
-        body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values (``values``)
+        body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
+        (``values``)
 
     Parameters
     ----------
-    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1 byte
+    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
+        byte
 
     Notes
     -----

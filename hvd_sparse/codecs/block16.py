@@ -21,21 +21,24 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send the low 16 bits of every index, and how many entries every block of 65,536 has: 4 bytes an entry.
+    """Send the low 16 bits of every index, and how many entries every block of 65,536 has: 4 bytes
+    an entry.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
               uint16 positions [count]; values (``values``)
 
     Parameters
     ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for float64)
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
+        float64)
 
     Notes
     -----
-    The counts are 2 bytes a block: a third of a byte an entry at density 1e-4, nothing at higher ones.
+    The counts are 2 bytes a block: a third of a byte an entry at density 1e-4, nothing at higher
+    ones.
 
-    Cost: a copy of the positions and the conversion of the values, each way, all on 16-bit numbers; CRC-32 over half
-    of ``index_value``'s bytes.
+    Cost: a copy of the positions and the conversion of the values, each way, all on 16-bit numbers;
+    CRC-32 over half of ``index_value``'s bytes.
     """
 
     values: str = "bfloat16"

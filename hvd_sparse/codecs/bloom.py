@@ -26,7 +26,8 @@ CHUNK = 1 << 16
 """Entries of the tensor that are asked for at a time."""
 
 RAREST = 1 << 16
-"""With fewer members than one in so many, a list of them is sent instead: a filter would cost more, and long to ask."""
+"""With fewer members than one in so many, a list of them is sent instead: a filter would cost more,
+and long to ask."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,33 @@ class BloomSelection(Selection):
 @CODECS.register("bloom")
 @dataclass(frozen=True)
 class Bloom(ValuedCodec):
-    """Send a Bloom filter of the indices, and the value of every entry of the tensor that passes it.
+    """Send a Bloom filter of the indices, and the value of every entry of the tensor that passes
+    it.
 
-        h hashes, the smallest h with false_positives * members * 2^h >= numel;  m = ceil(members * h / ln 2) bits
-        body: uint32 members; the filter, ceil(m / 8) bytes (or, for less than one member in 65,536 entries, the
+        h hashes, the smallest h with false_positives * members * 2^h >= numel;  m = ceil(members *
+        h / ln 2) bits body: uint32 members; the filter, ceil(m / 8) bytes (or, for less than one
+        member in 65,536 entries, the
               members' uint32 indices); values [count] (``values``)
 
     Parameters
     ----------
-    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1 byte
-    false_positives : float in (0, 1): how many entries more than were chosen are sent at most, on average, of those
+    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
+        byte
+    false_positives : float in (0, 1): how many entries more than were chosen are sent at most, on
+        average, of those
 
     Notes
     -----
-    The sender asks the filter too and sends the true values of what passes by mistake (``complete``), so the receivers
-    get no wrong value, and the residual is cleared wherever a value was sent.
+    The sender asks the filter too and sends the true values of what passes by mistake
+    (``complete``), so the receivers get no wrong value, and the residual is cleared wherever a
+    value was sent.
 
-    Cost: every entry of the tensor is hashed about twice, each way: 10 to 20 ns an entry of the *tensor*.  In bytes and
-    in time ``golomb`` is better at every density; this is here to compare with.
+    Cost: every entry of the tensor is hashed about twice, each way: 10 to 20 ns an entry of the
+    *tensor*.  In bytes and in time ``golomb`` is better at every density; this is here to compare
+    with.
 
-    Paper: xu2021deepreduce.  Departs: the rate of false positives is a power of two, so that nothing about it is sent.
+    Paper: xu2021deepreduce.  Departs: the rate of false positives is a power of two, so that
+    nothing about it is sent.
     """
 
     false_positives: float = 0.1
@@ -105,7 +113,8 @@ class Bloom(ValuedCodec):
         if not _is_filtered(members, selection.numel):
             return [head, selection.indices.astype("<u4", copy=False)]
         bits, hashes = self._size(members, selection.numel)
-        # the filter of all that passes is the filter of its members: what passes sets no bit that was not set
+        # the filter of all that passes is the filter of its members: what passes sets no bit that
+        # was not set
         return [head, np.packbits(_filter(selection.indices, bits, hashes), bitorder="little")]
 
     def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> BloomSelection:
@@ -174,7 +183,8 @@ def _is_filtered(members: int, numel: int) -> bool:
 
 
 def _places(indices: np.ndarray, number: int, bits: int) -> np.ndarray:
-    """Where a hash function of this number puts indices in a filter: murmur3's last mixing step, scaled."""
+    """Where a hash function of this number puts indices in a filter: murmur3's last mixing step,
+    scaled."""
     mixed = indices + np.uint32((number + 1) * 0x9E3779B9 & 0xFFFFFFFF)
     mixed ^= mixed >> np.uint32(16)
     mixed *= np.uint32(0x85EBCA6B)
@@ -193,7 +203,8 @@ def _filter(indices: np.ndarray, bits: int, hashes: int) -> np.ndarray:
 
 
 def _passing(is_set: np.ndarray, hashes: int, numel: int, at_most: int | None = None) -> np.ndarray:
-    """uint32: all entries of a tensor that pass a filter; no more are looked for once there are too many."""
+    """uint32: all entries of a tensor that pass a filter; no more are looked for once there are too
+    many."""
     found, total = [np.empty(0, np.uint32)], 0
     for start in range(0, numel, CHUNK):
         candidates = np.arange(start, min(start + CHUNK, numel), dtype=np.uint32)

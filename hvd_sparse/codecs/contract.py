@@ -26,7 +26,8 @@ class Codec:
     number : permanent number on the wire; None for a codec that writes the frames of others
     is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
     is_exact_for_signs : exact where all values have one magnitude
-    has_fixed_size : the bytes depend on count, numel and the width of the values alone, so ``body_bytes`` is exact
+    has_fixed_size : the bytes depend on count, numel and the width of the values alone, so
+        ``body_bytes`` is exact
     keeps_indices : receivers see the indices that were chosen, and no others
     numel_limit : tensors must have fewer entries
     """
@@ -44,9 +45,11 @@ class Codec:
         return True
 
     def complete(self, selection: Selection, accumulated: np.ndarray | None) -> Selection:
-        """What is really sent of a selection: more than was chosen, for a codec whose receivers see more indices.
+        """What is really sent of a selection: more than was chosen, for a codec whose receivers see
+        more indices.
 
-        accumulated : the vector that was selected from; without it the additional entries are sent as zeros
+        accumulated : the vector that was selected from; without it the additional entries are sent
+            as zeros
         """
         return selection
 
@@ -60,22 +63,26 @@ class Codec:
     def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         """The selection of the one frame that fills the buffer; CorruptPayload otherwise.
 
-        Whatever is accepted encodes back to the same bytes; whatever is allocated is bounded by the buffer's length.
+        Whatever is accepted encodes back to the same bytes; whatever is allocated is bounded by the
+        buffer's length.
         """
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Bytes behind the frame's header: exact if ``has_fixed_size``, else expected for entries at random places.
+        """Bytes behind the frame's header: exact if ``has_fixed_size``, else expected for entries
+        at random places.
 
         value_bytes : of the accumulator's dtype
         """
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """About how many bytes an entry costs in a tensor of this size: from shared quantities only."""
+        """About how many bytes an entry costs in a tensor of this size: from shared quantities
+        only."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self, density: float) -> Any:
-        """The same codec where a schedule asks for this density; itself, for those that do not depend on it."""
+        """The same codec where a schedule asks for this density; itself, for those that do not
+        depend on it."""
         return self

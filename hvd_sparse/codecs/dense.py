@@ -29,16 +29,18 @@ from hvd_sparse.types import Selection
 class Dense(ValuedCodec):
     """Send no indices at all, but a value for every entry of the tensor: the cheapest at density 1.
 
-        body: values [numel] (``values``); an entry that is not sent has the code with all bits set (0x80 for int8)
+        body: values [numel] (``values``); an entry that is not sent has the code with all bits set
+        (0x80 for int8)
 
     Parameters
     ----------
-    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1 byte
+    values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
+        byte
 
     Notes
     -----
-    All bits set is a NaN, and values are finite: so what was sent and what was not stay apart, and a zero that was sent
-    comes back.
+    All bits set is a NaN, and values are finite: so what was sent and what was not stay apart, and
+    a zero that was sent comes back.
 
     Cost: one pass over the tensor, each way.
     """

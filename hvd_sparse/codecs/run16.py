@@ -22,15 +22,17 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send how many zeros stand before every entry, in 16 bits, and its value: 6 bytes an entry, 10 for float64.
+    """Send how many zeros stand before every entry, in 16 bits, and its value: 6 bytes an entry, 10
+    for float64.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
     Notes
     -----
-    The paper does not say what becomes of 65,536 zeros and more.  Here a word (65535, +0.0) steps over 65,535 zeros and
-    one more, and is no entry.  An entry that would look the same, a +0.0 after 65,535 zeros, has the value with all bits
-    set instead, a NaN, which no other entry has.  So selections come back bit for bit.
+    The paper does not say what becomes of 65,536 zeros and more.  Here a word (65535, +0.0) steps
+    over 65,535 zeros and one more, and is no entry.  An entry that would look the same, a +0.0
+    after 65,535 zeros, has the value with all bits set instead, a NaN, which no other entry has.
+    So selections come back bit for bit.
 
     Cost: one running sum and about six array operations, each way.
 
@@ -101,7 +103,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Words that only step over zeros, an entry at a random place: q + q^2 + ... for q = P(gap >= 65,536)."""
+    """Words that only step over zeros, an entry at a random place: q + q^2 + ... for q = P(gap >=
+    65,536)."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

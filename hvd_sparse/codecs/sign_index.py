@@ -16,14 +16,15 @@ from hvd_sparse.registry import CODECS
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
 class SignIndex(SignCodec):
-    """Send 2 * index + (1 if negative) of every entry, in 32 bits, and the smallest of the magnitudes: 4 bytes an entry.
+    """Send 2 * index + (1 if negative) of every entry, in 32 bits, and the smallest of the
+    magnitudes: 4 bytes an entry.
 
         body: float32 or float64 magnitude; uint32 words [count]
 
     Notes
     -----
-    The smallest magnitude is the threshold that was passed, as in the paper: what exceeds it stays in the residual and
-    is sent again.  Tensors have at most 2^31 entries.
+    The smallest magnitude is the threshold that was passed, as in the paper: what exceeds it stays
+    in the residual and is sent again.  Tensors have at most 2^31 entries.
 
     Cost: a copy of the indices, each way.
 
@@ -42,7 +43,8 @@ class SignIndex(SignCodec):
     ) -> list[np.ndarray]:
         if numel >= self.numel_limit:
             raise UnsupportedInput(
-                f"sign_index has 31 bits for an index, and the tensor has {numel} entries: use codec='sign_mean', or split "
+                f"sign_index has 31 bits for an index, and the tensor has {numel} entries: use "
+                "codec='sign_mean', or split "
                 "the tensor"
             )
         words = indices << np.uint32(1)

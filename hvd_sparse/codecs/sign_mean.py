@@ -16,9 +16,11 @@ from hvd_sparse.registry import CODECS
 @CODECS.register("sign_mean")
 @dataclass(frozen=True)
 class SignMean(SignCodec):
-    """Send the gaps between indices in Golomb's code, a bit of sign each, and the mean magnitude: 12.4 bits at 0.001.
+    """Send the gaps between indices in Golomb's code, a bit of sign each, and the mean magnitude:
+    12.4 bits at 0.001.
 
-        body: float32 or float64 magnitude; the gaps (as in ``golomb``); a bit an entry, 1 if negative
+        body: float32 or float64 magnitude; the gaps (as in ``golomb``); a bit an entry, 1 if
+        negative
 
     Notes
     -----

@@ -17,17 +17,20 @@ PLUS, MINUS = 1, 2
 @CODECS.register("ternary")
 @dataclass(frozen=True)
 class Ternary(SignCodec):
-    """Send words of 8 bits for bins of 64 entries, or of 16 bits for bins of 16,384, and how many each bin has.
+    """Send words of 8 bits for bins of 64 entries, or of 16 bits for bins of 16,384, and how many
+    each bin has.
 
-        body: float32 or float64 magnitude; uint8 or uint16 counts of the bins; uint8 or uint16 words [count]:
+        body: float32 or float64 magnitude; uint8 or uint16 counts of the bins; uint8 or uint16
+        words [count]:
               4 * (index within the bin) + 1 for plus, 2 for minus
 
     The narrow words are taken where they need no more bytes, which count and numel tell.
 
     Notes
     -----
-    The paper gives the words (6 or 14 bits of index, 2 of sign) and not how a bin's end is told; here it is a count a
-    bin.  Departs: the bins are as long as a word can reach, not the selector's 50 or 500 entries, which saves counts.
+    The paper gives the words (6 or 14 bits of index, 2 of sign) and not how a bin's end is told;
+    here it is a count a bin.  Departs: the bins are as long as a word can reach, not the selector's
+    50 or 500 entries, which saves counts.
 
     Cost: one count an entry and about six array operations, each way.
 

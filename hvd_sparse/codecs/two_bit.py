@@ -18,7 +18,8 @@ from hvd_sparse.registry import CODECS
 class TwoBit(SignCodec):
     """Send 0, plus or minus for every entry of the tensor, and one magnitude: 2 bits an entry.
 
-        body: float32 or float64 magnitude; two bits an entry of the tensor, the first lowest: 0 not sent, 1 plus, 2 minus
+        body: float32 or float64 magnitude; two bits an entry of the tensor, the first lowest: 0 not
+        sent, 1 plus, 2 minus
 
     Notes
     -----

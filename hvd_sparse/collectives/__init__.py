@@ -1,1 +1,2 @@
-"""The collectives of ``collectives.contract``, over what actually moves bytes: one implementation a file."""
+"""The collectives of ``collectives.contract``, over what actually moves bytes: one implementation a
+file."""

@@ -30,8 +30,8 @@ class ProcessSetRanks:
     def nodes(self) -> tuple[int, ...] | None:
         """The node of every rank; None where nodes have unequally many ranks.
 
-        Horovod tells every process its own place only: one that does not fit ranks numbered node by node gives other
-        nodes than the others do, which the handshake finds.
+        Horovod tells every process its own place only: one that does not fit ranks numbered node by
+        node gives other nodes than the others do, which the handshake finds.
         """
         hvd = self.horovod
         if not hvd.is_homogeneous():

@@ -1,6 +1,7 @@
 """The collectives that exchanges are made of: four calls, a rank and a size.
 
-``core`` only states the interface; ``hvd_sparse.collectives`` implements it over Horovod, mpi4py and threads.
+``core`` only states the interface; ``hvd_sparse.collectives`` implements it over Horovod, mpi4py
+and threads.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Collective(Protocol):
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """The node of every rank, as any number, the same on all ranks; None where that is not known."""
+        """The node of every rank, as any number, the same on all ranks; None where that is not
+        known."""
 
     def allgather(self, array: np.ndarray, name: str) -> Pending:
         """The 1-D arrays of all ranks, joined in rank order; lengths may differ."""

@@ -1,4 +1,5 @@
-"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and those that a graph is built from."""
+"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and those that a
+graph is built from."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        f"hvd_sparse.tensorflow needs Horovod built for TensorFlow ({error}); build it with HOROVOD_WITH_TENSORFLOW=1, "
+        f"hvd_sparse.tensorflow needs Horovod built for TensorFlow ({error}); build it with "
+        "HOROVOD_WITH_TENSORFLOW=1, "
         "as scripts/setup does"
     ) from error
 
@@ -43,7 +45,8 @@ class _ThreadPending:
         self._thread.join(timeout_s)
         if not self._outcome:
             raise ExchangeTimeout(
-                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not submit it, or is stopped; "
+                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
+                "submit it, or is stopped; "
                 "look at the ranks' output, or raise timeout_s"
             )
         if isinstance(self._outcome[0], Exception):
@@ -63,7 +66,8 @@ def check_name(name: str | None) -> None:
     """InvalidOption for one that no operation can bear."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidOption(
-            f"name is {name!r}: TensorFlow's operations bear it, so letters, digits and _ . / - alone, as in 'model.a-2'"
+            f"name is {name!r}: TensorFlow's operations bear it, so letters, digits and _ . / - "
+            "alone, as in 'model.a-2'"
         )
 
 
@@ -120,10 +124,12 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 def graph_allgather(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
     """An allgather of 1-D tensors as an operation of the graph that is being built.
 
-    The graph's name scopes become part of the collective's name, as they do for Horovod's own operations: a trace
-    that runs twice in one graph would otherwise submit one name twice at a time.
+    The graph's name scopes become part of the collective's name, as they do for Horovod's own
+    operations: a trace that runs twice in one graph would otherwise submit one name twice at a
+    time.
 
-    Its own name begins as Horovod's do: Horovod's elastic run looks for that in an error, and takes others for the end.
+    Its own name begins as Horovod's do: Horovod's elastic run looks for that in an error, and takes
+    others for the end.
     """
     return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
 

@@ -16,7 +16,8 @@ try:
     from horovod.torch import mpi_ops
 except ImportError as error:
     raise ImportError(
-        f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with HOROVOD_WITH_PYTORCH=1, as scripts/setup does"
+        f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with "
+        "HOROVOD_WITH_PYTORCH=1, as scripts/setup does"
     ) from error
 
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
@@ -34,7 +35,8 @@ class _HorovodPending:
         """Poll, as Horovod's own wait has no limit; HorovodInternalError passes through."""
         if not sleep_until(self.is_done, timeout_s):
             raise ExchangeTimeout(
-                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not submit it, or is stopped; "
+                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
+                "submit it, or is stopped; "
                 "look at the ranks' output, or raise timeout_s"
             )
         result: np.ndarray = self._take(hvd.synchronize(self._handle)).numpy()

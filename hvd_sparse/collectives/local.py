@@ -34,8 +34,9 @@ class LocalWorld:
     Attributes
     ----------
     sent, received : bytes by rank, as each collective's definition moves them (not a ring's)
-    wire_sent, wire_received : bytes by rank and by the collective's name, as they pass a rank's network: allgather and
-        allreduce in a ring, broadcast handed on from rank to rank, alltoall straight to where it goes
+    wire_sent, wire_received : bytes by rank and by the collective's name, as they pass a rank's
+        network: allgather and allreduce in a ring, broadcast handed on from rank to rank, alltoall
+        straight to where it goes
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
@@ -50,7 +51,8 @@ class LocalWorld:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """``function(collective, *arguments)`` on every rank; results in rank order, or the first rank's error."""
+        """``function(collective, *arguments)`` on every rank; results in rank order, or the first
+        rank's error."""
         results = self.run_all(function, *arguments)
         for result in results:
             if isinstance(result, BaseException):

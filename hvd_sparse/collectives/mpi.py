@@ -10,7 +10,8 @@ from mpi4py.util.dtlib import from_numpy_dtype
 
 
 class _LazyPending:
-    """Runs when it is waited for: MPI matches collectives by order alone, and exchanges are waited for in one order."""
+    """Runs when it is waited for: MPI matches collectives by order alone, and exchanges are waited
+    for in one order."""
 
     def __init__(self, call: Callable[[], np.ndarray]) -> None:
         self._call = call

@@ -37,7 +37,8 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Of a vector that a node's ranks divide evenly, what falls to this one; the first get what is left over."""
+        """Of a vector that a node's ranks divide evenly, what falls to this one; the first get what
+        is left over."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)

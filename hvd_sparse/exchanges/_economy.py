@@ -16,7 +16,8 @@ ROUNDING = 1e-12
 
 
 def dense_inbound(placement: Placement) -> float:
-    """Bytes that a dense ring allreduce brings into a node, for each entry of the tensor: 2 * (N - 1) / N * 4."""
+    """Bytes that a dense ring allreduce brings into a node, for each entry of the tensor: 2 * (N -
+    1) / N * 4."""
     size = placement.world_size
     return 2 * DENSE_BYTES * (size - 1) / size if placement.node_count > 1 else 0.0
 
@@ -26,8 +27,8 @@ def is_dense_cheaper(
 ) -> bool:
     """Whether a dense ring allreduce moves no more bytes than an exchange of selections.
 
-    From shared quantities only, so that all ranks decide alike.  By allgather, at 8 bytes an entry and with every rank
-    on a node of its own: density >= 1 / world_size.
+    From shared quantities only, so that all ranks decide alike.  By allgather, at 8 bytes an entry
+    and with every rank on a node of its own: density >= 1 / world_size.
     """
     if (
         placement.world_size == 1

@@ -88,7 +88,8 @@ def _read(buffer: np.ndarray, number: int, numel: int, itemsize: int) -> Frame:
     frame = read_frame(buffer)
     if frame.codec != number or frame.numel != numel or frame.body.size != frame.count * itemsize:
         raise CorruptPayload(
-            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not what a tensor of "
+            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not "
+            "what a tensor of "
             f"{numel} entries waits for"
         )
     return frame

@@ -20,7 +20,8 @@ class AllGatherExchange(Exchange):
 
         received a rank: (N - 1) * k entries
 
-    Grows with the number of ranks N, and beats a dense ring while density < 1 / N (at 8 bytes an entry).
+    Grows with the number of ranks N, and beats a dense ring while density < 1 / N (at 8 bytes an
+    entry).
 
     Paper: aji2017sparse.
     """

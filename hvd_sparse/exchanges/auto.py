@@ -31,19 +31,21 @@ class Auto(Exchange):
 
         time of a step = phases * buckets * latency + bytes into a node / bandwidth
 
-    From what all ranks share: these options, the density behind any warm-up, the codec's bytes an entry, the tensors, the
-    number of ranks and which of them share a node.  ``stats()["exchange"]`` says which it is.
+    From what all ranks share: these options, the density behind any warm-up, the codec's bytes an
+    entry, the tensors, the number of ranks and which of them share a node.  ``stats()["exchange"]``
+    says which it is.
 
     Parameters
     ----------
     latency_ms : what a collective takes however little it moves; a cycle of Horovod's is 1 ms
     bandwidth_gbit : of a node's network, Gbit/s
-    ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node where it does not know
+    ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node
+        where it does not know
 
     Notes
     -----
-    Exchanges whose result rests on an assumption about the gradients (``shared_index``, but for selectors whose indices
-    are common anyway) or that lose mass are not considered.
+    Exchanges whose result rests on an assumption about the gradients (``shared_index``, but for
+    selectors whose indices are common anyway) or that lose mass are not considered.
     """
 
     latency_ms: float = 1.0

@@ -1,8 +1,8 @@
 """One bucket on its way: what an exchange is given of a step, and what it brings back.
 
-An exchange never raises between its phases, where the other ranks would wait for what this one does not submit:
-what goes wrong is kept (``guarded``), the remaining phases run with messages that say so, and ``read`` or
-``finish`` raises at the end.
+An exchange never raises between its phases, where the other ranks would wait for what this one does
+not submit: what goes wrong is kept (``guarded``), the remaining phases run with messages that say
+so, and ``read`` or ``finish`` raises at the end.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class Arrival:
     Attributes
     ----------
     parts : what to add up, in this order, which is the same on all ranks
-    left : what of this rank's own entries is accounted for, and is no longer kept back; None where sending settled it
-    returned : what this rank is to keep back of what it was sent or could not pass on; added to the residual
+    left : what of this rank's own entries is accounted for, and is no longer kept back; None where
+        sending settled it
+    returned : what this rank is to keep back of what it was sent or could not pass on; added to the
+        residual
     memo : what this tensor's next exchange is told, the same on all ranks, JSON-able
     """
 
@@ -85,7 +87,8 @@ class Item:
         """A decoded selection; CorruptPayload where it is not of so long a part of this tensor."""
         if selection.numel != numel or selection.values.dtype != self.spec.accumulator:
             raise CorruptPayload(
-                f"tensor {self.spec.key!r}: a payload for {numel} entries of {self.spec.accumulator} is for "
+                f"tensor {self.spec.key!r}: a payload for {numel} entries of "
+                f"{self.spec.accumulator} is for "
                 f"{selection.numel} of {selection.values.dtype}"
             )
         return selection
@@ -125,7 +128,8 @@ class Parcel:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Between two phases: keep an error until the last phase is over.  Those of this rank go into its messages."""
+        """Between two phases: keep an error until the last phase is over.  Those of this rank go
+        into its messages."""
         try:
             yield
         except Exception as error:
@@ -181,7 +185,8 @@ class Parcel:
             raise RankMismatch(
                 f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with tensors "
                 f"{self._names(message.members)}, rank {first.rank} at step {first.step} with "
-                f"{self._names(first.members)}; all ranks must compress the same tensors at every step, with the same options"
+                f"{self._names(first.members)}; all ranks must compress the same tensors at every "
+                "step, with the same options"
             )
 
     def _names(self, members: Sequence[int]) -> list[str]:

@@ -17,24 +17,29 @@ if TYPE_CHECKING:
     from hvd_sparse.exchanges.context import Arrival, Parcel
 
 Conversation = Generator[Request, np.ndarray, "dict[int, Arrival]"]
-"""Yields a collective that it wants, is sent that collective's result, returns what arrived for every tensor."""
+"""Yields a collective that it wants, is sent that collective's result, returns what arrived for
+every tensor."""
 
 
 @dataclass(frozen=True)
 class Exchange:
     """An algorithm made of collectives, as a generator: whoever drives it decides how to wait.
 
-    The same code so runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow graphs.  All ranks
-    yield the same kinds of requests in the same order, whatever they selected and whatever went wrong.
-    Exchanges are frozen dataclasses, registered in ``EXCHANGES``.
+    The same code so runs over threads, mpi4py, Horovod's asynchronous handles and TensorFlow
+    graphs.  All ranks yield the same kinds of requests in the same order, whatever they selected
+    and whatever went wrong. Exchanges are frozen dataclasses, registered in ``EXCHANGES``.
 
     Attributes
     ----------
     id : under which it is registered
-    conserves : law 1 holds over all ranks: what is applied and what all keep back are together what was accumulated
-    settles_later : what leaves a rank is known only when all have spoken: memories are updated after the exchange
-    sums_first : gradients are summed before anything is selected, and residuals are kept where that happens
-    shares_indices : all ranks send values at the same indices, so that they can be summed; the codec is not used
+    conserves : law 1 holds over all ranks: what is applied and what all keep back are together what
+        was accumulated
+    settles_later : what leaves a rank is known only when all have spoken: memories are updated
+        after the exchange
+    sums_first : gradients are summed before anything is selected, and residuals are kept where that
+        happens
+    shares_indices : all ranks send values at the same indices, so that they can be summed; the
+        codec is not used
     sums_again : encodes sums of several ranks' entries, so the codec must take any values
     needs_count : must be told k
     needs_nodes : must be told which ranks share a node
@@ -67,7 +72,8 @@ class Exchange:
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Where the ranks are, for exchanges to which it matters; ``nodes`` is what the collective found."""
+        """Where the ranks are, for exchanges to which it matters; ``nodes`` is what the collective
+        found."""
         return None
 
     def resolve(
@@ -80,14 +86,16 @@ class Exchange:
         return self
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Bytes that a node (of one rank or several) receives in a step, for each entry of the tensor: the formula.
+        """Bytes that a node (of one rank or several) receives in a step, for each entry of the
+        tensor: the formula.
 
         Where ranks receive unequally, of the one that receives most.
         """
         raise NotImplementedError
 
     def inside(self, placement: Placement) -> float:
-        """Bytes that a rank receives from its own node before anything is selected, for each entry: the formula."""
+        """Bytes that a rank receives from its own node before anything is selected, for each entry:
+        the formula."""
         return 0.0
 
     def run(self, parcel: Parcel) -> Conversation:

@@ -24,7 +24,8 @@ NO_BYTES = np.empty(0, np.uint8)
 @EXCHANGES.register("gtopk")
 @dataclass(frozen=True)
 class GTopK(Exchange):
-    """Merge two ranks' entries at a time and keep the k largest of each merge; all get what the root is left with.
+    """Merge two ranks' entries at a time and keep the k largest of each merge; all get what the
+    root is left with.
 
         round j: rank r + 2**j sends its k entries to rank r, where 2**(j + 1) divides r
         received: ceil(log2 N) * k entries at the root, k entries everywhere else
@@ -33,17 +34,18 @@ class GTopK(Exchange):
 
     Parameters
     ----------
-    conserving : also keep, at the rank that cut it, what was cut at an index that reached the root by another way.
-        The paper's rule (False) loses it: of 4 ranks that bring a:1, b:1.1, a:2 and c:0.1 with k = 1, the first
-        rank's 1.0 is cut in favour of b, and then taken for sent, because the third rank's a wins.
+    conserving : also keep, at the rank that cut it, what was cut at an index that reached the root
+        by another way. The paper's rule (False) loses it: of 4 ranks that bring a:1, b:1.1, a:2 and
+        c:0.1 with k = 1, the first rank's 1.0 is cut in favour of b, and then taken for sent,
+        because the third rank's a wins.
 
     Notes
     -----
-    The result has at most k entries.  It is the top k of the sum of all ranks' entries for N = 2, and for any N where
-    no two ranks selected the same index.
+    The result has at most k entries.  It is the top k of the sum of all ranks' entries for N = 2,
+    and for any N where no two ranks selected the same index.
 
-    Every round is an alltoall in which each rank sends to one other or to none; the result travels by an allgather to
-    which only the root brings entries.
+    Every round is an alltoall in which each rank sends to one other or to none; the result travels
+    by an allgather to which only the root brings entries.
 
     Paper: shi2019gtopk.  Departs: any number of ranks, not powers of two alone; ``conserving``.
     """
@@ -106,7 +108,8 @@ def _encode(parcel: Parcel, tree: dict[int, _Branch]) -> np.ndarray:
 
 
 class _Branch:
-    """One tensor at one rank: the entries that are left of what came together here, and those that were cut."""
+    """One tensor at one rank: the entries that are left of what came together here, and those that
+    were cut."""
 
     def __init__(self, parcel: Parcel, item: Item) -> None:
         self._codec, self._kernels = item.codec, parcel.pipeline.kernels

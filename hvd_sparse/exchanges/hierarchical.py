@@ -31,20 +31,23 @@ class Hierarchical(Exchange):
         received:   inside the node numel (L - 1) / L values a rank; into a node, by a ring, (M - 1 / L) * k entries,
                     with L ranks on each of M nodes
 
-    A tensor is divided evenly among a node's ranks, and each keeps the residual of its part alone: a residual takes
-    1 / L of the memory, a selection 1 / L of the time, and k is divided like the tensor.
+    A tensor is divided evenly among a node's ranks, and each keeps the residual of its part alone:
+    a residual takes 1 / L of the memory, a selection 1 / L of the time, and k is divided like the
+    tensor.
 
     Parameters
     ----------
-    ranks_per_node : consecutive ranks that share a node; None asks Horovod, which wants as many on every node
+    ranks_per_node : consecutive ranks that share a node; None asks Horovod, which wants as many on
+        every node
 
     Notes
     -----
-    On one node all steps run dense (unless ``allow_dense=False``), which is said once.  On a dense step every rank's
-    residual of its part goes along.  Not for elastic runs: residuals lie where ranks were when they were written.
+    On one node all steps run dense (unless ``allow_dense=False``), which is said once.  On a dense
+    step every rank's residual of its part goes along.  Not for elastic runs: residuals lie where
+    ranks were when they were written.
 
-    Departs from two-level schemes with a leader and process sets: no rank does more than another, and the collectives
-    are those of all ranks, in which other nodes' ranks exchange nothing.
+    Departs from two-level schemes with a leader and process sets: no rank does more than another,
+    and the collectives are those of all ranks, in which other nodes' ranks exchange nothing.
     """
 
     ranks_per_node: int | None = None
@@ -61,13 +64,15 @@ class Hierarchical(Exchange):
     ) -> Placement | None:
         if is_elastic():
             raise InvalidOption(
-                "exchange hierarchical keeps residuals where ranks are, and an elastic run moves them: use another exchange"
+                "exchange hierarchical keeps residuals where ranks are, and an elastic run moves "
+                "them: use another exchange"
             )
         if self.ranks_per_node is not None:
             return in_nodes_of(self.ranks_per_node, rank, world_size)
         if nodes is None:
             raise InvalidOption(
-                "which ranks share a node is not known here (as many on every node, numbered node by node, would be): "
+                "which ranks share a node is not known here (as many on every node, numbered node "
+                "by node, would be): "
                 "say how many with exchange={'id': 'hierarchical', 'ranks_per_node': ...}"
             )
         return Placement(rank, nodes)

@@ -34,26 +34,31 @@ class OkTopK(Exchange):
         allgather   the owners' largest sums go to all
         received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries, 6 k words, for any N
 
-    Only what is applied leaves a rank: its entries at indices that are among the k stay applied, all others are kept back.
+    Only what is applied leaves a rank: its entries at indices that are among the k stay applied,
+    all others are kept back.
 
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more, by which the threshold moves in between when it lets through more than 4/3 k or less
-        than 2/3 k
-    slack : an owner passes on at most slack * k / regions entries, 1 or more, which bounds what is received
-    least_entries : a tensor is divided into so few regions that each can expect this many of its k entries
+    drift : factor, 1 or more, by which the threshold moves in between when it lets through more
+        than 4/3 k or less than 2/3 k
+    slack : an owner passes on at most slack * k / regions entries, 1 or more, which bounds what is
+        received
+    least_entries : a tensor is divided into so few regions that each can expect this many of its k
+        entries
 
     Notes
     -----
-    Regions begin at equal lengths and follow the entries that were applied last: each then held equally many.  All
-    ranks know these, so that no collective is spent on it.  Which rank owns a region turns with the tensor's position.
+    Regions begin at equal lengths and follow the entries that were applied last: each then held
+    equally many.  All ranks know these, so that no collective is spent on it.  Which rank owns a
+    region turns with the tensor's position.
 
     Threshold and regions are the same on all ranks, and part of their state.
 
-    Paper: li2022oktopk.  Departs: regions follow the applied entries rather than an allreduce of the ranks' own;
-    ``slack`` takes the place of the paper's balancing; an exact step is exact when no owner has more of the k than
-    its slack; ``>=`` keeps the k-th entry; indices travel as integers; the local threshold is the selector's business.
+    Paper: li2022oktopk.  Departs: regions follow the applied entries rather than an allreduce of
+    the ranks' own; ``slack`` takes the place of the paper's balancing; an exact step is exact when
+    no owner has more of the k than its slack; ``>=`` keeps the k-th entry; indices travel as
+    integers; the local threshold is the selector's business.
     """
 
     period: int = 32
@@ -173,7 +178,8 @@ class _Plan:
         return self._pass_on(kept, region)
 
     def finish(self, messages: list[Message]) -> Arrival:
-        """What is applied everywhere, what so leaves this rank, and what the next step begins with."""
+        """What is applied everywhere, what so leaves this rank, and what the next step begins
+        with."""
         numel = self._item.spec.numel
         applied = join(list(self._regions(messages)), numel, self._item.spec.accumulator)
         if self.is_exact_step:

@@ -28,20 +28,24 @@ class SharedIndex(Exchange):
     """Let one rank select, and sum the values that all ranks have there.
 
         leader of a step: step mod N
-        received a rank:  4 k bytes of indices, but by the leader, and 2 (N - 1) / N * 4 k bytes of values:
+        received a rank:  4 k bytes of indices, but by the leader, and 2 (N - 1) / N * 4 k bytes of
+        values:
                           12 k (N - 1) / N on average, whatever the number of ranks N
 
-    Selectors whose indices all ranks find alike need no leader and send no index: ``random_k`` with ``shared_seed``
-    draws them, ``chunked`` finds them from norms that are summed over the ranks first.
+    Selectors whose indices all ranks find alike need no leader and send no index: ``random_k`` with
+    ``shared_seed`` draws them, ``chunked`` finds them from norms that are summed over the ranks
+    first.
 
     Notes
     -----
-    Compressing commutes with averaging: the sum of what is sent is what would be sent of the sum.  That the leader's
-    indices are good for the others is an assumption, about how alike the ranks' accumulated gradients are.
+    Compressing commutes with averaging: the sum of what is sent is what would be sent of the sum.
+    That the leader's indices are good for the others is an assumption, about how alike the ranks'
+    accumulated gradients are.
 
-    Horovod's broadcast cannot change its root inside a TensorFlow graph, so the indices travel by an allgather to which
-    the leader alone brings any; the others' headers (36 bytes and 4 a tensor) tell of failures.  Values are summed
-    by an allreduce, as float32 or float64: codecs are not used.
+    Horovod's broadcast cannot change its root inside a TensorFlow graph, so the indices travel by
+    an allgather to which the leader alone brings any; the others' headers (36 bytes and 4 a tensor)
+    tell of failures.  Values are summed by an allreduce, as float32 or float64: codecs are not
+    used.
 
     Paper: chen2020scalecom.
     """

@@ -34,7 +34,8 @@ _ORDINALS: dict[Any, itertools.count[int]] = {}
 
 
 class Compressor:
-    """Base of ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow`` compressors; compares and hashes by identity.
+    """Base of ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow`` compressors; compares and hashes
+    by identity.
 
     Parameters
     ----------
@@ -50,7 +51,8 @@ class Compressor:
             say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""
-        # Compressors meet for the handshake by the order in which they were made: names depend on the model, and a
+        # Compressors meet for the handshake by the order in which they were made: names depend on
+        # the model, and a
         # difference there is what the handshake is to find.
         ordinal = next(_ORDINALS.setdefault(place, itertools.count()))
         self.handshake_name = f"hvd_sparse.handshake.{place}.{ordinal}"
@@ -61,33 +63,39 @@ class Compressor:
         other = _LIVE.get(self.name)
         if other is not None and other is not self:
             raise InvalidOption(
-                f"two compressors are called {self.name!r}, and their collectives would be mixed up: "
+                f"two compressors are called {self.name!r}, and their collectives would be mixed "
+                "up: "
                 "give one of them name=..., or close() the one that is no longer needed"
             )
         _LIVE[self.name] = self
 
     def stats(self) -> dict[str, Any]:
-        """What was really sent so far, JSON-able: ``core.step.stats.Stats.report`` says what each entry means."""
+        """What was really sent so far, JSON-able: ``core.step.stats.Stats.report`` says what each
+        entry means."""
         density = getattr(self.configuration.selector, "density", None)
         exchange = describe_part(self.step.exchange)
         return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
 
     def footprint(self) -> dict[str, Any]:
-        """Bytes of the state and of a step's messages, from shapes alone: ``frontend.footprint``."""
+        """Bytes of the state and of a step's messages, from shapes alone:
+        ``frontend.footprint``."""
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> dict[str, Any]:
-        """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal compressor back."""
+        """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal
+        compressor back."""
         return self.configuration.describe()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank keeps of every tensor, in plain values and copies of arrays.  Each rank has its own.
+        """What this rank keeps of every tensor, in plain values and copies of arrays.  Each rank
+        has its own.
 
         version, library : of this layout, and of hvd_sparse
         config, model : parts and options; shape and dtype of every tensor
-        rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were averaged or summed
-        tensors : completed steps, threshold, what else the selector was left with, the vector that it selected from, and
-            the memory's arrays, by name; of those that had a step
+        rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were
+            averaged or summed
+        tensors : completed steps, threshold, what else the selector was left with, the vector that
+            it selected from, and the memory's arrays, by name; of those that had a step
         """
         states = self.step.staging.settle_all()
         tensors = {}
@@ -123,11 +131,11 @@ class Compressor:
         return self._place_in_world()[1]
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Take back what this rank kept.  RankMismatch lists what differs when it is another model's, configuration's
-        or world's.
+        """Take back what this rank kept.  RankMismatch lists what differs when it is another
+        model's, configuration's or world's.
 
-        strict : False takes the tensors that both know, where parameters were added or removed; those of one side alone
-            are told, as torch does.  On all ranks alike
+        strict : False takes the tensors that both know, where parameters were added or removed;
+            those of one side alone are told, as torch does.  On all ranks alike
         """
         kept = {spec.key: self.step.staging.kept_of(spec) for spec in self.step.specs}
         place = self._place_in_world()
@@ -161,7 +169,8 @@ class Compressor:
 
     def __reduce__(self) -> Any:
         raise InvalidOption(
-            f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its model; save config() and "
+            f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its "
+            "model; save config() and "
             "state_dict(), and make another with Compression.from_config(params, config)"
         )
 
@@ -173,7 +182,8 @@ class Compressor:
 def say_alone() -> None:
     """A single process that waits for compression to show would wait in vain."""
     logger.warning(
-        "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, with horovodrun -np"
+        "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, with "
+        "horovodrun -np"
     )
 
 
@@ -187,12 +197,14 @@ def check_process_set(process_set: Any) -> None:
     """It is one of Horovod's, and registered with it."""
     if os.environ.get("HOROVOD_ELASTIC") == "1" and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
-            f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts the others while "
+            f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
+            "the others while "
             "process sets are registered; leave process_set out, or run without --min-np"
         )
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(
-            f"process_set is {process_set!r}: give one that Horovod knows, by hvd.init(process_sets=[...]) or "
+            f"process_set is {process_set!r}: give one that Horovod knows, by "
+            "hvd.init(process_sets=[...]) or "
             "hvd.add_process_set, or leave it out for all ranks"
         )
 
@@ -203,7 +215,8 @@ def check_keys(keys: Sequence[str]) -> None:
     for position, key in enumerate(keys):
         if not isinstance(key, str) or not key:
             raise InvalidOption(
-                f"tensor number {position} has the name {key!r}: give every tensor a name, a text of its own"
+                f"tensor number {position} has the name {key!r}: give every tensor a name, a text "
+                "of its own"
             )
         if key in seen:
             raise InvalidOption(

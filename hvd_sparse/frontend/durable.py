@@ -1,4 +1,5 @@
-"""What compressors of both frontends do so that training outlasts faults, restarts and other worlds."""
+"""What compressors of both frontends do so that training outlasts faults, restarts and other
+worlds."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class DurableCompressor(Compressor):
     _trace_file: TraceFile | None = None
 
     def _watch(self, rank: int) -> None:
-        """Start the watchdog; the name is settled.  Say what memory the states will take, before they are made."""
+        """Start the watchdog; the name is settled.  Say what memory the states will take, before
+        they are made."""
         logger.info(
             "compressor %s will keep %d bytes on every rank",
             self.name,
@@ -48,11 +50,13 @@ class DurableCompressor(Compressor):
         weakref.finalize(self, self.watchdog.close)
 
     def _trace(self, rank: Callable[[], int]) -> None:
-        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` tells that among all processes."""
+        """Write a timeline, where ``HVD_SPARSE_TIMELINE`` asks for one; ``rank`` tells that among
+        all processes."""
         self._trace_file = follow(self.step.spans, rank)
 
     def _meet(self, specs: Sequence[TensorSpec], collective: Collective) -> None:
-        """Make sure that all ranks run the same thing, and tell them where this one can be asked."""
+        """Make sure that all ranks run the same thing, and tell them where this one can be
+        asked."""
         ledger, timeout_s = self.watchdog.ledger, self.configuration.timeout_s
         ledger.begin(HANDSHAKE)
         shake = handshake(self._describe(specs), collective.world_size)
@@ -83,24 +87,29 @@ class DurableCompressor(Compressor):
             raise error
         raise ExchangeTimeout(f"{error}; {self.watchdog.give_up()}") from error
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # --------------------------------------------------------------------------------------------------
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Of the state: those of the handshake, as in an elastic run the world is another before the state is."""
+        """Of the state: those of the handshake, as in an elastic run the world is another before
+        the state is."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
         return self._world[1] if self._world else self.collective.world_size
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0 writes.
+        """Write the states of all ranks into one file.  Collective: every rank calls it, rank 0
+        writes.
 
-        Every rank receives one tensor's state of all ranks at a time: world_size * numel * itemsize bytes at the most.
-        Whatever goes wrong where it is written is an error on all ranks, and leaves the old file as it was.
+        Every rank receives one tensor's state of all ranks at a time: world_size * numel * itemsize
+        bytes at the most. Whatever goes wrong where it is written is an error on all ranks, and
+        leaves the old file as it was.
         """
         if self.step.exchange.sums_first:
             raise InvalidOption(
-                "exchange 'hierarchical' divides the residual among the ranks of a node, and one file for any number of ranks "
+                "exchange 'hierarchical' divides the residual among the ranks of a node, and one "
+                "file for any number of ranks "
                 "cannot hold that: save state_dict() on every rank, and load it on the same ranks"
             )
         gather_into_file(
@@ -108,15 +117,17 @@ class DurableCompressor(Compressor):
         )
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Take back this rank's part of what ``save`` wrote, redistributed if the number of ranks is another.
+        """Take back this rank's part of what ``save`` wrote, redistributed if the number of ranks
+        is another.
 
-        Every rank reads the file.  CorruptCheckpoint if it is not whole, RankMismatch if it is another model's or
-        configuration's.
+        Every rank reads the file.  CorruptCheckpoint if it is not whole, RankMismatch if it is
+        another model's or configuration's.
         """
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
 
-    # -- elastic runs -------------------------------------------------------------------------------------------------
+    # -- elastic runs
+    # -------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Remember the state, for ``go_back``; elastic states call it when they are saved."""
@@ -124,7 +135,8 @@ class DurableCompressor(Compressor):
         self._commits.commit(state)
 
     def go_back(self) -> None:
-        """To the last commit: after an error of Horovod's, when nothing that is under way will ever end."""
+        """To the last commit: after an error of Horovod's, when nothing that is under way will ever
+        end."""
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)
@@ -132,9 +144,11 @@ class DurableCompressor(Compressor):
         self.load_state_dict(state)
 
     def rejoin(self) -> None:
-        """Go on in a new world of ranks.  Collective; elastic states call it when they are synchronized.
+        """Go on in a new world of ranks.  Collective; elastic states call it when they are
+        synchronized.
 
-        Residuals belong to their rank, and are redistributed where workers came or went: ``resilience.commits``.
+        Residuals belong to their rank, and are redistributed where workers came or went:
+        ``resilience.commits``.
         """
         self._forget_world()
         self._meet(self.step.specs, self.collective)

@@ -22,9 +22,11 @@ def footprint(
 ) -> dict[str, Any]:
     """JSON-able.
 
-    state_bytes : residuals, velocities and their second buffers, on every rank, when all tensors have had a step
-    gathered_bytes : what all ranks send of all tensors in a step at the density asked for, which every rank receives,
-        counted tensor by tensor; None where the method decides by itself how much it sends
+    state_bytes : residuals, velocities and their second buffers, on every rank, when all tensors
+        have had a step
+    gathered_bytes : what all ranks send of all tensors in a step at the density asked for, which
+        every rank receives, counted tensor by tensor; None where the method decides by itself how
+        much it sends
     """
     kept = [
         s

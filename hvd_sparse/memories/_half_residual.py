@@ -20,13 +20,15 @@ class HalfResidualState:
     Attributes
     ----------
     step : completed steps of the tensor, which the rounding's seed is made from
-    rounding : what rounding has added to the residual so far, as a sum of entries: gradients + rounding = sent + kept
+    rounding : what rounding has added to the residual so far, as a sum of entries: gradients +
+        rounding = sent + kept
     """
 
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
         if spec.accumulator != np.float32:
             raise InvalidOption(
-                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would keep a quarter of them: "
+                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would keep "
+                "a quarter of them: "
                 "use residual='float32', which keeps float64 for those"
             )
         self._spec, self._kind = spec, kind
@@ -71,7 +73,8 @@ class HalfResidualState:
         largest = float(np.abs(wide).max(initial=0.0))
         if largest > LARGEST[self._kind]:
             raise NonFiniteGradient(
-                f"tensor {self._spec.key!r}: its residual has an entry of magnitude {largest:g}, which {self._kind} cannot "
+                f"tensor {self._spec.key!r}: its residual has an entry of magnitude {largest:g}, "
+                f"which {self._kind} cannot "
                 "hold: use residual='bfloat16' or 'float32', or scale the gradients down"
             )
         if self._before is not None:
@@ -87,7 +90,8 @@ class HalfResidualState:
         self._forget()
 
     def roll_back(self) -> None:
-        """Without a second buffer what was sent comes back, rounded, and the failed step's gradient stays."""
+        """Without a second buffer what was sent comes back, rounded, and the failed step's gradient
+        stays."""
         if self._is_staged and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_staged:

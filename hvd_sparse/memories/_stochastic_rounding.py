@@ -1,7 +1,9 @@
-"""Numbers kept in 16 bits: float32 to bfloat16 or float16 and back, rounded at random so that nothing drifts.
+"""Numbers kept in 16 bits: float32 to bfloat16 or float16 and back, rounded at random so that
+nothing drifts.
 
-Rounding to the nearest would swallow every gradient that is small beside its residual, at every step anew.  Rounded up
-or down with the odds of where the number lies between its neighbours, what is kept is right on average:
+Rounding to the nearest would swallow every gradient that is small beside its residual, at every
+step anew.  Rounded up or down with the odds of where the number lies between its neighbours, what
+is kept is right on average:
 
     kept = the neighbour below, or with probability (x - below) / (above - below) the one above
 

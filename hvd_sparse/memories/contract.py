@@ -42,14 +42,16 @@ def accumulate(
     aim: Aim | None,
     kernels: Kernels | ModuleType,
 ) -> Accumulated:
-    """residual + gradient into ``out``, by the pass that does as much along with it as is asked for."""
+    """residual + gradient into ``out``, by the pass that does as much along with it as is asked
+    for."""
     if aim is None:
         return Accumulated(out, kernels.accumulate(gradient, residual, out))
     return Accumulated(out, None, kernels.accumulate_and_take(gradient, residual, out, aim))
 
 
 class MemoryState(Protocol):
-    """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back`` drops it.
+    """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back``
+    drops it.
 
     step : completed steps of the tensor, set before each; for what is drawn at random
     """
@@ -63,7 +65,8 @@ class MemoryState(Protocol):
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
-        """The accumulated vector to select from: what was kept back, with this gradient; the aim's entries apart."""
+        """The accumulated vector to select from: what was kept back, with this gradient; the aim's
+        entries apart."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
@@ -80,7 +83,8 @@ class MemoryState(Protocol):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """What the optimizer is given for a reduced gradient; only for memories that declare ``finishes``."""
+        """What the optimizer is given for a reduced gradient; only for memories that declare
+        ``finishes``."""
 
     def commit(self) -> None:
         """The step is good: its new version is the state."""
@@ -92,7 +96,8 @@ class MemoryState(Protocol):
         """Keep back, besides, what came back from an exchange: added to the committed state."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The committed state, by name, for checkpoints: views, to be copied.  What is kept back is "residual"."""
+        """The committed state, by name, for checkpoints: views, to be copied.  What is kept back is
+        "residual"."""
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """The reverse of ``arrays``."""
@@ -104,7 +109,8 @@ class Memory(Protocol):
     conserves : law 1 holds: what is sent and what stays are together exactly what was accumulated
     keeps_rounding : keeps accumulated - sent where other values are sent than were accumulated
     adds_gradient : what is accumulated is the residual plus this step's gradient, and nothing else
-    finishes : its states have ``finish``, which every reduced gradient goes through, compressed or not
+    finishes : its states have ``finish``, which every reduced gradient goes through, compressed or
+        not
     """
 
     id: ClassVar[str]

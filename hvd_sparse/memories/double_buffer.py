@@ -13,8 +13,8 @@ from hvd_sparse.types import Selection
 class StagedArray:
     """A vector with an old and a new version, until the step is known good.
 
-    A failed step is noticed only after this rank has written its new residual, and subtracting the gradient
-    again does not give the old bits back.  So the new version goes to a second buffer.
+    A failed step is noticed only after this rank has written its new residual, and subtracting the
+    gradient again does not give the old bits back.  So the new version goes to a second buffer.
 
     Without ``rollback`` there is one buffer, written in place.
     """

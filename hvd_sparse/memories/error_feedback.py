@@ -33,16 +33,18 @@ class ErrorFeedback:
 
     Notes
     -----
-    A residual of 16 bits is rounded at every step, up or down at random with the odds that make it right on average
-    (``memories._stochastic_rounding``); the state adds up what that gave and took (``rounding``).  Entry by entry it does not conserve: an
-    entry is off by less than 2**-7 (bfloat16) or 2**-10 (float16) of itself.  The accumulated vector exists in float32
-    only while the tensor is being compressed.  float16 holds magnitudes up to 65504.
+    A residual of 16 bits is rounded at every step, up or down at random with the odds that make it
+    right on average (``memories._stochastic_rounding``); the state adds up what that gave and took
+    (``rounding``).  Entry by entry it does not conserve: an entry is off by less than 2**-7
+    (bfloat16) or 2**-10 (float16) of itself.  The accumulated vector exists in float32 only while
+    the tensor is being compressed.  float16 holds magnitudes up to 65504.
 
-    Sent entries are set to +0.0 rather than subtracted: the same for finite values, without a second rounding.
+    Sent entries are set to +0.0 rather than subtracted: the same for finite values, without a
+    second rounding.
 
-    State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of it with 16 bits.
-    Cost: one pass (read gradient and residual, write accumulated), and one write an entry sent; about ten passes more
-    with 16 bits.
+    State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
+    it with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and one write
+    an entry sent; about ten passes more with 16 bits.
 
     Paper: stich2018sparsified.
     """
@@ -107,7 +109,8 @@ class ErrorFeedbackState:
         self._forget()
 
     def roll_back(self) -> None:
-        """Without a second buffer the failed step's gradient stays in the residual; nothing is lost."""
+        """Without a second buffer the failed step's gradient stays in the residual; nothing is
+        lost."""
         if not self.residual.can_roll_back:
             put_back(self.residual.old, self._sent)
             self._forget()

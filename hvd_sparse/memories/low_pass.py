@@ -25,7 +25,8 @@ class LowPass:
         accumulated = residual + gradient
         residual'   = (1 - beta) * residual + beta * (accumulated - sent)
 
-    that is residual + beta * gradient where nothing was sent, and (1 - beta) * residual where an entry was.
+    that is residual + beta * gradient where nothing was sent, and (1 - beta) * residual where an
+    entry was.
 
     Parameters
     ----------
@@ -33,10 +34,11 @@ class LowPass:
 
     Notes
     -----
-    For beta < 1 mass is not conserved, by design: sent entries keep a part, unsent ones take in only a part.
+    For beta < 1 mass is not conserved, by design: sent entries keep a part, unsent ones take in
+    only a part.
 
-    State: two vectors a tensor (the accumulated one is needed beside the residual), whatever ``rollback`` says.
-    Cost: one pass to accumulate, one to filter.
+    State: two vectors a tensor (the accumulated one is needed beside the residual), whatever
+    ``rollback`` says. Cost: one pass to accumulate, one to filter.
 
     Paper: chen2020scalecom.
     """

@@ -1,4 +1,5 @@
-"""DGC's momentum correction: momentum before the selection, so that delayed entries carry theirs along."""
+"""DGC's momentum correction: momentum before the selection, so that delayed entries carry theirs
+along."""
 
 from __future__ import annotations
 
@@ -42,14 +43,15 @@ class MomentumCorrection:
     -----
     The optimizer must apply no momentum of its own: the reduced gradient is a velocity already.
 
-    On a dense step all of v is sent and u is kept, so that a run of dense steps is momentum SGD.  Tensors that are
-    never compressed get the same momentum, applied to their reduced gradient.
+    On a dense step all of v is sent and u is kept, so that a run of dense steps is momentum SGD.
+    Tensors that are never compressed get the same momentum, applied to their reduced gradient.
 
-    State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with rollback.
-    Cost: two passes, and two writes an entry sent; one more to clip, two more for weight decay.
+    State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with
+    rollback. Cost: two passes, and two writes an entry sent; one more to clip, two more for weight
+    decay.
 
-    Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as the authors' later code does: the norm over all
-    tensors is known only when the first have long been sent.
+    Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as the authors' later code
+    does: the norm over all tensors is known only when the first have long been sent.
     """
 
     momentum: float = 0.9

@@ -19,7 +19,8 @@ from hvd_sparse.types import Selection, TensorSpec
 class NoMemory:
     """Send a part of every gradient and drop the rest.
 
-    For methods that are unbiased by themselves (TernGrad), and to show what a residual is worth: it does not conserve.
+    For methods that are unbiased by themselves (TernGrad), and to show what a residual is worth: it
+    does not conserve.
 
     State: none.  Cost: none.
     """

@@ -7,9 +7,9 @@
     8         length of the JSON
     32        SHA-256 of everything before
 
-A file is written under another name, flushed to the disk and renamed, so that there is a whole one or none.  Reading
-one runs no code: numbers, texts and plain arrays are all that it can hold.  The digest finds what was truncated or
-altered; it is no signature.
+A file is written under another name, flushed to the disk and renamed, so that there is a whole one
+or none.  Reading one runs no code: numbers, texts and plain arrays are all that it can hold.  The
+digest finds what was truncated or altered; it is no signature.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A stream whose content is at ``path`` once the block has ended well; otherwise the old content still is."""
+    """A stream whose content is at ``path`` once the block has ended well; otherwise the old
+    content still is."""
     target = Path(path)
     handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:

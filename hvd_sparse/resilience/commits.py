@@ -1,10 +1,11 @@
 """The states that a rank of an elastic run can go on from, whichever of them the ranks agree on.
 
-When a worker dies the others notice it at different places: one has rejoined, or committed, and another has not.  So
-every rank keeps, besides its last commit, what the others may have gone back to or on from.  A *point* tells states of
-all ranks apart: the number of the rejoining that their world began with, and the steps of every tensor.  The model
-that goes on is rank 0's, so its last commit is the point that all ranks take, and a rejoining counts once rank 0 has
-committed after it.  Which ranks hold what, and why it suffices, is in docs/adr/0017.
+When a worker dies the others notice it at different places: one has rejoined, or committed, and
+another has not.  So every rank keeps, besides its last commit, what the others may have gone back
+to or on from.  A *point* tells states of all ranks apart: the number of the rejoining that their
+world began with, and the steps of every tensor.  The model that goes on is rank 0's, so its last
+commit is the point that all ranks take, and a rejoining counts once rank 0 has committed after it.
+Which ranks hold what, and why it suffices, is in docs/adr/0017.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Held:
 class Commits:
     """This rank's commits, and its part in rejoinings.
 
-    Two commits are kept, as another rank may be one behind.  Until both are of this world, so are two states more: what
-    the world began with, and what it came to when this rank noticed a failure, as another may have committed there.
+    Two commits are kept, as another rank may be one behind.  Until both are of this world, so are
+    two states more: what the world began with, and what it came to when this rank noticed a
+    failure, as another may have committed there.
     """
 
     def __init__(self) -> None:
@@ -155,8 +157,10 @@ def agree(told: list[dict[str, Any]]) -> tuple[int, list[int]]:
     if lacking:
         raise RankMismatch(
             f"the ranks {lacking} hold no state of the step that rank {leader} goes on from: "
-            f"{_difference(told, leader, lacking)}; give the compressor to the elastic state, so that all ranks go on "
-            "from one commit; if it is there, a worker died in the last exchange of a step that only some ranks "
+            f"{_difference(told, leader, lacking)}; give the compressor to the elastic state, so "
+            "that all ranks go on "
+            "from one commit; if it is there, a worker died in the last exchange of a step that "
+            "only some ranks "
             "committed: start all ranks anew from a checkpoint"
         )
     return leader, holders

@@ -1,4 +1,5 @@
-"""All ranks' states in one file, array by array, so that no rank holds more than one array of all."""
+"""All ranks' states in one file, array by array, so that no rank holds more than one array of
+all."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def gather_into_file(
     failures = [words for words in gatherer.tell_all(failure) if words]
     if failures:
         raise PeerFailure(
-            f"the checkpoint was not written: {failures[0]}; free the disk, or give a path that rank 0 can write"
+            f"the checkpoint was not written: {failures[0]}; free the disk, or give a path that "
+            "rank 0 can write"
         )
 
 

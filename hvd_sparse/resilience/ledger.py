@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 class Ledger:
     """Submissions by name.  Safe to call from many threads.
 
-    Ranks are compared by how often each has submitted a name: names and order are the same on all of them.
+    Ranks are compared by how often each has submitted a name: names and order are the same on all
+    of them.
     """
 
     def __init__(self) -> None:

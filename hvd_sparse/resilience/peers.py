@@ -1,11 +1,12 @@
 """Asking the other ranks what they are doing, when nothing in Horovod answers any more.
 
-Every rank listens on a TCP port of its own, in a thread that Horovod's waits do not hold up, and says which tensors
-it has submitted.  Addresses are told in one allgather while Horovod works.  A rank that is paused takes the
-connection (its kernel does) and says nothing; one that has ended refuses it.  So the three can be told apart.
+Every rank listens on a TCP port of its own, in a thread that Horovod's waits do not hold up, and
+says which tensors it has submitted.  Addresses are told in one allgather while Horovod works.  A
+rank that is paused takes the connection (its kernel does) and says nothing; one that has ended
+refuses it.  So the three can be told apart.
 
-Requests and answers are one line of JSON.  A request names a secret of the rank that it asks, drawn anew in every
-process and told to the other ranks alone; nothing that arrives is run or stored.
+Requests and answers are one line of JSON.  A request names a secret of the rank that it asks, drawn
+anew in every process and told to the other ranks alone; nothing that arrives is run or stored.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Answer:
 
     Attributes
     ----------
-    state : "answers", "paused" (takes connections and says nothing), "ended" (refuses them) or "unreachable"
+    state : "answers", "paused" (takes connections and says nothing), "ended" (refuses them) or
+        "unreachable"
     behind : tensors that it has not submitted and the asking rank has
     place : where in its program it is
     pending : how many tensors it waits for itself
@@ -122,7 +124,8 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Tell all ranks where this one listens: a conversation as exchanges hold them.  The endpoints in rank order."""
+    """Tell all ranks where this one listens: a conversation as exchanges hold them.  The endpoints
+    in rank order."""
     line = (
         json.dumps(
             [endpoint.rank, endpoint.host, endpoint.addresses, endpoint.port, endpoint.token]
@@ -140,7 +143,8 @@ def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpo
 def ask_all(
     endpoints: Sequence[Endpoint], submitted: dict[str, int], patience_s: float = PATIENCE_S
 ) -> list[Answer]:
-    """What every rank has of what this one has submitted; bounded by a small multiple of ``patience_s``."""
+    """What every rank has of what this one has submitted; bounded by a small multiple of
+    ``patience_s``."""
     answers: dict[int, Answer] = {}
     left = list(enumerate(endpoints))
 
@@ -150,7 +154,8 @@ def ask_all(
                 place, endpoint = left.pop()
                 answers[place] = ask(endpoint, submitted, patience_s)
 
-    # no pool of the library's: those refuse work once the interpreter begins to end, where hangs happen too
+    # no pool of the library's: those refuse work once the interpreter begins to end, where hangs
+    # happen too
     threads = [
         threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(left)))
     ]

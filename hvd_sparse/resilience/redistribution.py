@@ -1,14 +1,15 @@
 """What ranks keep back, given to another number of ranks without losing any of it.
 
-An optimizer is still to be given ``factor * sum over ranks (residual)``, where Horovod's factor is 1/N for Average and
-does not depend on N for Sum.  Of N states, M ranks so take
+An optimizer is still to be given ``factor * sum over ranks (residual)``, where Horovod's factor is
+1/N for Average and does not depend on N for Sum.  Of N states, M ranks so take
 
     Average:  every rank the mean of the N          (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum:      every rank the sum, divided by M      M * (sum / M)          =  sum
 
-Computed in float64 and rounded once.  Velocities of momentum correction are pending gradients too, and go the same
-way.  What is the same on every rank (the state of tensors that are never compressed, weight decay) stays as it is:
-the mean, whatever the reduction.  Thresholds are forgotten: the new residuals have others.
+Computed in float64 and rounded once.  Velocities of momentum correction are pending gradients too,
+and go the same way.  What is the same on every rank (the state of tensors that are never
+compressed, weight decay) stays as it is: the mean, whatever the reduction.  Thresholds are
+forgotten: the new residuals have others.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 
 
 def redistribute(states: Sequence[Mapping[str, Any]], world_size: int) -> list[dict[str, Any]]:
-    """The states of all ranks of a world, as ``Compressor.state_dict`` gives them, for a world of another size.
+    """The states of all ranks of a world, as ``Compressor.state_dict`` gives them, for a world of
+    another size.
 
-    Where the size is the same, the states as they are.  RankMismatch if they are not those of one world.
+    Where the size is the same, the states as they are.  RankMismatch if they are not those of one
+    world.
     """
     check_one_world(states)
     ordered = sorted(states, key=lambda state: int(state["rank"]))
@@ -58,13 +61,15 @@ def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
     ranks = sorted(int(state["rank"]) for state in states)
     if ranks != list(range(int(first["world_size"]))):
         raise RankMismatch(
-            f"these are the states of the ranks {ranks}, of a world of {first['world_size']}: give each rank's once"
+            f"these are the states of the ranks {ranks}, of a world of {first['world_size']}: give "
+            "each rank's once"
         )
     for key in first["model"]:
         steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
         if len(steps) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at one step"
+                f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at "
+                "one step"
             )
 
 

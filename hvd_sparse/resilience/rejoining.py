@@ -1,12 +1,14 @@
-"""What the ranks of a new world keep back of the old one's: elastic runs, where workers come and go.
+"""What the ranks of a new world keep back of the old one's: elastic runs, where workers come and
+go.
 
-Of a rank i of a world of N_i, the optimizer is still owed residual_i / N_i (Average) or residual_i (Sum).  All ranks
-of the new world, M of them, so take
+Of a rank i of a world of N_i, the optimizer is still owed residual_i / N_i (Average) or residual_i
+(Sum).  All ranks of the new world, M of them, so take
 
     Average:  the sum of residual_i / N_i        Sum:  the sum of residual_i, divided by M
 
-which is ``resilience.redistribution`` where all N states are there.  What a worker that died had kept back since it joined
-died with it; nothing else is lost.  ``resilience.commits`` says which states are brought together.
+which is ``resilience.redistribution`` where all N states are there.  What a worker that died had
+kept back since it joined died with it; nothing else is lost.  ``resilience.commits`` says which
+states are brought together.
 """
 
 from __future__ import annotations

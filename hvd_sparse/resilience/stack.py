@@ -1,7 +1,7 @@
 """Where this process is: the line that its main thread is at, in ``hvd.join()``, or on its way out.
 
-Horovod has an end of its own, at the interpreter's exit, which waits for the other ranks.  Under MPI it may never be
-over, where an error left one of them in an exchange.
+Horovod has an end of its own, at the interpreter's exit, which waits for the other ranks.  Under
+MPI it may never be over, where an error left one of them in an exchange.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from types import FrameType, TracebackType
 from hvd_sparse.errors import SparseError
 
 JOIN_REASON = (
-    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather that it has cached "
-    "is left by one of them. Give all ranks equally many batches, for instance by DistributedSampler(drop_last=True), "
+    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather "
+    "that it has cached "
+    "is left by one of them. Give all ranks equally many batches, for instance by "
+    "DistributedSampler(drop_last=True), "
     "or dataset.repeat() with steps_per_epoch"
 )
 
@@ -66,7 +68,8 @@ def _frames_of_main_thread() -> list[FrameType]:
 
 @lru_cache(maxsize=1)  # once a process; after hvd.init, so that it runs before Horovod's own end
 def prepare_end() -> None:
-    """Bound Horovod's end after an error of ours, and say why a join failed, which Horovod's error does not."""
+    """Bound Horovod's end after an error of ours, and say why a join failed, which Horovod's error
+    does not."""
     atexit.register(_at_exit)
 
 

@@ -94,7 +94,8 @@ def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
     rank, world_size = place
     if state["world_size"] != world_size:
         return [
-            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: save(path) and load(path) "
+            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: "
+            "save(path) and load(path) "
             "redistribute the states of all ranks, as resilience.redistribution.redistribute does"
         ]
     if state["rank"] != rank:

@@ -1,8 +1,9 @@
 """No rank waits for ever: who keeps this one waiting, and an end to it.
 
-Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at what this rank has submitted and not
-got back.  When that is older than ``timeout_s`` it asks the other ranks, says which have not submitted what, and ends
-the process; the launcher then ends the others.  A wait of this package raises ``ExchangeTimeout`` first.
+Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at what this rank
+has submitted and not got back.  When that is older than ``timeout_s`` it asks the other ranks, says
+which have not submitted what, and ends the process; the launcher then ends the others.  A wait of
+this package raises ``ExchangeTimeout`` first.
 """
 
 from __future__ import annotations
@@ -81,14 +82,16 @@ class Watchdog:
     def give_up(self) -> str:
         """What is known of a wait: the pending tensors, and the ranks that have not submitted them.
 
-        The program is about to be told; should it wait on for Horovod, in handling that or at its exit, it is ended.
+        The program is about to be told; should it wait on for Horovod, in handling that or at its
+        exit, it is ended.
         """
         pending = self.ledger.pending()
         self._given_up = self._describe(pending, self._ask(pending))
         self.ledger.clear()
         return self._given_up
 
-    # -- the threads --------------------------------------------------------------------------------------------------
+    # -- the threads
+    # --------------------------------------------------------------------------------------------------
 
     def _answer(self, submitted: dict[str, int]) -> dict[str, Any]:
         return {
@@ -129,7 +132,8 @@ class Watchdog:
             self._end(JOIN_REASON)
 
     def _probe(self) -> None:
-        """Long silence: a rank that is paused may keep Horovod from finishing what this package does not see."""
+        """Long silence: a rank that is paused may keep Horovod from finishing what this package
+        does not see."""
         self._probed_at = time.monotonic()
         paused = [answer for answer in self._ask({}) if answer.state == "paused"]
         if paused:
@@ -176,7 +180,8 @@ def _remedy(why: str) -> str:
         "This process ends now"
         if why == JOIN_REASON
         else (
-            "This process ends now, as nothing else ends Horovod's wait; see that rank's output, or raise timeout_s"
+            "This process ends now, as nothing else ends Horovod's wait; see that rank's output, "
+            "or raise timeout_s"
         )
     )
 

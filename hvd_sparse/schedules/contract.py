@@ -6,7 +6,8 @@ from typing import ClassVar, Protocol
 
 
 class Schedule(Protocol):
-    """Density as a pure function of a tensor's completed steps.  Frozen dataclasses in ``SCHEDULES``."""
+    """Density as a pure function of a tensor's completed steps.  Frozen dataclasses in
+    ``SCHEDULES``."""
 
     id: ClassVar[str]
     paper: ClassVar[str | None]

@@ -26,7 +26,8 @@ class ExponentialWarmup:
     value : float in (0, 1], the density after the warm-up
     stage_steps : steps a stage: those of an epoch, as the paper has it, or any other number
     stages : how many; afterwards the density is ``value``
-    formula : "paper", or what the authors' later code computes, which its own documentation contradicts
+    formula : "paper", or what the authors' later code computes, which its own documentation
+        contradicts
 
     Notes
     -----

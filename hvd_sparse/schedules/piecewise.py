@@ -43,7 +43,8 @@ class Piecewise:
         rising = all(a < b for a, b in zip((0, *self.boundaries), self.boundaries))
         if not rising or len(self.densities) != len(self.boundaries) + 1:
             raise InvalidOption(
-                f"boundaries {self.boundaries!r} and densities {self.densities!r} of Piecewise: rising steps above 0, "
+                f"boundaries {self.boundaries!r} and densities {self.densities!r} of Piecewise: "
+                "rising steps above 0, "
                 "and one density more than boundaries"
             )
 

@@ -1,9 +1,10 @@
-"""Aiming low: taking candidates in the pass that adds the gradient, so that no pass is made to select.
+"""Aiming low: taking candidates in the pass that adds the gradient, so that no pass is made to
+select.
 
-Under error feedback the accumulated entries pile up just below the last cut.  A threshold a little below it is
-reached by all that will be selected and by a few more: cutting these down is work on a short list, and the rest goes
-back to the residual.  How much lower is steered by how many came: a pass that caught too few costs another one, one that
-caught too many only a longer list.
+Under error feedback the accumulated entries pile up just below the last cut.  A threshold a little
+below it is reached by all that will be selected and by a few more: cutting these down is work on a
+short list, and the rest goes back to the residual.  How much lower is steered by how many came: a
+pass that caught too few costs another one, one that caught too many only a longer list.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""Candidates over those needed, below which the next step aims lower: it was nearly a miss.  Few scatter more than many,
-as their square root: ``_slack``."""
+"""Candidates over those needed, below which the next step aims lower: it was nearly a miss.  Few
+scatter more than many, as their square root: ``_slack``."""
 
 SCATTER = 8.0
 """Standard deviations of a count that the slack is to be good for."""
@@ -73,7 +74,8 @@ class Miss:
 
 
 def aim_below(warm: float | None, margin: Any, count: int, numel: int) -> Aim | None:
-    """A margin below the last threshold; None where there is none, or one that some threads take for zero."""
+    """A margin below the last threshold; None where there is none, or one that some threads take
+    for zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim((1.0 - _of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)))
@@ -82,8 +84,8 @@ def aim_below(warm: float | None, margin: Any, count: int, numel: int) -> Aim | 
 def steer(margin: Any, found: int | None, needed: int) -> float:
     """The next margin, from how many candidates came; None says too many to take.
 
-    A miss widens it at once and what comes after narrows it slowly, so that misses are about as rare on noisy gradients,
-    which get a wide margin, as on steady ones, which get hardly any.
+    A miss widens it at once and what comes after narrows it slowly, so that misses are about as
+    rare on noisy gradients, which get a wide margin, as on steady ones, which get hardly any.
     """
     margin = _of(margin)
     if found is None:

@@ -24,9 +24,11 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """What lies above an estimated threshold, but at least the largest entry and at most ``most`` of them.
+    """What lies above an estimated threshold, but at least the largest entry and at most ``most``
+    of them.
 
-    An estimate is not a count: without these two bounds it can select nothing, or nearly everything.
+    An estimate is not a count: without these two bounds it can select nothing, or nearly
+    everything.
     """
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)

@@ -8,7 +8,8 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """P(X > x) for X of a gamma distribution with unit scale: the regularised upper incomplete gamma function.
+    """P(X > x) for X of a gamma distribution with unit scale: the regularised upper incomplete
+    gamma function.
 
     A power series below shape + 1, a continued fraction (Lentz) above it; good to about 1e-12.
     """
@@ -38,7 +39,8 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """The x with P(X > x) = probability, by bisection on a bracket that is doubled until it holds it."""
+    """The x with P(X > x) = probability, by bisection on a bracket that is doubled until it holds
+    it."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0

@@ -1,7 +1,8 @@
 """Finding a threshold that a wanted number of entries reach, by counting.
 
 The count is a step function that never rises with the threshold.  A bracket [low, high] with
-count(low) > wanted > count(high) shrinks until a count lies in the band or nothing is left between its ends.
+count(low) > wanted > count(high) shrinks until a count lies in the band or nothing is left between
+its ends.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 def log_count(bracket: Bracket, wanted: int) -> float:
     """Where the logarithm of the count, drawn straight between the ends, meets the wanted one.
 
-    Tails of gradients fall about exponentially, so this line is nearly the curve itself.  The step is kept off
-    both ends, so that the bracket always shrinks.
+    Tails of gradients fall about exponentially, so this line is nearly the curve itself.  The step
+    is kept off both ends, so that the bracket always shrinks.
     """
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -89,7 +90,8 @@ def check_search(owner: str, search: Any, tolerance: Any, max_passes: Any) -> No
         raise InvalidOption(f"search of {owner} is {search!r}: one of {', '.join(sorted(STEPS))}")
     if not is_tolerance(tolerance):
         raise InvalidOption(
-            f"tolerance of {owner} is {tolerance!r}: two numbers (low, high) with 0 < low <= 1 <= high"
+            f"tolerance of {owner} is {tolerance!r}: two numbers (low, high) with 0 < low <= 1 <= "
+            "high"
         )
     if isinstance(max_passes, bool) or not isinstance(max_passes, int) or max_passes < 1:
         raise InvalidOption(
@@ -113,8 +115,9 @@ class SearchResult:
 
     Attributes
     ----------
-    threshold : its count lies in the band if ``converged``; else it is the bracket's low end, which more entries than
-        wanted reach (all non-zeros, where it is 0), so that the top-k are among them
+    threshold : its count lies in the band if ``converged``; else it is the bracket's low end, which
+        more entries than wanted reach (all non-zeros, where it is 0), so that the top-k are among
+        them
     converged : whether a count in the band was found
     passes : counts over the whole vector
     selection : the entries that reach the threshold
@@ -129,8 +132,9 @@ class SearchResult:
 class _Counter:
     """Counts over the whole vector until few enough entries are left, and from then on among these.
 
-    A threshold that too many entries reach, but not far too many, need not be thrown away: whatever a higher one leaves
-    is among them.  They are taken once, and the search goes on in a list of a few times k.
+    A threshold that too many entries reach, but not far too many, need not be thrown away: whatever
+    a higher one leaves is among them.  They are taken once, and the search goes on in a list of a
+    few times k.
     """
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType) -> None:
@@ -172,12 +176,13 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> SearchResult:
-    """A threshold whose count lies in the band, starting at ``first``, and the entries that reach it.
+    """A threshold whose count lies in the band, starting at ``first``, and the entries that reach
+    it.
 
     known : a threshold that was counted before, and its count
 
-    Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of x's precision lies
-    strictly inside the bracket (ties, spikes).
+    Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of
+    x's precision lies strictly inside the bracket (ties, spikes).
     """
     round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
@@ -194,7 +199,8 @@ def search_threshold(
             return SearchResult(threshold, True, counter.passes, counter.take(threshold))
         bracket.narrow(threshold, count, band.wanted)
         widths.append(bracket.width)
-        # Interpolation can creep along one end of a curve that bends the other way: two passes must halve the bracket.
+        # Interpolation can creep along one end of a curve that bends the other way: two passes must
+        # halve the bracket.
         creeps = len(widths) > 3 and widths[-1] > 0.5 * widths[-3]
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # counted before, or the maximum itself, shared by too many

@@ -18,20 +18,23 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
 class AdaComp(Selector):
-    """Keep, in every bin, the entries that another gradient like this one would lift to the bin's maximum.
+    """Keep, in every bin, the entries that another gradient like this one would lift to the bin's
+    maximum.
 
-        H = accumulated + gradient;  entry j of a bin is sent when |H_j| >= max over the bin of |accumulated|
+        H = accumulated + gradient;  entry j of a bin is sent when |H_j| >= max over the bin of
+        |accumulated|
         every value sent is sign(accumulated_j) * scale,  scale = mean over the bins of their maxima
 
     Parameters
     ----------
-    bin_length : entries a bin; None takes 50 for convolutions (three dimensions or more) and 500 for fully connected,
-        recurrent and embedding layers
+    bin_length : entries a bin; None takes 50 for convolutions (three dimensions or more) and 500
+        for fully connected, recurrent and embedding layers
 
     Notes
     -----
-    The density adapts to the data, so it is not asked for.  An entry of zero has no sign, and is not sent.
-    Memories keep accumulated - sent at the sent entries: the common scale overshoots in quiet bins.
+    The density adapts to the data, so it is not asked for.  An entry of zero has no sign, and is
+    not sent. Memories keep accumulated - sent at the sent entries: the common scale overshoots in
+    quiet bins.
 
     Cost: one pass for the bins' maxima, one to compare and take.
 

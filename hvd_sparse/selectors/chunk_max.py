@@ -25,8 +25,8 @@ class ChunkMax(DensitySelector):
 
     Notes
     -----
-    At most k entries: chunks of zeros send nothing.  Of equal magnitudes the lower index goes.  No search, no sorting;
-    in return an entry can stay while a smaller one of another chunk goes.
+    At most k entries: chunks of zeros send nothing.  Of equal magnitudes the lower index goes.  No
+    search, no sorting; in return an entry can stay while a smaller one of another chunk goes.
 
     Cost: one pass, and a vector of zeros.
 

@@ -30,9 +30,11 @@ class Chunked(DensitySelector):
 
     Cost: one pass for the norms, one copy of the chunks.
 
-    Exchange ``shared_index`` sums the norms over the ranks, so that all choose the same chunks and no index travels.
+    Exchange ``shared_index`` sums the norms over the ranks, so that all choose the same chunks and
+    no index travels.
 
-    Paper: sun2019csc.  Departs: with other exchanges every rank chooses its own chunks, which travel with their indices.
+    Paper: sun2019csc.  Departs: with other exchanges every rank chooses its own chunks, which
+    travel with their indices.
     """
 
     chunk_length: int = 512

@@ -26,9 +26,10 @@ class Found:
     Attributes
     ----------
     selection : the entries
-    threshold : the magnitude cut that chose them, for the next step's warm start; None where there is none
-    passes : passes over the whole vector, without those for moments, mean and standard deviation and the one that
-        copies the entries out
+    threshold : the magnitude cut that chose them, for the next step's warm start; None where there
+        is none
+    passes : passes over the whole vector, without those for moments, mean and standard deviation
+        and the one that copies the entries out
     is_fallback : the search did not converge and exact top-k on its candidates chose
     is_one_pass : the pass that added the gradient caught all that was needed
     memo : what else this tensor's next step is told, JSON-able
@@ -53,7 +54,8 @@ class Context:
     warm : the threshold that this tensor's last step ended with
     memo : what else its last step left
     rng : a generator private to (seed, tensor, step), or what makes one, for selectors that draw
-    gradient : this step's part of the accumulated vector, for selectors that tell it from the residual
+    gradient : this step's part of the accumulated vector, for selectors that tell it from the
+        residual
     spec : the tensor's name, shape and dtype
     miss : the aim of this step, where it did not do
     """
@@ -89,15 +91,18 @@ class Selector:
     ----------
     paper : citation key, or None
     is_exact : the indices are always those of the exact top-k
-    is_by_magnitude : what is sent is at least as large as what stays, the lower index first where they are equal
-    ignores : what of "order", "scale" and "signs" may change in the vector without another entry being taken
+    is_by_magnitude : what is sent is at least as large as what stays, the lower index first where
+        they are equal
+    ignores : what of "order", "scale" and "signs" may change in the vector without another entry
+        being taken
     pass_limit : passes that it never exceeds, whatever the data: the proof that it ends
     needs_rng : draws at random; has a ``seed``
-    needs_gradient : tells this step's gradient from the residual, so the memory must add just these two
+    needs_gradient : tells this step's gradient from the residual, so the memory must add just these
+        two
     is_unbiased : the expectation of what is sent is what was accumulated, so no residual is needed
     has_shared_indices : all ranks select the same indices
-    sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``, ``find_by``), so that all
-        ranks choose alike
+    sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``,
+        ``find_by``), so that all ranks choose alike
     changes_values : sends other values than the accumulated ones; memories keep the difference
     """
 
@@ -151,11 +156,13 @@ class Selector:
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
-        """What the pass that adds the gradient may take along, from what the last step left; None for nothing."""
+        """What the pass that adds the gradient may take along, from what the last step left; None
+        for nothing."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Which of the entries that reached the aim are selected; None where the whole vector must be asked."""
+        """Which of the entries that reached the aim are selected; None where the whole vector must
+        be asked."""
         return None
 
     def measures(self, numel: int) -> int:
@@ -173,7 +180,8 @@ class Selector:
         raise NotImplementedError
 
     def at_density(self: Any, density: float) -> Any:
-        """The same selector at the density that a schedule asks for; itself, for those that are told no density."""
+        """The same selector at the density that a schedule asks for; itself, for those that are
+        told no density."""
         return self
 
 

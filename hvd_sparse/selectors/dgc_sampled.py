@@ -23,7 +23,8 @@ class DgcSampled(DensitySelector):
     """Keep about k entries above a threshold that a strided sample gives.
 
         threshold = the smallest of the sample's top density
-        more than high * k above it: exact top-k of those; fewer than low * k: threshold *= low, and again
+        more than high * k above it: exact top-k of those; fewer than low * k: threshold *= low, and
+        again
 
     Parameters
     ----------
@@ -39,8 +40,8 @@ class DgcSampled(DensitySelector):
 
     Cost: the sample, one counting pass a round, one pass to take the entries.
 
-    Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so that the end of
-    every tensor is served last: ours keeps the largest.
+    Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so
+    that the end of every tensor is served last: ours keeps the largest.
     """
 
     sample_density: float = 0.01
@@ -56,7 +57,8 @@ class DgcSampled(DensitySelector):
         super().__post_init__()
         if not is_tolerance(self.bounds) or self.bounds[0] == 1:
             raise InvalidOption(
-                f"bounds of DgcSampled is {self.bounds!r}: two numbers (low, high) with 0 < low < 1 <= high"
+                f"bounds of DgcSampled is {self.bounds!r}: two numbers (low, high) with 0 < low < "
+                "1 <= high"
             )
         object.__setattr__(self, "bounds", tuple(self.bounds))
         check_density(self.sample_density, "sample_density of DgcSampled")
@@ -94,7 +96,8 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Distance of the entries looked at; odd against 32, so that it does not follow the rows of a matrix."""
+        """Distance of the entries looked at; odd against 32, so that it does not follow the rows of
+        a matrix."""
         fewest = math.ceil(2 / self.density)
         if numel <= fewest:
             return 1

@@ -21,12 +21,13 @@ class EfSign(Selector):
 
     Notes
     -----
-    With error feedback: |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel where no entry is 0.
+    With error feedback: |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel
+    where no entry is 0.
 
     Cost: one pass for the mean, one to write the signs.
 
-    Paper: karimireddy2019error.  Departs: the learning rate stays with the optimizer; the mean over the ranks divides
-    by their number, which a published code forgets.
+    Paper: karimireddy2019error.  Departs: the learning rate stays with the optimizer; the mean over
+    the ranks divides by their number, which a published code forgets.
     """
 
     paper: ClassVar[str | None] = "karimireddy2019error"

@@ -25,16 +25,19 @@ class FixedThreshold(Selector):
     ----------
     threshold : float > 0, in units of the accumulated gradient
     max_density : float in (0, 1]: never more than this part of a tensor: beyond, the largest of it
-    signs_only : send sign(x) * threshold instead of x; what is above stays and is sent again (Strom)
+    signs_only : send sign(x) * threshold instead of x; what is above stays and is sent again
+        (Strom)
 
     Notes
     -----
-    Minimises the total error over training rather than every step's.  At least the largest entry is sent, unless only
-    signs are, of which one below the threshold would be wrong.
+    Minimises the total error over training rather than every step's.  At least the largest entry is
+    sent, unless only signs are, of which one below the threshold would be wrong.
 
-    Cost: none beside the pass that adds the gradient, while no more than ``max_density`` reach the threshold.
+    Cost: none beside the pass that adds the gradient, while no more than ``max_density`` reach the
+    threshold.
 
-    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the cap, and the floor of one entry.
+    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the cap, and the
+    floor of one entry.
     """
 
     threshold: float

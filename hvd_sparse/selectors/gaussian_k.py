@@ -31,13 +31,14 @@ class GaussianK(DensitySelector):
 
     Notes
     -----
-    The factors of the paper do not bracket the threshold, so the count can end far from k; at least the largest entry
-    is sent.
+    The factors of the paper do not bracket the threshold, so the count can end far from k; at least
+    the largest entry is sent.
 
     Cost: one pass for mean and standard deviation, one a round, one to take the entries.
 
-    Paper: shi2019understanding.  Departs: the threshold of the last round is used, where the published code computes
-    it and sends what the round before counted; the cap and the floor of one entry.
+    Paper: shi2019understanding.  Departs: the threshold of the last round is used, where the
+    published code computes it and sends what the round before counted; the cap and the floor of one
+    entry.
     """
 
     variant: str = "paper"
@@ -80,7 +81,8 @@ class GaussianK(DensitySelector):
 
 @dataclass(frozen=True)
 class Rule:
-    """How the threshold moves: the band of counts, over k, that ends it, and the factors outside."""
+    """How the threshold moves: the band of counts, over k, that ends it, and the factors
+    outside."""
 
     rounds: int
     least: float

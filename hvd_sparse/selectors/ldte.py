@@ -40,12 +40,13 @@ class Ldte(DensitySelector):
 
     Notes
     -----
-    Stated by the paper: the residual gradient is nearer a Laplace than a normal distribution; the threshold
-    comes from the area under its tail, its parameter from maximum likelihood.
+    Stated by the paper: the residual gradient is nearer a Laplace than a normal distribution; the
+    threshold comes from the area under its tail, its parameter from maximum likelihood.
     Derived by us: the formula above, location 0.
 
-    On data that is not Laplace the count is far from k, above all under error feedback, where the tail is cut
-    off and the estimate selects next to nothing: use ``ldte_bs``.  At least the largest entry is sent.
+    On data that is not Laplace the count is far from k, above all under error feedback, where the
+    tail is cut off and the estimate selects next to nothing: use ``ldte_bs``.  At least the largest
+    entry is sent.
 
     Cost: one pass for the mean, one to take the entries.
 

@@ -17,8 +17,8 @@ from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Selection
 
 AIM = 0.97
-"""Of the last threshold: under error feedback entries pile up just below it.  A little low costs a few times k candidates,
-among which the search goes on; too high costs a pass over everything."""
+"""Of the last threshold: under error feedback entries pile up just below it.  A little low costs a
+few times k candidates, among which the search goes on; too high costs a pass over everything."""
 
 
 @SELECTORS.register("ldte_bs")
@@ -27,36 +27,40 @@ class LdteBs(DensitySelector):
     """Keep about k entries: a threshold from a fitted Laplace distribution, corrected by counting.
 
         t0 = mean(|accumulated|) * ln(numel / k)
-        repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else halve the bracket around k
+        repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else halve the bracket
+        around k
 
     Parameters
     ----------
     density : float in (0, 1]
-    search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection" halves it
+    search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection"
+        halves it
     tolerance : (low, high) with 0 < low <= 1 <= high: the counts, over k, that end the search
-    max_passes : counts, over the vector or among candidates, after which exact top-k on the candidates decides
+    max_passes : counts, over the vector or among candidates, after which exact top-k on the
+        candidates decides
     warm_start : begin just under the threshold that the tensor's last step ended with
 
     Notes
     -----
-    Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k threshold off it,
-    correct it by binary search; no sampling, no sort.
-    Derived by us: t0 in closed form (maximum likelihood, location 0), the bracket [0, max], the tolerance, the
-    limit on counts, the interpolation in log count, the warm start, the search among candidates, and the guaranteed
-    ending.  The paper's own
+    Stated by the paper: fit a Laplace distribution to the residual gradient, read the top-k
+    threshold off it, correct it by binary search; no sampling, no sort.
+    Derived by us: t0 in closed form (maximum likelihood, location 0), the bracket [0, max], the
+    tolerance, the limit on counts, the interpolation in log count, the warm start, the search among
+    candidates, and the guaranteed ending.  The paper's own
     text on these was not open to us.
 
-    The ending: where the bracket closes (ties, spikes) or the passes run out, exact top-k on the entries above
-    the bracket's low end, which hold the top-k, gives exactly k (all non-zeros, where there are fewer).
-    So the count is always inside the tolerance, or exactly min(k, non-zeros).
+    The ending: where the bracket closes (ties, spikes) or the passes run out, exact top-k on the
+    entries above the bracket's low end, which hold the top-k, gives exactly k (all non-zeros, where
+    there are fewer). So the count is always inside the tolerance, or exactly min(k, non-zeros).
 
-    Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what lies a little below
-    the last threshold along; where that is more than the tolerance allows the k largest are kept.  Else, as at the first
-    step, one pass a count and one to take the entries; once too many, but at most 16 k, reach a threshold they are taken,
-    and the search goes on among them (docs/results/selecting.md).
+    Cost: none beside the pass that adds the gradient in nearly every step: that pass takes what
+    lies a little below the last threshold along; where that is more than the tolerance allows the k
+    largest are kept.  Else, as at the first step, one pass a count and one to take the entries;
+    once too many, but at most 16 k, reach a threshold they are taken, and the search goes on among
+    them (docs/results/selecting.md).
 
-    Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its text; the
-    defaults need fewer passes for the same guarantee.
+    Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is the nearest to its
+    text; the defaults need fewer passes for the same guarantee.
     """
 
     search: str = "log_count"

@@ -22,7 +22,8 @@ class RadixSelect(DensitySelector):
 
         bits(|x|) orders magnitudes; for each of its bytes, the highest first:
             count the bytes of the entries that share the digits found so far;
-            walk down from 255 until k entries are passed: that byte is the k-th magnitude's next digit
+            walk down from 255 until k entries are passed: that byte is the k-th magnitude's next
+            digit
 
     Parameters
     ----------
@@ -30,12 +31,14 @@ class RadixSelect(DensitySelector):
 
     Notes
     -----
-    The selection is that of ``topk``, bit for bit, ties included; the number of passes does not depend on the data.
+    The selection is that of ``topk``, bit for bit, ties included; the number of passes does not
+    depend on the data.
 
-    Cost: at most 4 counting passes (8 in float64), fewer where a digit settles it, and one to take the entries.
+    Cost: at most 4 counting passes (8 in float64), fewer where a digit settles it, and one to take
+    the entries.
 
-    Paper: alabi2012fast.  Departs: passes go over the whole vector rather than over copied candidates, so nothing of
-    its size is written.
+    Paper: alabi2012fast.  Departs: passes go over the whole vector rather than over copied
+    candidates, so nothing of its size is written.
     """
 
     paper: ClassVar[str | None] = "alabi2012fast"

@@ -25,10 +25,11 @@ class RandomK(DensitySelector):
 
     Notes
     -----
-    Unscaled, as error feedback needs it: E|x - sent|^2 = (1 - k / numel) |x|^2.  Exact zeros among the positions are
-    sent too, so that shared positions stay shared.
+    Unscaled, as error feedback needs it: E|x - sent|^2 = (1 - k / numel) |x|^2.  Exact zeros among
+    the positions are sent too, so that shared positions stay shared.
 
-    The draw depends on seed, tensor and step (and on the rank, unless shared) alone; no global generator is touched.
+    The draw depends on seed, tensor and step (and on the rank, unless shared) alone; no global
+    generator is touched.
 
     Cost: O(k) where k is small against numel.
 

@@ -17,7 +17,8 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 @SELECTORS.register("redsync_search")
 @dataclass(frozen=True)
 class RedsyncSearch(DensitySelector):
-    """Keep k to 2k entries above a threshold halved in between mean and maximum, searched every few steps only.
+    """Keep k to 2k entries above a threshold halved in between mean and maximum, searched every few
+    steps only.
 
         threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
 
@@ -32,11 +33,11 @@ class RedsyncSearch(DensitySelector):
     A threshold that is used again is dropped when it selects nothing, or more than 2k entries.
     Below the mean the search goes on down to 0, where the paper's ends and takes what it has.
 
-    Cost: one pass for the moments, one a halving, one to take the entries; when reusing, the last only, which is lost where the
-    threshold is dropped.
+    Cost: one pass for the moments, one a halving, one to take the entries; when reusing, the last
+    only, which is lost where the threshold is dropped.
 
-    Paper: fang2019redsync.  Departs: from a widely copied code that raises the threshold where too few entries reach
-    it; the number of steps of reuse is not known to us.
+    Paper: fang2019redsync.  Departs: from a widely copied code that raises the threshold where too
+    few entries reach it; the number of steps of reuse is not known to us.
     """
 
     reuse_steps: int = 5

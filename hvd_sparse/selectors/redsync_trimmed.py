@@ -28,11 +28,13 @@ class RedsyncTrimmed(DensitySelector):
 
     Notes
     -----
-    The selection is that of ``topk``.  Below r = 0 the cut is 0, so the search ends whatever the data.
+    The selection is that of ``topk``.  Below r = 0 the cut is 0, so the search ends whatever the
+    data.
 
     Cost: one pass for the moments, one a cut, one to take the candidates, exact top-k on these.
 
-    Paper: fang2019redsync.  Departs: from a widely copied code that sends all survivors, up to hundreds of times k.
+    Paper: fang2019redsync.  Departs: from a widely copied code that sends all survivors, up to
+    hundreds of times k.
     """
 
     step: float = 0.2

@@ -20,7 +20,8 @@ class ReusedThreshold(DensitySelector):
     """Keep what reaches the k-th largest magnitude of some steps ago, drifted.
 
         every ``period`` steps: exact top-k; the smallest magnitude taken is the threshold
-        in between: threshold * drift after a step with more than 5/4 k entries, / drift after less than 2/3 k
+        in between: threshold * drift after a step with more than 5/4 k entries, / drift after less
+        than 2/3 k
 
     Parameters
     ----------
@@ -31,7 +32,8 @@ class ReusedThreshold(DensitySelector):
 
     Notes
     -----
-    Cost: an exact top-k every ``period`` steps; else one pass that takes entries, lost where the step turns exact.
+    Cost: an exact top-k every ``period`` steps; else one pass that takes entries, lost where the
+    step turns exact.
 
     Paper: li2022oktopk.  Departs: ``cap``; ``>=`` keeps the k-th entry.
     """

@@ -22,7 +22,8 @@ def exponential(tail: Tail, ratio: float) -> float:
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """The same of a generalised Pareto distribution, fitted by moments; exponential where its shape is 0."""
+    """The same of a generalised Pareto distribution, fitted by moments; exponential where its shape
+    is 0."""
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
@@ -31,7 +32,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """The same of a gamma distribution, its shape by the usual approximation to maximum likelihood."""
+    """The same of a gamma distribution, its shape by the usual approximation to maximum
+    likelihood."""
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
     return tail.mean / shape * tail_quantile(shape, ratio)
@@ -49,10 +51,12 @@ FITS: dict[str, tuple[Fit, Fit]] = {
 @SELECTORS.register("sidco")
 @dataclass(frozen=True)
 class Sidco(DensitySelector):
-    """Keep what lies above a threshold that a few fits of the tail give, each to what the last one left.
+    """Keep what lies above a threshold that a few fits of the tail give, each to what the last one
+    left.
 
         stage 1: the threshold that a part r1 of the fitted distribution exceeds, r1 = first_ratio
-        stage m: the same of the excesses over the last threshold, r = (density / r1)^(1 / (stages - 1))
+        stage m: the same of the excesses over the last threshold, r = (density / r1)^(1 / (stages -
+        1))
 
     Parameters
     ----------
@@ -60,18 +64,20 @@ class Sidco(DensitySelector):
     distribution : "exponential", "generalised_pareto" or "gamma" (then generalised Pareto)
     stages : how many fits to begin with
     first_ratio : r1
-    adapt_every : steps after which a tensor's stages change when count / k was off 1 by 20 %; 0 never
+    adapt_every : steps after which a tensor's stages change when count / k was off 1 by 20 %; 0
+        never
     cap : float >= 1; never more than cap * k entries: beyond, the largest of them
 
     Notes
     -----
-    More stages raise the count on light tails and lower it on heavy ones, so the direction is the one that helped
-    last time.  At least the largest entry is sent.
+    More stages raise the count on light tails and lower it on heavy ones, so the direction is the
+    one that helped last time.  At least the largest entry is sent.
 
     Cost: one pass a stage, one to take the entries.
 
-    Paper: abdelmoniem2021sidco.  Departs: stages are kept for every tensor, where the published code shares them
-    between all; an empty tail ends the stages; the vector is not normalised, which changes nothing.
+    Paper: abdelmoniem2021sidco.  Departs: stages are kept for every tensor, where the published
+    code shares them between all; an empty tail ends the stages; the vector is not normalised, which
+    changes nothing.
     """
 
     distribution: str = "exponential"
@@ -132,7 +138,8 @@ class Sidco(DensitySelector):
 
 @dataclass(frozen=True)
 class History:
-    """How a tensor's stages came about: their number, the last change, the steps and the sum of count / k since."""
+    """How a tensor's stages came about: their number, the last change, the steps and the sum of
+    count / k since."""
 
     stages: int
     change: int = 1

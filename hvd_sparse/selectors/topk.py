@@ -34,9 +34,10 @@ class TopK(DensitySelector):
     -----
     Fewer than k non-zeros: all of them.  Of equal magnitudes the lower index goes first.
 
-    Cost: none beside the pass that adds the gradient in nearly every step: it takes what is a little smaller than
-    the last step's k-th magnitude along, and the list is cut to k.  Else, as at the first step, counting passes from the
-    Laplace estimate (``ldte_bs``) until at most 3 k entries are left, and one to take them.
+    Cost: none beside the pass that adds the gradient in nearly every step: it takes what is a
+    little smaller than the last step's k-th magnitude along, and the list is cut to k.  Else, as at
+    the first step, counting passes from the Laplace estimate (``ldte_bs``) until at most 3 k
+    entries are left, and one to take them.
 
     Paper: aji2017sparse.  Departs: k entries of each tensor rather than one threshold for all.
     """

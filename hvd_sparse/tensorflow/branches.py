@@ -1,4 +1,5 @@
-"""How a graph is built that can send a gradient in more ways than one, and goes one of them at every step."""
+"""How a graph is built that can send a gradient in more ways than one, and goes one of them at
+every step."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from hvd_sparse.collectives.horovod_tensorflow import graph_reduce
 from hvd_sparse.tensorflow.identity import CallSite
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as float32 or float16."""
+"""A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as
+float32 or float16."""
 
 Build = Callable[[], Any]
 """Builds operations of the graph, and returns what they give."""
@@ -26,7 +28,8 @@ class OneWay:
     """What else the function that sends is given."""
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
-        """What ``Bundle.send`` builds: the array to reduce, the ticket's number and, by their dtypes, what is moved first.
+        """What ``Bundle.send`` builds: the array to reduce, the ticket's number and, by their
+        dtypes, what is moved first.
 
         flat : the gradient
         """
@@ -75,7 +78,8 @@ class ManyWays(OneWay):
         return [self.code]
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
-        """On a dense way the gradient itself, or one entry where float16 goes apart: Horovod's operation has one dtype."""
+        """On a dense way the gradient itself, or one entry where float16 goes apart: Horovod's
+        operation has one dtype."""
 
         def aside() -> list[tf.Tensor]:
             wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
@@ -100,7 +104,8 @@ class ManyWays(OneWay):
         return tf.cond(self.is_timed, lambda: self._noted(result), lambda: result)
 
     def _noted(self, result: tf.Tensor) -> tf.Tensor:
-        """The same, once its arrival has been noted: on all ways alike, so that none looks slower for it."""
+        """The same, once its arrival has been noted: on all ways alike, so that none looks slower
+        for it."""
         noted = tf.numpy_function(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
         with tf.control_dependencies([noted]):
             return tf.identity(result)

@@ -1,4 +1,5 @@
-"""Which tensors travel in one message: those that Horovod hands over together, in one of its groups."""
+"""Which tensors travel in one message: those that Horovod hands over together, in one of its
+groups."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from hvd_sparse.types import TensorSpec
 class Bundle:
     """The tensors of one message, while a graph is traced.
 
-    Horovod hands over all tensors of a group before it asks for the first one back, in the same graph.  So the message
-    of a group is built when the first is asked back; that of a tensor that comes alone, when it comes.
+    Horovod hands over all tensors of a group before it asks for the first one back, in the same
+    graph.  So the message of a group is built when the first is asked back; that of a tensor that
+    comes alone, when it comes.
 
     Parameters
     ----------
@@ -59,8 +61,10 @@ class Bundle:
         """Another tensor; InvalidOption where all are to be selected from as one, and cannot be."""
         if configuration.select_over == "group" and not self._is_group:
             raise InvalidOption(
-                f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} alone: give groups, or "
-                "num_groups, to hvd.DistributedGradientTape or hvd.DistributedOptimizer, or leave select_over out"
+                f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} "
+                "alone: give groups, or "
+                "num_groups, to hvd.DistributedGradientTape or hvd.DistributedOptimizer, or leave "
+                "select_over out"
             )
         self._specs.append(spec)
         check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
@@ -91,7 +95,8 @@ class Bundle:
         return self._gathered
 
     def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
-        """What the exchange brings, fed with what is moved first, or with the numbers of all that are there."""
+        """What the exchange brings, fed with what is moved first, or with the numbers of all that
+        are there."""
 
         def build() -> tf.Tensor:
             sealed = first or tf.numpy_function(
@@ -102,8 +107,9 @@ class Bundle:
         return self.ways.exchange(build, self._moved(len(self._phases) - 1)[0])
 
     def _move(self, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """All phases, one operation each.  Their names take the graph's scopes, which are those of the carriers and tell
-        messages apart: a rank that cannot place a gradient so still meets the others."""
+        """All phases, one operation each.  Their names take the graph's scopes, which are those of
+        the carriers and tell messages apart: a rank that cannot place a gradient so still meets the
+        others."""
         name = self._name
         for phase, kind in enumerate(self._phases):
             if phase:

@@ -13,10 +13,12 @@ from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
     """One rank's state, for ``tf.train.Checkpoint``:
 
-        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, compressor=CompressorState(compressor))
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer,
+        compressor=CompressorState(compressor))
 
-    A state belongs to its rank, so every rank writes a checkpoint of its own, in a folder of its own; ``compressor.save``
-    and ``compressor.load`` put all ranks' states into one file, and take them apart for any number of ranks.
+    A state belongs to its rank, so every rank writes a checkpoint of its own, in a folder of its
+    own; ``compressor.save`` and ``compressor.load`` put all ranks' states into one file, and take
+    them apart for any number of ranks.
     """
 
     def __init__(self, compressor: TensorflowCompressor) -> None:
@@ -27,7 +29,8 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
-        """CorruptCheckpoint if it is not whole, RankMismatch if it is another model's, configuration's or rank's."""
+        """CorruptCheckpoint if it is not whole, RankMismatch if it is another model's,
+        configuration's or rank's."""
         self._compressor.load_state_dict(from_bytes(string_value))
 
 
@@ -37,7 +40,8 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
     Parameters
     ----------
     compressor : whose ``save`` is called
-    path : of the one file for all ranks; may hold ``{epoch}``, as ``ModelCheckpoint``'s does, which counts from 1
+    path : of the one file for all ranks; may hold ``{epoch}``, as ``ModelCheckpoint``'s does, which
+        counts from 1
 
     ``compressor.load(path)``, before ``fit``, is the way back.
     """

@@ -56,10 +56,11 @@ class DenseContext:
 
 
 class TensorflowCompressor(DurableCompressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``.
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
+    ``Compression``.
 
-    ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is numpy, outside the
-    graphs, so that retracing, branches and ``tf.function`` do not touch it.
+    ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is
+    numpy, outside the graphs, so that retracing, branches and ``tf.function`` do not touch it.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class TensorflowCompressor(DurableCompressor):
     ) -> None:
         if configuration.groups is not None:
             raise InvalidOption(
-                f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over together travels together; give "
+                f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over "
+                "together travels together; give "
                 "groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer instead"
             )
         check_name(configuration.name)
@@ -173,7 +175,8 @@ class TensorflowCompressor(DurableCompressor):
         return OneWay()
 
     def _bundle_of(self, site: CallSite, dtype: tf.DType, ways: OneWay) -> Bundle:
-        """The message that a tensor travels in: that of its group of Horovod's, or one of its own."""
+        """The message that a tensor travels in: that of its group of Horovod's, or one of its
+        own."""
         together, bundle = self._filling
         if bundle is None or site.together is None or site.together is not together:
             phases = self.step.exchange.phases(
@@ -199,10 +202,12 @@ class TensorflowCompressor(DurableCompressor):
         return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
 
     def _token(self, position: int | None, site: CallSite) -> tf.Tensor:
-        """Tells at every step which variable it is: a trace may run for other variables than it was made for.
+        """Tells at every step which variable it is: a trace may run for other variables than it was
+        made for.
 
-        Of an unregistered one too: TensorFlow numbers the branches of a graph by what is in them, and the numbers are
-        part of the collectives' names, so all ranks must build the same operations.
+        Of an unregistered one too: TensorFlow numbers the branches of a graph by what is in them,
+        and the numbers are part of the collectives' names, so all ranks must build the same
+        operations.
         """
         if site.variable is not None:
             return runtime_token(site.variable)
@@ -216,7 +221,8 @@ class TensorflowCompressor(DurableCompressor):
         if isinstance(ctx, DenseContext):
             return tf.cast(self._finish_dense(tensor, ctx), ctx.dtype)
         self._filling = (None, None)
-        # One function takes both, so that neither the carrier's verdict nor the messages can be overlooked: a control
+        # One function takes both, so that neither the carrier's verdict nor the messages can be
+        # overlooked: a control
         # dependency between them does not hold inside Horovod's branches.
         inputs = [ctx.number, tensor, ctx.bundle.gathered(), ctx.parameter]
         dtype = tf.as_dtype(ctx.spec.accumulator)
@@ -251,7 +257,8 @@ class TensorflowCompressor(DurableCompressor):
         )
 
     def _unknown(self, tensor: tf.Tensor, site: CallSite) -> TensorSpec:
-        """What stands in for a gradient that has no registered variable: compressing it fails, on all ranks.
+        """What stands in for a gradient that has no registered variable: compressing it fails, on
+        all ranks.
 
         One that would go dense has no carrier to tell the other ranks: it fails here and now.
         """
@@ -261,27 +268,32 @@ class TensorflowCompressor(DurableCompressor):
             if self.configuration.is_sparse(spec.shape, spec.numel):
                 return spec
         raise UnknownGradient(
-            f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered variable: give the "
-            "compressor all variables that the tape or optimizer has (outside of hvd.DistributedGradientTape and "
+            f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
+            "variable: give the "
+            "compressor all variables that the tape or optimizer has (outside of "
+            "hvd.DistributedGradientTape and "
             "hvd.DistributedOptimizer, only shapes that are unique are known)"
         )
 
     def _check_reduction(self, site: CallSite) -> None:
         if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
             raise UnsupportedReduction(
-                "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+                "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use "
+                "one"
             )
         theirs = site.process_set
         if theirs is not None and theirs.process_set_id != self.process_set.process_set_id:  # type: ignore[attr-defined]
             raise RankMismatch(
-                f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give process_set= to both"
+                f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give "
+                "process_set= to both"
             )
 
     def _shake_hands(self) -> None:
         if self.configuration.memory.finishes:
             refuse_momentum()
         self.resolve()
-        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state meets before tracing.
+        # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
+        # meets before tracing.
         if self.process_set.included() and self._world is None:
             self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
@@ -295,9 +307,10 @@ class Compression(AutoMethod, Methods):
         compression = Compression.ldte_bs(model.trainable_variables, density=0.001)
         tape = hvd.DistributedGradientTape(tape, compression=compression)
 
-    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only (``tf-keras``).
-    Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is float32, float64 for float64
-    gradients.  16-bit gradients of tensors that stay dense travel as float32.
+    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only
+    (``tf-keras``). Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
+    float32, float64 for float64 gradients.  16-bit gradients of tensors that stay dense travel as
+    float32.
     """
 
     @classmethod

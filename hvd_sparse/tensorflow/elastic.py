@@ -38,7 +38,8 @@ class _WithCompressor:
     def sync(self) -> None:
         """Meet the ranks of the new world.  Collective.
 
-        A worker may die in the middle of it; outside of training, Horovod does not take TensorFlow's error for that.
+        A worker may die in the middle of it; outside of training, Horovod does not take
+        TensorFlow's error for that.
         """
         try:
             self.compressor.rejoin()
@@ -47,7 +48,8 @@ class _WithCompressor:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Where workers only left, Horovod would not synchronize states, but residuals have to be brought together."""
+        """Where workers only left, Horovod would not synchronize states, but residuals have to be
+        brought together."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
@@ -59,4 +61,5 @@ class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore
 
 
 class TensorFlowKerasState(_WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowKerasState``, with a compressor; also for ``horovod.tensorflow.keras``."""
+    """``horovod.tensorflow.elastic.TensorFlowKerasState``, with a compressor; also for
+    ``horovod.tensorflow.keras``."""

@@ -62,11 +62,13 @@ class AutoTraffic(Traffic):
 
 
 class AutoCompressor(SteppingAside, TensorflowCompressor):
-    """A ``TensorflowCompressor`` whose steps go the way that a trial says.  Made by ``Compression.auto``.
+    """A ``TensorflowCompressor`` whose steps go the way that a trial says.  Made by
+    ``Compression.auto``.
 
-    One function a step says which way it is, when a first gradient is there, for all gradients that Horovod is given at once:
-    they take the same.  On a dense way they are Horovod's own business, without a carrier and without a call of Python;
-    but first there is a step that sends all residuals along.
+    One function a step says which way it is, when a first gradient is there, for all gradients that
+    Horovod is given at once: they take the same.  On a dense way they are Horovod's own business,
+    without a carrier and without a call of Python; but first there is a step that sends all
+    residuals along.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
         self._begin_trial(trial)
         self._lock = threading.Lock()
         self._deciding: tuple[object | None, OneWay | None] = (None, None)
-        # Nothing is kept in it.  Whatever touches it is run in the order of the program, and so in the same on all ranks.
+        # Nothing is kept in it.  Whatever touches it is run in the order of the program, and so in
+        # the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
@@ -85,7 +88,8 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
             self._debts, self._clock, self.step, self.collective, tokens, self.watchdog.ledger
         )
 
-    # -- while a graph is traced --------------------------------------------------------------------------------------
+    # -- while a graph is traced
+    # --------------------------------------------------------------------------------------
 
     def _ways_of(self, site: CallSite) -> OneWay:
         """Those of all gradients that Horovod is given at once."""
@@ -95,14 +99,16 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
         return self._deciding[1]
 
     def _build(self, site: CallSite) -> OneWay:
-        """Build what tells a step's way, outside of the branches that Horovod reduces the gradients in.
+        """Build what tells a step's way, outside of the branches that Horovod reduces the gradients
+        in.
 
         It waits for one gradient: the last in the list, which most backward passes give first.
         """
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
-                "auto needs to know which gradients make a step: give it to hvd.DistributedGradientTape or "
+                "auto needs to know which gradients make a step: give it to "
+                "hvd.DistributedGradientTape or "
                 "hvd.DistributedOptimizer, under TensorFlow 2's control flow"
             )
         pairs = [(g, v) for g, v in zip(site.gradients, site.variables) if isinstance(g, tf.Tensor)]
@@ -124,7 +130,8 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
             code, is_sparse, is_half, is_timed, self._note_end, site, self.name, self.process_set
         )
 
-    # -- at every step ------------------------------------------------------------------------------------------------
+    # -- at every step
+    # ------------------------------------------------------------------------------------------------
 
     def _begin_step(
         self, order: np.int64, first: np.ndarray, tokens: np.ndarray
@@ -154,8 +161,9 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
         return code
 
     def _are_paid(self, positions: Sequence[int]) -> bool:
-        """Whether all ranks have seen that all residuals were sent.  Collective: results come in any order here, and a
-        rank that has not seen the last one yet would go another way than the others."""
+        """Whether all ranks have seen that all residuals were sent.  Collective: results come in
+        any order here, and a rank that has not seen the last one yet would go another way than the
+        others."""
         owing = [position for position in positions if self._debts.is_owed(position)]
         mine = all(self._debts.is_paid(position) for position in owing)
         are_paid = bool(self._agree(np.array([float(mine)])).all())

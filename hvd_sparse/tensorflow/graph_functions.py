@@ -25,7 +25,8 @@ from hvd_sparse.types import TensorSpec
 logger = logging.getLogger("hvd_sparse")
 
 LONGEST_WAIT_S = 5.0
-"""After a failure; a graph that leaves out some of the traced tensors waits this long for nothing."""
+"""After a failure; a graph that leaves out some of the traced tensors waits this long for
+nothing."""
 
 
 @dataclass(eq=False)
@@ -45,7 +46,8 @@ class MessageUnderWay:
     failure: Exception | None = None
 
     def finish(self, received: np.ndarray, step: Step) -> None:
-        """Take in what the last phase brought: once, in the thread that comes first.  A failure is raised in all."""
+        """Take in what the last phase brought: once, in the thread that comes first.  A failure is
+        raised in all."""
         with self.lock:
             if not self.is_finished:
                 self.is_finished = True
@@ -66,10 +68,12 @@ class MessageUnderWay:
 
 
 class Traffic:
-    """Runs a tensor's half steps when TensorFlow's executor calls for them, in whatever thread that is.
+    """Runs a tensor's half steps when TensorFlow's executor calls for them, in whatever thread that
+    is.
 
-    Every tensor is a bucket of its own, unless Horovod hands several over together: it reduces each gradient, or group
-    of them, inside a branch of its own, and no tensor can pass from one branch's graph to another's.
+    Every tensor is a bucket of its own, unless Horovod hands several over together: it reduces each
+    gradient, or group of them, inside a branch of its own, and no tensor can pass from one branch's
+    graph to another's.
 
     Parameters
     ----------
@@ -159,7 +163,8 @@ class Traffic:
     def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
         """The first array that the exchange of these tickets wants moved, with splits.
 
-        They are of one step on every rank, and in the same order; the graph calls this when all are there.
+        They are of one step on every rank, and in the same order; the graph calls this when all are
+        there.
         """
         tickets = [self._tickets[int(number)] for number in numbers]
         bucket, run = joined(tickets), tickets[0].run
@@ -192,8 +197,9 @@ class Traffic:
     ) -> np.ndarray:
         """The reduced gradient, flat; on any error the step is taken back before it is raised.
 
-        Of a step that has failed already, and whose failure is about to be raised, zeros, which nobody will see: only one
-        thread is kept waiting until the step's other exchanges are through.
+        Of a step that has failed already, and whose failure is about to be raised, zeros, which
+        nobody will see: only one thread is kept waiting until the step's other exchanges are
+        through.
         """
         ticket, message = self._tickets.pop(int(number)), self._messages.pop(int(number))
         run = ticket.run
@@ -229,8 +235,8 @@ class Traffic:
         return self._step.receiving.finish_dense(ticket, reduced, parameter)
 
     def _wait_for_others(self, run: StepRun) -> None:
-        """Let the step's other tensors go through all phases: once this one has raised, TensorFlow drops what it has
-        not begun, and the other ranks would wait for it."""
+        """Let the step's other tensors go through all phases: once this one has raised, TensorFlow
+        drops what it has not begun, and the other ranks would wait for it."""
         deadline = time.monotonic() + LONGEST_WAIT_S
         while len(run.received) < len(self._traced) and time.monotonic() < deadline:
             time.sleep(0.001)

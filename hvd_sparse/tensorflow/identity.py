@@ -1,11 +1,13 @@
 """Which variable does a gradient belong to?
 
-Horovod's TensorFlow frontends hand a compressor a tensor and no name. The calling frame of Horovod, however, holds
-the list of gradients and the list of variables side by side, and the tensor is one of that list's own objects. So the
-answer is read off the stack: the same object at position i of `grads` proves that it is the gradient of `vars[i]`.
+Horovod's TensorFlow frontends hand a compressor a tensor and no name. The calling frame of Horovod,
+however, holds the list of gradients and the list of variables side by side, and the tensor is one
+of that list's own objects. So the answer is read off the stack: the same object at position i of
+`grads` proves that it is the gradient of `vars[i]`.
 
-What is never used as evidence: the order of the calls over several gradients, names and shapes. Groups reorder, local
-layers and `None` gradients are left out, and two models may repeat each other's names and shapes.
+What is never used as evidence: the order of the calls over several gradients, names and shapes.
+Groups reorder, local layers and `None` gradients are left out, and two models may repeat each
+other's names and shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 import tensorflow as tf
 
 _HOROVOD = "horovod.tensorflow"
-# AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's own module.
+# AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's
+# own module.
 _CONVERTED = "tf__"
 _SCALES = ("prescale_factor", "postscale_factor")
 _CALLS = "_hvd_sparse_identity_calls"
@@ -29,11 +32,13 @@ _CALLS = "_hvd_sparse_identity_calls"
 class CallSite:
     """What Horovod's frames say about one call of `compress`; None where they do not say it.
 
-    `gradients` and `variables` are all that Horovod is given at once, side by side, without gradients as None.
+    `gradients` and `variables` are all that Horovod is given at once, side by side, without
+    gradients as None.
 
     `scales` are what Horovod multiplies with before and after it reduces.
 
-    `together` is the list of tensors that Horovod hands over before it asks for the first one back, if they are several.
+    `together` is the list of tensors that Horovod hands over before it asks for the first one back,
+    if they are several.
     """
 
     variable: object | None
@@ -46,11 +51,13 @@ class CallSite:
 
 
 def find_call_site(tensor: object) -> CallSite:
-    """The variable whose gradient `tensor` is, and how and with which others Horovod is about to reduce it.
+    """The variable whose gradient `tensor` is, and how and with which others Horovod is about to
+    reduce it.
 
-    Call it from `compress` itself, in the thread in which Horovod called, and keep `compress` from AutoGraph
-    (`tf.autograph.experimental.do_not_convert`), or TensorFlow rewrites all of it. The variable belongs to the call
-    being *traced*; a later run of the same trace may be about another one: see `runtime_token`.
+    Call it from `compress` itself, in the thread in which Horovod called, and keep `compress` from
+    AutoGraph (`tf.autograph.experimental.do_not_convert`), or TensorFlow rewrites all of it. The
+    variable belongs to the call being *traced*; a later run of the same trace may be about another
+    one: see `runtime_token`.
     """
     process_set: object | None = None
     op: object | None = None
@@ -59,7 +66,8 @@ def find_call_site(tensor: object) -> CallSite:
     scales = (1.0, 1.0)
     for frame in _horovod_frames(sys._getframe(1)):
         local = frame.f_locals
-        # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves nothing.
+        # AutoGraph fills locals that are not set yet with marker objects, so a name alone proves
+        # nothing.
         if process_set is None and hasattr(local.get("process_set"), "process_set_id"):
             process_set = local["process_set"]
         if op is None and isinstance(local.get("op"), int):
@@ -91,9 +99,10 @@ def find_call_site(tensor: object) -> CallSite:
 def runtime_token(variable: Any) -> Any:
     """A string tensor that says, each time the graph runs, which resource the variable really is.
 
-    Horovod reduces inside a `tf.function` that takes the variables as arguments, and TensorFlow reuses one trace for
-    all arguments of the same shapes and dtypes: with one compressor for two equal models, what was traced for the
-    first runs for the second, and Python is not asked again. Only the handle that flows in tells them apart.
+    Horovod reduces inside a `tf.function` that takes the variables as arguments, and TensorFlow
+    reuses one trace for all arguments of the same shapes and dtypes: with one compressor for two
+    equal models, what was traced for the first runs for the second, and Python is not asked again.
+    Only the handle that flows in tells them apart.
     """
     return tf.io.serialize_tensor(variable.handle)
 
@@ -133,9 +142,9 @@ def _variable_of(tensor: object, both: tuple[Any, Any], group: list[int] | None)
 def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
     """How often this very tensor was asked for before, for these positions.
 
-    The gradient of `a + b` is one object for both, so identity leaves several owners, all of them proven. Horovod
-    asks once for each, in list order, and hence the n-th time means the n-th owner. The count lives on the tensor
-    and so ends with its graph; an id would be reused.
+    The gradient of `a + b` is one object for both, so identity leaves several owners, all of them
+    proven. Horovod asks once for each, in list order, and hence the n-th time means the n-th owner.
+    The count lives on the tensor and so ends with its graph; an id would be reused.
     """
     calls = getattr(tensor, _CALLS, None)
     if calls is None:
@@ -146,10 +155,12 @@ def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
 
 
 class VariableIndex:
-    """Finds the position of a variable, also where TensorFlow passes another object that wraps the same resource."""
+    """Finds the position of a variable, also where TensorFlow passes another object that wraps the
+    same resource."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
-        # The variables are held (and hold their handles), so that no id in these tables comes to mean another object.
+        # The variables are held (and hold their handles), so that no id in these tables comes to
+        # mean another object.
         self._held = list(variables)
         self._by_object: dict[int, int] = {}
         self._by_handle: dict[int, int] = {}
@@ -172,7 +183,8 @@ class VariableIndex:
         return None if handle is None else self._by_handle.get(id(handle))
 
     def tokens(self) -> dict[bytes, int]:
-        """The positions by the value that `runtime_token` has for their variables when the graph runs."""
+        """The positions by the value that `runtime_token` has for their variables when the graph
+        runs."""
         with tf.init_scope():
             return {
                 bytes(runtime_token(variable).numpy()): position
@@ -180,20 +192,23 @@ class VariableIndex:
             }
 
     def by_unique_shape(self, tensor: object) -> int | None:
-        """The position of the only registered variable of this static shape and dtype; None if there is none, or more."""
+        """The position of the only registered variable of this static shape and dtype; None if
+        there is none, or more."""
         shape = _static_shape(tensor)
         positions = self._by_shape.get(shape, []) if shape is not None else []
         return positions[0] if len(positions) == 1 else None
 
 
 def _eager_handle(variable: object) -> object | None:
-    """The resource handle outside all graphs, which every wrapper of one variable shares as one object."""
+    """The resource handle outside all graphs, which every wrapper of one variable shares as one
+    object."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None:
         graph = getattr(handle, "graph", None) if not hasattr(handle, "numpy") else None
         if graph is None:
             return handle
-        # Inside a traced function a handle may be the graph's stand-in; the graph records what it stands for.
+        # Inside a traced function a handle may be the graph's stand-in; the graph records what it
+        # stands for.
         captures = getattr(graph, "captures", ())
         handle = next((outside for outside, inside in captures if inside is handle), None)
     return None

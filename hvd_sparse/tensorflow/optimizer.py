@@ -1,4 +1,5 @@
-"""Momentum must be applied once: taking it out of a Keras SGD, and finding it where it was left in."""
+"""Momentum must be applied once: taking it out of a Keras SGD, and finding it where it was left
+in."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def take_momentum(optimizer: Any) -> tuple[float, bool, float]:
     names = {cls.__name__ for cls in type(optimizer).__mro__}
     if "SGD" not in names or not hasattr(optimizer, "momentum"):
         raise UnsupportedInput(
-            f"{type(optimizer).__name__} has no momentum that could be corrected: use a Keras SGD with dgc, "
+            f"{type(optimizer).__name__} has no momentum that could be corrected: use a Keras SGD "
+            "with dgc, "
             "or a method with error_feedback, which goes with any optimizer"
         )
     config = optimizer.get_config()
@@ -41,7 +43,8 @@ def take_momentum(optimizer: Any) -> tuple[float, bool, float]:
 def refuse_momentum() -> None:
     """InvalidOption if the Keras optimizer that calls ``compress`` has momentum.
 
-    Looked for in Horovod's Keras frames; with a tape nobody knows what the gradients will be given to.
+    Looked for in Horovod's Keras frames; with a tape nobody knows what the gradients will be given
+    to.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -63,6 +66,8 @@ def _check(optimizer: Any) -> None:
             else f"beta_1 {config['beta_1']}"
         )
         raise InvalidOption(
-            f"the optimizer has {what}, and momentum correction applies momentum already: doubled momentum diverges; "
-            "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD without momentum"
+            f"the optimizer has {what}, and momentum correction applies momentum already: doubled "
+            "momentum diverges; "
+            "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD without "
+            "momentum"
         )

@@ -11,10 +11,11 @@ from hvd_sparse.errors import InvalidOption
 
 
 def scale_of(grad_scaler: Any) -> Callable[[], tf.Tensor]:
-    """Builds what gives the scale at every step: a Keras ``LossScaleOptimizer``'s, or a callable's; 1 for None.
+    """Builds what gives the scale at every step: a Keras ``LossScaleOptimizer``'s, or a callable's;
+    1 for None.
 
-    Called while a graph is traced.  The optimizer's scale is a variable, which the graph reads; a callable is asked
-    anew at every step.
+    Called while a graph is traced.  The optimizer's scale is a variable, which the graph reads; a
+    callable is asked anew at every step.
     """
     if grad_scaler is None:
         return lambda: tf.constant(1.0, tf.float32)
@@ -23,7 +24,8 @@ def scale_of(grad_scaler: Any) -> Callable[[], tf.Tensor]:
     if callable(grad_scaler):
         return lambda: _ask(grad_scaler)
     raise InvalidOption(
-        f"grad_scaler is {grad_scaler!r}: give the tf.keras.mixed_precision.LossScaleOptimizer that scales the loss, or a "
+        f"grad_scaler is {grad_scaler!r}: give the tf.keras.mixed_precision.LossScaleOptimizer "
+        "that scales the loss, or a "
         "callable that returns the scale"
     )
 

@@ -12,13 +12,16 @@ from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.types import TensorSpec
 
 WAY_OUT = (
-    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging anything, in silence. "
-    "pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
+    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
+    "anything, in silence. "
+    "pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is "
+    "imported"
 )
 
 
 class VariableSource:
-    """Where the variables come from.  Asked as late as possible: models are often built by their first batch."""
+    """Where the variables come from.  Asked as late as possible: models are often built by their
+    first batch."""
 
     def __init__(self, params: Any) -> None:
         _refuse_keras_3(params)
@@ -31,11 +34,13 @@ class VariableSource:
             _refuse_keras_3(variable)
             if not isinstance(variable, tf.Variable):
                 raise InvalidOption(
-                    f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or a callable"
+                    f"{variable!r} is no tf.Variable: give a model, model.trainable_variables, or "
+                    "a callable"
                 )
         if not variables:
             raise InvalidOption(
-                "there are no variables to compress: give a model, or a callable that returns its trainable variables, "
+                "there are no variables to compress: give a model, or a callable that returns its "
+                "trainable variables, "
                 "where the model is built only by its first batch"
             )
         twice = [
@@ -49,7 +54,8 @@ class VariableSource:
 
 
 def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-    """What ranks must agree on; variables of one name are told apart by their order, as Keras layers may share names."""
+    """What ranks must agree on; variables of one name are told apart by their order, as Keras
+    layers may share names."""
     seen: Counter[str] = Counter()
     specs = []
     for variable in variables:
@@ -59,7 +65,8 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
         )
         if not variable.shape.is_fully_defined():
             raise UnsupportedInput(
-                f"variable {key!r} has shape {variable.shape}: give it a shape without unknown dimensions"
+                f"variable {key!r} has shape {variable.shape}: give it a shape without unknown "
+                "dimensions"
             )
         specs.append(
             TensorSpec(key, tuple(variable.shape.as_list()), tf.as_dtype(variable.dtype).name)
@@ -88,7 +95,8 @@ def _refuse_keras_3(thing: Any) -> None:
         raise UnsupportedInput(f"these variables are of Keras 3. {WAY_OUT}")
     if callable(thing) and not hasattr(type(thing), "trainable_variables") and is_keras_3():
         raise UnsupportedInput(
-            f"tf.keras is Keras 3 here, and what a callable will return cannot be known. {WAY_OUT}; "
+            "tf.keras is Keras 3 here, and what a callable will return cannot be known. "
+            f"{WAY_OUT}; "
             "without Keras, give the list of variables itself"
         )
 

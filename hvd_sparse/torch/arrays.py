@@ -10,7 +10,8 @@ from hvd_sparse.types import TensorSpec
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """What ranks must agree on about a parameter; UnsupportedInput for what cannot be compressed."""
+    """What ranks must agree on about a parameter; UnsupportedInput for what cannot be
+    compressed."""
     spec = TensorSpec(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
     check_device(name, parameter)
     return spec
@@ -27,7 +28,8 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     """The gradient as a flat array of the accumulator's dtype, in logical order.
 
-    A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in memory layout).
+    A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
+    memory layout).
     """
     dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
     flat: np.ndarray = gradient.detach().to(dtype).contiguous().view(-1).numpy()
@@ -35,7 +37,8 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
 
 
 def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
-    """The gradient's own memory, where it lies as the result will: it has been accumulated and is free."""
+    """The gradient's own memory, where it lies as the result will: it has been accumulated and is
+    free."""
     if not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
         return None
     return flatten(gradient, spec)

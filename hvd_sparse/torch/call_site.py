@@ -1,8 +1,9 @@
 """Look at who calls ``compress``, once, before anything is sent.
 
-Where Horovod's optimizer and the compressor have different process sets, some ranks would wait for others that
-never come.  Horovod does not tell a compressor its process set; its calling frame has it.  This is an aid that a
-clear error depends on, not the law: the carrier proves the process set at every step.
+Where Horovod's optimizer and the compressor have different process sets, some ranks would wait for
+others that never come.  Horovod does not tell a compressor its process set; its calling frame has
+it.  This is an aid that a clear error depends on, not the law: the carrier proves the process set
+at every step.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ def check_call_site(process_set: Any, *, has_momentum: bool) -> None:
 def _compare(optimizer: Any, process_set: Any) -> None:
     if optimizer.process_set.process_set_id != process_set.process_set_id:
         raise RankMismatch(
-            f"the compressor's process set is {process_set}, the optimizer's is {optimizer.process_set}: "
+            f"the compressor's process set is {process_set}, the optimizer's is "
+            f"{optimizer.process_set}: "
             "give process_set= to both"
         )
     op = getattr(optimizer, "op", hvd.Average)
     if op not in (hvd.Average, hvd.Sum):
         name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
         raise UnsupportedReduction(
-            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be restored"
+            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
+            "restored"
         )

@@ -55,7 +55,8 @@ class DenseTicket:
 
 
 class TorchCompressor(DurableCompressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by ``Compression``."""
+    """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
+    ``Compression``."""
 
     _sends_everything = False
     """The step that is under way runs dense, residual included; the same on all ranks."""
@@ -92,7 +93,8 @@ class TorchCompressor(DurableCompressor):
         """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
         if isinstance(tensor, torch.nn.Parameter):
             raise UnsupportedReduction(
-                "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no sum to restore; "
+                "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which "
+                "has no sum to restore; "
                 "use op=hvd.Average or hvd.Sum"
             )
         self._greet()
@@ -124,7 +126,8 @@ class TorchCompressor(DurableCompressor):
             self._rest.take(lambda: all(pending.is_done() for pending in under_way))
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was given."""
+        """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was
+        given."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         ledger = self.watchdog.ledger
@@ -152,17 +155,20 @@ class TorchCompressor(DurableCompressor):
         )
 
     def regroup(self, groups: Any) -> None:
-        """Let other tensors travel together from the next step on.  Collective: between steps, on all ranks alike.
+        """Let other tensors travel together from the next step on.  Collective: between steps, on
+        all ranks alike.
 
-        groups : as the option of that name; "planned", for measuring anew, only if it was that at first.  Nothing that is kept
-            back is lost.  Gradients stay the same bits, but with select_over="group", where groups that are not as they were
-            start their search for a threshold anew
+        groups : as the option of that name; "planned", for measuring anew, only if it was that at
+            first.  Nothing that is kept back is lost.  Gradients stay the same bits, but with
+            select_over="group", where groups that are not as they were start their search for a
+            threshold anew
 
         RankMismatch if ranks give different ones.
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(
-                "groups is 'planned', which is settled before the first step: make the compressor with it"
+                "groups is 'planned', which is settled before the first step: make the compressor "
+                "with it"
             )
         plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
         told = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self._limit_s).tell_all(
@@ -180,7 +186,8 @@ class TorchCompressor(DurableCompressor):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(..., weights_only=True)``."""
+        """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(...,
+        weights_only=True)``."""
         return with_arrays(super().state_dict(), torch.from_numpy)
 
     def close(self) -> None:
@@ -192,8 +199,10 @@ class TorchCompressor(DurableCompressor):
         """Know the other ranks."""
         if self._is_closed:
             raise InvalidOption(
-                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is still there, with "
-                "Horovod's hooks on the parameters: del it and call gc.collect() before the next backward pass"
+                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
+                "still there, with "
+                "Horovod's hooks on the parameters: del it and call gc.collect() before the next "
+                "backward pass"
             )
         if not self._has_shaken_hands:
             self._shake_hands()
@@ -254,8 +263,8 @@ class Compression(AutoMethod, Methods):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
                                              compression=compression)
 
-    Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
-    float32, float64 for float64 gradients.
+    Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the
+    residual is float32, float64 for float64 gradients.
     """
 
     @classmethod
@@ -293,11 +302,13 @@ def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
     for item in named:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], torch.Tensor):
             raise InvalidOption(
-                f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give model.named_parameters()"
+                f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give "
+                "model.named_parameters()"
             )
     if not named:
         raise InvalidOption(
-            "no parameters were given: a generator can be used only once, call model.named_parameters() again"
+            "no parameters were given: a generator can be used only once, call "
+            "model.named_parameters() again"
         )
     check_keys([name for name, _ in named])
     return named

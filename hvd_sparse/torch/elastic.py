@@ -11,7 +11,8 @@ from hvd_sparse.torch.compressor import TorchCompressor
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
-    """Commits and restores this rank's state; brings the ranks' states together when the world has changed."""
+    """Commits and restores this rank's state; brings the ranks' states together when the world has
+    changed."""
 
     def __init__(self, compressor: TorchCompressor) -> None:
         super().__init__(compressor)
@@ -26,7 +27,8 @@ class CompressorStateHandler(StateHandler):  # type: ignore[misc]
         self.value.go_back()
 
     def sync(self) -> None:
-        """Meet the ranks of the new world.  Collective; no commit, as Horovod's handler of the model makes none here."""
+        """Meet the ranks of the new world.  Collective; no commit, as Horovod's handler of the
+        model makes none here."""
         self.value.rejoin()
 
 

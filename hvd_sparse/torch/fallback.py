@@ -25,10 +25,11 @@ class Passing:
 
 
 class AutoCompressor(SteppingAside, TorchCompressor):
-    """A ``TorchCompressor`` whose steps go the way that a trial says.  Made by ``Compression.auto``.
+    """A ``TorchCompressor`` whose steps go the way that a trial says.  Made by
+    ``Compression.auto``.
 
-    On a dense way gradients are Horovod's own business, without a copy and without a carrier; but first every tensor has
-    one step that sends its residual along.
+    On a dense way gradients are Horovod's own business, without a copy and without a carrier; but
+    first every tensor has one step that sends its residual along.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class AutoCompressor(SteppingAside, TorchCompressor):
         return result
 
     def _still_owes(self, position: int) -> bool:
-        """Whether a residual has not yet been sent.  All results of the last step are there, on all ranks."""
+        """Whether a residual has not yet been sent.  All results of the last step are there, on all
+        ranks."""
         if self._debts.is_paid(position):
             self._debts.settle(position)
         return self._debts.is_owed(position)

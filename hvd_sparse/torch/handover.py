@@ -1,4 +1,5 @@
-"""What Horovod's optimizer takes for a parameter besides sending: its hooks, names and handles.  To be timed."""
+"""What Horovod's optimizer takes for a parameter besides sending: its hooks, names and handles.  To
+be timed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Named = list[tuple[str, torch.nn.Parameter]]
 
 
 class OptimizerHanding:
-    """Parameters of one entry each, handed over by Horovod's optimizer.  A ``autotune.handover.Handing``.
+    """Parameters of one entry each, handed over by Horovod's optimizer.  A
+    ``autotune.handover.Handing``.
 
     count : of the parameters
     label : of their names
@@ -59,7 +61,8 @@ class TorchUsers:
         )
 
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
-        """Horovod's wait asks again and again: where ranks share cores, that is time that the others lack."""
+        """Horovod's wait asks again and again: where ranks share cores, that is time that the
+        others lack."""
         compression = hvd.Compression.fp16 if kind == FP16 else hvd.Compression.none
         values = torch.from_numpy(
             gradients(hvd.rank(), nbytes // (2 if kind == FP16 else 4), np.float32)

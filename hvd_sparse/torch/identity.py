@@ -1,8 +1,9 @@
 """Which parameter does a gradient belong to?  Horovod calls ``compress(tensor)`` without a name.
 
-The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.  The proof is
-that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod made itself (zeros for a
-parameter that took no part) have no hook and are found by asking every parameter.
+The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.
+The proof is that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod
+made itself (zeros for a parameter that took no part) have no hook and are found by asking every
+parameter.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class ParameterIndex:
         return self._named[position][1]
 
     def find(self, gradient: torch.Tensor) -> int:
-        """The position of its parameter; UnknownGradient if it belongs to none, or to more than one that could be."""
+        """The position of its parameter; UnknownGradient if it belongs to none, or to more than one
+        that could be."""
         hint = self._position_at.get(gradient.data_ptr())
         if hint is not None and self._named[hint][1].grad is gradient:
             return hint
@@ -54,7 +56,8 @@ class ParameterIndex:
     def _find_densified(self, gradient: torch.Tensor) -> int:
         """``sparse_as_dense`` hands over a dense copy of a sparse gradient.
 
-        Horovod's calling frame has the parameter; where it does not, the last hook's or the only possible one is it.
+        Horovod's calling frame has the parameter; where it does not, the last hook's or the only
+        possible one is it.
         """
         candidates = [
             position
@@ -75,7 +78,8 @@ class ParameterIndex:
         if len(candidates) == 1:
             return candidates[0]
         raise UnknownGradient(
-            f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} parameters given to the "
+            f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
+            "parameters given to the "
             "compressor"
             + (f" for certain: {len(candidates)} of them could have it" if candidates else "")
             + "; give it the same named_parameters as hvd.DistributedOptimizer"
@@ -87,7 +91,8 @@ class ParameterIndex:
 
 
 def _parameter_in_frames() -> Any:
-    """The parameter that Horovod's optimizer is about to reduce, read off its frame; None if it is not there."""
+    """The parameter that Horovod's optimizer is about to reduce, read off its frame; None if it is
+    not there."""
     frame: Any = sys._getframe(1)
     for _ in range(FRAMES):
         if frame is None:

@@ -1,12 +1,12 @@
 """Waiting asleep for the other ranks, once a step's last gradient has come.
 
-Horovod's own wait, in which a step ends, asks again and again and only yields the core between: it takes the time of
-whoever shares the core, of other ranks or of processes that load data.  So the compressor waits for its exchanges
-before it hands over the last gradient, asleep.
+Horovod's own wait, in which a step ends, asks again and again and only yields the core between: it
+takes the time of whoever shares the core, of other ranks or of processes that load data.  So the
+compressor waits for its exchanges before it hands over the last gradient, asleep.
 
-That must not hold up a rank for which others wait: one that is to take part in some other collective before its
-optimizer's step, say, while they still lack a gradient.  So a rest is short, and after one that was in vain the next
-steps have none.
+That must not hold up a rank for which others wait: one that is to take part in some other
+collective before its optimizer's step, say, while they still lack a gradient.  So a rest is short,
+and after one that was in vain the next steps have none.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ LONGEST_S = 1.0
 PATIENCE = 4.0
 """Times as long as the step's gradients took to come: other ranks may share this one's cores."""
 MOST_SKIPPED = 64
-"""Steps without a rest after one that was in vain; 1 after the first, then twice as many each time."""
+"""Steps without a rest after one that was in vain; 1 after the first, then twice as many each
+time."""
 
 
 class Rest:
-    """Rests at the last gradient of a step, not for much longer than the step's gradients took to come."""
+    """Rests at the last gradient of a step, not for much longer than the step's gradients took to
+    come."""
 
     def __init__(self) -> None:
         self._began = 0.0

@@ -13,10 +13,12 @@ logger = logging.getLogger("hvd_sparse")
 
 
 def take_momentum(optimizer: torch.optim.Optimizer) -> tuple[float, bool, float]:
-    """Set an SGD's momentum, Nesterov and weight decay to zero; return what they were, and say so."""
+    """Set an SGD's momentum, Nesterov and weight decay to zero; return what they were, and say
+    so."""
     if not isinstance(optimizer, torch.optim.SGD):
         raise UnsupportedInput(
-            f"{type(optimizer).__name__} has no momentum that could be corrected: use torch.optim.SGD with dgc, "
+            f"{type(optimizer).__name__} has no momentum that could be corrected: use "
+            "torch.optim.SGD with dgc, "
             "or a method with error_feedback, which goes with any optimizer"
         )
     settings = {
@@ -25,14 +27,16 @@ def take_momentum(optimizer: torch.optim.Optimizer) -> tuple[float, bool, float]
     }
     if len(settings) > 1 or next(iter(settings))[3]:
         raise InvalidOption(
-            f"the optimizer's parameter groups have (momentum, nesterov, weight_decay, dampening) {sorted(settings)}: "
+            "the optimizer's parameter groups have (momentum, nesterov, weight_decay, dampening) "
+            f"{sorted(settings)}: "
             "momentum correction needs one setting for all, without dampening"
         )
     momentum, nesterov, weight_decay, _ = settings.pop()
     for group in [*optimizer.param_groups, optimizer.defaults]:
         group.update(momentum=0.0, nesterov=False, weight_decay=0.0)
     logger.warning(
-        "momentum %g%s and weight decay %g were taken out of the optimizer; the compressor applies them",
+        "momentum %g%s and weight decay %g were taken out of the optimizer; the compressor "
+        "applies them",
         momentum, " (Nesterov)" if nesterov else "", weight_decay,
     )  # fmt: skip
     return momentum, nesterov, weight_decay
@@ -48,6 +52,8 @@ def refuse_momentum(optimizer: Any) -> None:
                 else f"betas {group['betas']}"
             )
             raise InvalidOption(
-                f"the optimizer has {what}, and momentum correction applies momentum already: doubled momentum diverges; "
-                "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD without momentum"
+                f"the optimizer has {what}, and momentum correction applies momentum already: "
+                "doubled momentum diverges; "
+                "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD "
+                "without momentum"
             )

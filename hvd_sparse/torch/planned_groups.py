@@ -1,4 +1,5 @@
-"""The compressor that measures its first steps and then sends together what is best sent together."""
+"""The compressor that measures its first steps and then sends together what is best sent
+together."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TIMING = "the timing of messages for groups='planned'"
 
 
 class PlannedCompressor(TorchCompressor):
-    """A ``TorchCompressor`` with ``groups="planned"``.  Until there is a plan small neighbours travel together."""
+    """A ``TorchCompressor`` with ``groups="planned"``.  Until there is a plan small neighbours
+    travel together."""
 
     def __init__(self, params: Any, configuration: Any, process_set: Any, grad_scaler: Any) -> None:
         super().__init__(params, configuration, process_set, grad_scaler)
@@ -110,7 +112,8 @@ class PlannedCompressor(TorchCompressor):
         self.step.spans.add(self._listener)
 
     def regroup(self, groups: Any) -> None:
-        """As of every compressor; "planned" measures anew, and anything else ends measuring.  Collective."""
+        """As of every compressor; "planned" measures anew, and anything else ends measuring.
+        Collective."""
         super().regroup(groups)
         self.step.spans.remove(self._listener)
         self._starts = StepStarts()

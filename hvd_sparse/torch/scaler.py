@@ -16,6 +16,7 @@ def scale_of(grad_scaler: Any) -> Callable[[], float]:
     if callable(grad_scaler):
         return lambda: float(grad_scaler())
     raise InvalidOption(
-        f"grad_scaler is {grad_scaler!r}: give the torch.amp.GradScaler that scales the loss, or a callable that returns "
+        f"grad_scaler is {grad_scaler!r}: give the torch.amp.GradScaler that scales the loss, or a "
+        "callable that returns "
         "the scale"
     )

@@ -1,12 +1,15 @@
-"""``HVD_SPARSE_TIMELINE``: what this package does, span by span, as Chrome's trace format, one file a rank.
+"""``HVD_SPARSE_TIMELINE``: what this package does, span by span, as Chrome's trace format, one file
+a rank.
 
     [
-    {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse", "start_time_since_epoch_in_micros": ...}},
-    {"name": "select", "ph": "X", "ts": ..., "dur": ..., "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
+    {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
+    "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
+    "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process is the rank.  Thread 1 and those after it are the threads that select, encode and decode; a bucket's exchanges, which
-overlap with them, have a thread of their own.  Times are microseconds since the start, as in Horovod's own timeline, whose first
-event tells its start by the same name.  A file whose process was killed lacks its end, which viewers forgive.
+The process is the rank.  Thread 1 and those after it are the threads that select, encode and
+decode; a bucket's exchanges, which overlap with them, have a thread of their own.  Times are
+microseconds since the start, as in Horovod's own timeline, whose first event tells its start by the
+same name.  A file whose process was killed lacks its end, which viewers forgive.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class TraceFile:
             self._stream: IO[str] = path.open("w", encoding="utf-8")
         except OSError as error:
             raise InvalidOption(
-                f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {error.strerror}; give a "
+                f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: "
+                f"{error.strerror}; give a "
                 "path in a folder that is there on every host"
             ) from None
         self._rank = rank
@@ -99,7 +103,8 @@ class TraceFile:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """A rank's file: ``{rank}`` in the setting stands for its number, else that comes before the suffix.
+    """A rank's file: ``{rank}`` in the setting stands for its number, else that comes before the
+    suffix.
 
     In elastic runs ranks change: the number of the process is there too.
     """
@@ -111,7 +116,8 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write down a compressor's spans, where the setting asks for it; all of a process go into one file, which is returned.
+    """Write down a compressor's spans, where the setting asks for it; all of a process go into one
+    file, which is returned.
 
     InvalidOption if it cannot be written.
     """

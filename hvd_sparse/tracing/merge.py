@@ -43,10 +43,11 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
-    """One list of events, in which times count from the earliest start and no two files share a process.
+    """One list of events, in which times count from the earliest start and no two files share a
+    process.
 
-    Horovod has a process for every tensor, we have one for every rank; ours come first.  Clocks of different hosts are taken as
-    they are.
+    Horovod has a process for every tensor, we have one for every rank; ours come first.  Clocks of
+    different hosts are taken as they are.
 
     traces : events by the file's name, for messages
 
@@ -84,7 +85,8 @@ def _start_of(name: str, events: Sequence[Event]) -> int:
         if START in event.get("args", {}):
             return int(event["args"][START])
     raise InvalidOption(
-        f"timeline {name!r} does not tell when it started, so it cannot be put on one clock with others: give files of "
+        f"timeline {name!r} does not tell when it started, so it cannot be put on one clock with "
+        "others: give files of "
         "HVD_SPARSE_TIMELINE, and of HOROVOD_TIMELINE as Horovod 0.28 writes it"
     )
 

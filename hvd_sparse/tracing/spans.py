@@ -1,4 +1,5 @@
-"""When a step's parts of the work begin and end, for whoever wants to know: the run-time planner, and timelines.
+"""When a step's parts of the work begin and end, for whoever wants to know: the run-time planner,
+and timelines.
 
 Nobody asks the clock while nobody listens.
 """
@@ -9,8 +10,8 @@ import time
 from typing import Callable
 
 Listener = Callable[[str, str, float, float], None]
-"""Is told what was done ("select", "encode", "exchange" or "decode"), of which tensor or bucket, and when: from and to, in
-seconds of ``time.perf_counter``.  In TensorFlow from several threads."""
+"""Is told what was done ("select", "encode", "exchange" or "decode"), of which tensor or bucket,
+and when: from and to, in seconds of ``time.perf_counter``.  In TensorFlow from several threads."""
 
 
 class Spans:
@@ -32,7 +33,8 @@ class Spans:
         return time.perf_counter() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Something that began at ``start_s`` is over; not told if it began before anybody listened."""
+        """Something that began at ``start_s`` is over; not told if it began before anybody
+        listened."""
         if self._listeners and start_s:
             end_s = time.perf_counter()
             for listener in self._listeners:

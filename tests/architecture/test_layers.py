@@ -1,4 +1,5 @@
-"""Imports run one way: errors, types, papers <- registry <- core <- planning <- engines, collectives <- frontends <- cli."""
+"""Imports run one way: errors, types, papers <- registry <- core <- planning <- engines,
+collectives <- frontends <- cli."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
-    """hvd_sparse/core/step/step.py is hvd_sparse.core.step.step, hvd_sparse/core/__init__.py is hvd_sparse.core.__init__."""
+    """hvd_sparse/core/step/step.py is hvd_sparse.core.step.step, hvd_sparse/core/__init__.py is
+    hvd_sparse.core.__init__."""
     return ".".join(["hvd_sparse", *path.relative_to(PACKAGE).with_suffix("").parts])
 
 
@@ -38,7 +40,8 @@ def unit_of(module: str) -> str:
 
 
 def imports_of(source: str, module: str) -> set[str]:
-    """Every module that a module may import, wherever in it: by statement, or by a name given to importlib."""
+    """Every module that a module may import, wherever in it: by statement, or by a name given to
+    importlib."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -124,7 +127,8 @@ def test_an_import_against_the_rule_is_found(module, source):
     [
         (
             "hvd_sparse.core.step.step",
-            "import numpy as np\nimport zlib\nfrom .runs import StepRun\nfrom ..errors import PeerFailure",
+            "import numpy as np\nimport zlib\nfrom .runs import StepRun\nfrom ..errors import "
+            "PeerFailure",
         ),
         (
             "hvd_sparse.selectors.topk",

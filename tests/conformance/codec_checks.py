@@ -30,7 +30,8 @@ def largest_numel(codec: Any) -> int:
 
 
 def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
-    """Bytes that stand alone, from which the same selection comes back: bit for bit if the codec is exact."""
+    """Bytes that stand alone, from which the same selection comes back: bit for bit if the codec is
+    exact."""
     payload = codec.encode(selection)
     assert payload.dtype == np.uint8 and payload.ndim == 1
     decoded = codec.decode(payload)
@@ -64,7 +65,8 @@ def check_form(decoded: Selection, selection: Selection) -> None:
 
 
 def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selection) -> None:
-    """Lossy or not, the indices chosen come back (signs cannot tell a zero), and nothing is sent against a value's sign."""
+    """Lossy or not, the indices chosen come back (signs cannot tell a zero), and nothing is sent
+    against a value's sign."""
     values = dict(zip(selection.indices.tolist(), selection.values.tolist()))
     if isinstance(codec, SignCodec):
         values = {index: value for index, value in values.items() if value != 0}
@@ -90,7 +92,8 @@ def check_refuses(codec: Any, buffer: np.ndarray, what: str) -> None:
 
 
 def check_refuses_damage(codec: Any, selection: Selection) -> None:
-    """Every truncation, every changed byte (each of its bits, and all of them), and bytes that follow."""
+    """Every truncation, every changed byte (each of its bits, and all of them), and bytes that
+    follow."""
     payload = codec.encode(selection)
     for size in range(payload.size):
         check_refuses(codec, payload[:size], f"a payload cut to {size} bytes")

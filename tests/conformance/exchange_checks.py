@@ -1,4 +1,5 @@
-"""What every exchange promises, as checks that any exchange can be put to.  Numbers are those of the list of invariants."""
+"""What every exchange promises, as checks that any exchange can be put to.  Numbers are those of
+the list of invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ REQUESTS = {
 
 @dataclass(frozen=True)
 class Everything(DensitySelector):
-    """All entries that are not zero, whatever the density asks for: counts are what a test makes them."""
+    """All entries that are not zero, whatever the density asks for: counts are what a test makes
+    them."""
 
     id: ClassVar[str] = "everything"
 
@@ -62,7 +64,8 @@ Gradients = Callable[[int, int], dict[str, np.ndarray]]
 def run_steps(
     configuration: Configuration, world_size: int, gradients: Gradients, steps: int = STEPS
 ) -> list[dict[str, Any]]:
-    """The same steps on all ranks: what was given, what was applied (not averaged), what is kept, by rank."""
+    """The same steps on all ranks: what was given, what was applied (not averaged), what is kept,
+    by rank."""
 
     def script(collective: Any) -> dict[str, Any]:
         session = Session(configuration, SPECS, collective, average=False)
@@ -128,12 +131,14 @@ def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
                         first["applied"][step][spec.key], other["applied"][step][spec.key]
                     )
                     assert same, (
-                        f"ranks apply different bits: world of {world_size}, step {step}, {spec.key}"
+                        f"ranks apply different bits: world of {world_size}, step {step}, "
+                        f"{spec.key}"
                     )
 
 
 def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
-    """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly ranks sent."""
+    """(3, 25) What is applied and what all ranks keep is what was given, exactly, however unevenly
+    ranks sent."""
     for name, outcomes in {
         "topk": run_steps(configured(exchange, **options), world_size, integers),
         "uneven": run_steps(
@@ -152,7 +157,8 @@ def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
 
 
 def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
-    """A rank that cannot compress takes part in every phase; all raise, and the step leaves no trace on any."""
+    """A rank that cannot compress takes part in every phase; all raise, and the step leaves no
+    trace on any."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[str, bool, int]:
@@ -182,7 +188,8 @@ def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
 
 
 def check_nonfinite(exchange: Any, world_size: int, rollback: bool, **options: Any) -> None:
-    """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer nothing changed."""
+    """NaN on one rank: all see it in exactly that tensor; nothing is lost, and with a second buffer
+    nothing changed."""
     faulty = world_size - 1
 
     def script(collective: Any) -> tuple[Any, ...]:

@@ -1,4 +1,5 @@
-"""Payloads that no encoder writes, with checksums that are right: the documented layouts, written by hand."""
+"""Payloads that no encoder writes, with checksums that are right: the documented layouts, written
+by hand."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ from hvd_sparse.types import Selection
 
 
 def sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A residual for a gradient, their sum, and the sum as it is kept: the residual where it is not finite."""
+    """A residual for a gradient, their sum, and the sum as it is kept: the residual where it is not
+    finite."""
     residual = np.nan_to_num(0.5 * x[::-1]).copy()
     total = np.array([a + b for a, b in zip(residual, x)], x.dtype)
     return residual, total, np.where(np.isfinite(total), total, residual)
@@ -134,7 +135,8 @@ def check_restore(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_large(kernels: Any, dtype: str) -> None:
-    """Vectors that no cache keeps, into another array and in place, at any address: as the reference has it."""
+    """Vectors that no cache keeps, into another array and in place, at any address: as the
+    reference has it."""
     rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
     x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
     x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -166,7 +168,8 @@ FUSED = (
 
 
 def check_kernels(kernels: Any) -> None:
-    """All that is asked of an engine: what the tests of engines run piece by piece, and the mutants at once."""
+    """All that is asked of an engine: what the tests of engines run piece by piece, and the mutants
+    at once."""
     check_threshold_is_rounded(kernels)
     check_sum_is_wide(kernels)
     for check in PACKING:

@@ -1,7 +1,8 @@
-"""What must hold of any bytes at all: they are refused as corrupt, or they encode back to what they are.
+"""What must hold of any bytes at all: they are refused as corrupt, or they encode back to what they
+are.
 
-``tests/conformance/test_fuzzing.py`` tries some thousands of them, ``scripts/fuzz.py`` as many as one likes, guided by
-coverage.
+``tests/conformance/test_fuzzing.py`` tries some thousands of them, ``scripts/fuzz.py`` as many as
+one likes, guided by coverage.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ FRAME_HEAD = MESSAGE_HEAD = 32
 EMPTY_MESSAGE = 36
 INDEX_VALUE = CODECS.create("index_value")
 Check = Callable[[bytes], bool]
-"""Whether the bytes were accepted; AssertionError if they should not have been, any other error if reading crashed."""
+"""Whether the bytes were accepted; AssertionError if they should not have been, any other error if
+reading crashed."""
 
 
 @functools.cache
 def all_kernels() -> list[Any]:
-    """Every engine's; loaded late, as what guides a fuzzer by coverage cannot watch compiled code."""
+    """Every engine's; loaded late, as what guides a fuzzer by coverage cannot watch compiled
+    code."""
     return [ENGINES.create(id).kernels for id in ENGINES.ids()]
 
 
 def check_frame(codec: Any, data: bytes) -> bool:
-    """A codec refuses the bytes, or they are what it writes of the selection that it reads; on every engine alike."""
+    """A codec refuses the bytes, or they are what it writes of the selection that it reads; on
+    every engine alike."""
     accepted = [_reads(codec, data, kernels) for kernels in all_kernels()]
     assert len(set(accepted)) == 1, (
         f"{codec!r} reads {data.hex()} with one engine and refuses it with another"
@@ -61,7 +65,8 @@ def _reads(codec: Any, data: bytes, kernels: Any) -> bool:
 
 
 def check_messages(world_size: int, data: bytes) -> bool:
-    """The reader of an allgather's bytes refuses them, or all of its messages and frames are what ranks write."""
+    """The reader of an allgather's bytes refuses them, or all of its messages and frames are what
+    ranks write."""
     try:
         messages = split_messages(np.frombuffer(data, np.uint8), world_size)
         selections = [
@@ -83,7 +88,8 @@ def check_messages(world_size: int, data: bytes) -> bool:
 
 
 def repaired_frame(data: bytes, codec: Any) -> bytes:
-    """The bytes as a frame whose magic, version, codec, format, length and checksum are right, whatever else it says."""
+    """The bytes as a frame whose magic, version, codec, format, length and checksum are right,
+    whatever else it says."""
     head, body = data[:24].ljust(24, b"\0"), data[FRAME_HEAD:]
     number = head[3] if codec.number is None else codec.number
     head = (
@@ -149,7 +155,8 @@ def seeds(name: str) -> list[bytes]:
 
 
 def targets() -> list[tuple[str, Check, Callable[[bytes], bytes]]]:
-    """(name, check, repair) of every reader of bytes: all codecs as the conformance suite makes them, and messages."""
+    """(name, check, repair) of every reader of bytes: all codecs as the conformance suite makes
+    them, and messages."""
     made = [(str(case), case.create(CODECS)) for case in cases.CODECS]
     of_codecs = [
         (name, partial(check_frame, codec), partial(repaired_frame, codec=codec))
@@ -196,7 +203,8 @@ def check_damaged(
 
 
 def check_reader(codec: Any) -> None:
-    """A codec's reader, put to payloads of its own: every bit changed, and other damage, with checksums made right."""
+    """A codec's reader, put to payloads of its own: every bit changed, and other damage, with
+    checksums made right."""
     check, repair = partial(check_frame, codec), partial(repaired_frame, codec=codec)
     chosen = [
         selection_of((), 7),

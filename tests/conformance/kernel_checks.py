@@ -1,6 +1,7 @@
 """The contracts of ``core.kernels.contract``, as checks that any engine can be put to.
 
-Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is used for it.
+Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is
+used for it.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def check_take_largest(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_threshold_is_rounded(kernels: Any) -> None:
-    """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least the threshold."""
+    """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least
+    the threshold."""
     for threshold in (0.7, 0.1):
         largest_below = np.nextafter(np.float32(threshold), np.float32(0))
         x = np.array([threshold, -threshold, largest_below], np.float32)

@@ -40,7 +40,8 @@ def step(
 def check_split_is_exact(
     memory: Any, name: str, dtype: str, *, rollback: bool, numel: int = 200
 ) -> None:
-    """Law 1: over several steps, sent and kept entries are together the accumulated ones, bit for bit.
+    """Law 1: over several steps, sent and kept entries are together the accumulated ones, bit for
+    bit.
 
     accumulated is worked out from the last residual; what is sent is exactly +0.0 in the next.
     """
@@ -105,7 +106,8 @@ def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
 
 
 def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
-    """Without rollback, a failed step's gradient stays in the residual, or leaves no trace: nothing counts twice."""
+    """Without rollback, a failed step's gradient stays in the residual, or leaves no trace: nothing
+    counts twice."""
     state = memory.create(TensorSpec("t", (300,), "float32"), rollback=False)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -123,7 +125,8 @@ def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
 
 
 def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: bool) -> None:
-    """A gradient can be refused before the memory sees it: what the last good step sent must not come back."""
+    """A gradient can be refused before the memory sees it: what the last good step sent must not
+    come back."""
     state = memory.create(TensorSpec("t", (300,), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -147,7 +150,8 @@ def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
 
 
 def check_masking(memory: Any) -> None:
-    """(5) With masking the velocity of what was sent is +0.0, of what was not it stays; without, all of it stays."""
+    """(5) With masking the velocity of what was sent is +0.0, of what was not it stays; without,
+    all of it stays."""
     state = memory.create(TensorSpec("t", (300,), "float32"), rollback=True)
     given = draw("normal", 300, seed=1)
     _, sent = step(state, given, lambda x: every_nth(x, 4))

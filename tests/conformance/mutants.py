@@ -41,7 +41,8 @@ class Mutant:
     kind, name : what is broken, and how
     check : what must raise AssertionError for it
     part : the argument of the check
-    patch : (owner, attribute, replacement) that breaks the part while it is checked; None where it is broken itself
+    patch : (owner, attribute, replacement) that breaks the part while it is checked; None where it
+        is broken itself
     """
 
     kind: str

@@ -1,4 +1,5 @@
-"""The contracts of the kernels of codecs, against numpy's own conversions and against plain counting."""
+"""The contracts of the kernels of codecs, against numpy's own conversions and against plain
+counting."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ LARGEST_BRAIN = 0x7F7F
 
 
 def numbers() -> np.ndarray:
-    """float32: bit patterns at random, the neighbourhood of every bound, and what lies halfway between two codes."""
+    """float32: bit patterns at random, the neighbourhood of every bound, and what lies halfway
+    between two codes."""
     rng = np.random.default_rng(3)
     drawn = rng.integers(1 << 32, size=100_000, dtype=np.uint32).view(np.float32)
     edges = np.array(

@@ -1,7 +1,8 @@
 """What every selector promises, as checks that any selector can be put to.
 
-The checks measure what a selector declares: ``is_exact``, ``is_by_magnitude``, ``changes_values``, ``ignores``,
-``pass_limit``, and its ``tolerance``, ``bounds``, ``cap`` or ``max_density``.  Numbers are those of the list of invariants.
+The checks measure what a selector declares: ``is_exact``, ``is_by_magnitude``, ``changes_values``,
+``ignores``, ``pass_limit``, and its ``tolerance``, ``bounds``, ``cap`` or ``max_density``.  Numbers
+are those of the list of invariants.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def find(
 def check_found(
     selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None
 ) -> None:
-    """One selection: its form (9), its count (13), its passes (18), and that nothing larger was left behind."""
+    """One selection: its form (9), its count (13), its passes (18), and that nothing larger was
+    left behind."""
     found = find(selector, x, kernels, warm)
     indices = found.selection.indices.tolist()
     assert indices == sorted(set(indices)), "indices are not ascending and unique"
@@ -59,7 +61,8 @@ def check_found(
 
 
 def check_values(selector: Any, x: np.ndarray, found: Found) -> None:
-    """The values are the entries' own; where others are sent, they have their signs, dtype and one magnitude (17)."""
+    """The values are the entries' own; where others are sent, they have their signs, dtype and one
+    magnitude (17)."""
     if not selector.changes_values:
         assert_takes(found.selection, x, found.selection.indices.tolist())
         return
@@ -127,7 +130,8 @@ def check_what_it_ignores(selector: Any, kernels: Any = reference) -> None:
 
 
 def check_scaling_changes_nothing(selector: Any, kernels: Any = reference) -> None:
-    """A power of two scales every magnitude and every threshold without rounding; denormals apart, which do round."""
+    """A power of two scales every magnitude and every threshold without rounding; denormals apart,
+    which do round."""
     for name, x in vectors("float32", sorted(set(ALL) - {"denormals"})):
         expected = find(selector, x, kernels).selection.indices.tolist()
         for scale in (2.0**20, 2.0**-20):
@@ -161,7 +165,8 @@ CHANGES = {
 
 
 def check_searches_converge(selector: Any, passes: int, kernels: Any = reference) -> None:
-    """On continuous data a threshold for the count exists, and the search finds it without falling back."""
+    """On continuous data a threshold for the count exists, and the search finds it without falling
+    back."""
     for name in SMOOTH:
         found = find(selector, draw(name, 20_000), kernels)
         assert not found.is_fallback, f"{name}: the search gave up after {found.passes} passes"

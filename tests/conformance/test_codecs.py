@@ -31,7 +31,8 @@ EXPONENT = {4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
 
 @st.composite
 def selections(draw, largest):
-    """Any selection at all: any indices, and finite values of any bits, subnormal numbers and -0.0 among them."""
+    """Any selection at all: any indices, and finite values of any bits, subnormal numbers and -0.0
+    among them."""
     numel = draw(st.one_of(st.integers(1, 40), st.integers(1, largest)))
     indices = sorted(draw(st.sets(st.integers(0, numel - 1), max_size=40)))
     width = draw(st.sampled_from([4, 8]))
@@ -125,7 +126,8 @@ def test_another_wire_version_is_refused_by_name_with_the_remedy(codec):
 @codecs
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_exact_codec_refuses_what_is_not_finite(codec, bad):
-    """A lossy one writes its largest number, or refuses: nothing that is decoded is ever NaN or Inf."""
+    """A lossy one writes its largest number, or refuses: nothing that is decoded is ever NaN or
+    Inf."""
     payload = None
     with np.errstate(all="ignore"):
         payload = codec.encode(
@@ -149,8 +151,8 @@ def test_numbers_on_the_wire_are_unique_and_fit_a_byte():
 @dtypes
 @pytest.mark.parametrize("density", [0.001, 0.02, 0.3, 1.0])
 def test_the_bytes_that_a_codec_announces_are_the_payloads(codec, dtype, density):
-    """To the byte where they depend on the count alone, else within 1 % for entries at random places (a filter's
-    mistakes: 5 %)."""
+    """To the byte where they depend on the count alone, else within 1 % for entries at random
+    places (a filter's mistakes: 5 %)."""
     numel, width = 100_000, np.dtype(dtype).itemsize
     count = int(numel * density)
     indices = np.sort(np.random.default_rng(0).choice(numel, count, replace=False))

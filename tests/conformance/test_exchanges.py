@@ -1,4 +1,5 @@
-"""Every exchange applies the same on every rank, loses nothing unless it says so, and never waits for ever."""
+"""Every exchange applies the same on every rank, loses nothing unless it says so, and never waits
+for ever."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ LOSSY = [
 @pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: f"{codec['id']}-{codec['values']}")
 @pytest.mark.parametrize("world_size", [1, 3, 8])
 def test_what_a_codec_rounds_on_the_way_stays_with_a_rank_that_rounded_it(case, codec, world_size):
-    """Invariants 3 and 24 with lossy values, also where partial sums are encoded again; not exactly, as sums are rounded."""
+    """Invariants 3 and 24 with lossy values, also where partial sums are encoded again; not
+    exactly, as sums are rounded."""
     exchange = case.create(EXCHANGES)
     if exchange.id == "shared_index":  # sums values as they are
         with pytest.raises(InvalidOption, match="leave out the codec"):
@@ -140,7 +142,8 @@ PHASES = [(case, "tensor") for case in cases.EXCHANGES] + [(cases.EXCHANGES[0], 
 @pytest.mark.parametrize(("case", "over"), PHASES, ids=str)
 @worlds_of
 def test_all_ranks_ask_for_exactly_the_declared_phases_also_where_one_fails(case, over, world_size):
-    """Invariant 30: explicit names, the same on all ranks, and no collective that depends on the rank."""
+    """Invariant 30: explicit names, the same on all ranks, and no collective that depends on the
+    rank."""
     configuration = configured(case.create(EXCHANGES), select_over=over)
 
     def script(collective):

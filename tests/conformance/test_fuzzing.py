@@ -1,4 +1,5 @@
-"""Thousands of damaged payloads, half of them with their checksums made right again: refused, or what is written.
+"""Thousands of damaged payloads, half of them with their checksums made right again: refused, or
+what is written.
 
 Seeded: the same payloads at every run.  ``scripts/fuzz.py`` goes on from here, guided by coverage.
 """

@@ -1,4 +1,5 @@
-"""What is promised on drawn data holds on real gradients: of a CNN, an LSTM and a transformer, under error feedback."""
+"""What is promised on drawn data holds on real gradients: of a CNN, an LSTM and a transformer,
+under error feedback."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def test_14_exact_selectors_take_the_exact_top_k(case, vector):
 
 
 def walk(configuration, model):
-    """Steps of one tensor of a model, its recorded vectors taken for gradients: sent, before, after."""
+    """Steps of one tensor of a model, its recorded vectors taken for gradients: sent, before,
+    after."""
     vectors = list(recorded(model=model))
     tensor = vectors[0].tensor
     pipeline = Pipeline(configuration, reference)

@@ -1,8 +1,10 @@
-"""Run on every host of a cluster under horovodrun's elastic mode: train until a file appears, and keep books of every entry.
+"""Run on every host of a cluster under horovodrun's elastic mode: train until a file appears, and
+keep books of every entry.
 
     horovodrun --gloo --min-np 2 --host-discovery-script ... python elastic.py --until FILE
 
-What all ranks gave must be what was applied, plus what the residuals still owe, plus the residual of a host that died.
+What all ranks gave must be what was applied, plus what the residuals still owe, plus the residual
+of a host that died.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ def main() -> None:
         state.books = note_reset(state.books, residuals())
         state.save()  # a worker may die before the first commit, with what it was just given
         say(
-            f"begins on {hvd.size()} ranks: step {state.step}, {max(0, seen - state.step)} steps taken back"
+            f"begins on {hvd.size()} ranks: step {state.step}, {max(0, seen - state.step)} steps "
+            "taken back"
         )
         while not bool(hvd.broadcast(torch.tensor(int(until.exists())), 0, name="over")):
             assert time.monotonic() < ends, f"{until} did not appear within {LIMIT_S} s"
@@ -113,7 +116,8 @@ def check(books: dict[str, Any], digests: list[str], steps: int) -> None:
     assert max(books["off"]) < 1e-6 * books["given"], f"a reset lost what the ranks owed: {books}"
     assert books["missing"] < 1e-5 * books["given"], f"entries are missing: {books}"
     print(
-        f"rank {hvd.rank()}: {steps} steps on {books['sizes']} ranks, all alike; given {books['given']:.3g}, "
+        f"rank {hvd.rank()}: {steps} steps on {books['sizes']} ranks, all alike; given "
+        f"{books['given']:.3g}, "
         f"died with hosts {books['lost']:.3g}, missing {books['missing']:.1g}",
         flush=True,
     )

@@ -1,8 +1,10 @@
-"""Run on every host of a cluster: train on the digits through every registered exchange, and check what came of it.
+"""Run on every host of a cluster: train on the digits through every registered exchange, and check
+what came of it.
 
     hvd-sparse launch -H ... -- python exchanges.py --framework torch|tensorflow
 
-Every exchange must bring the loss down to less than half, and leave the very same weights on all ranks.
+Every exchange must bring the loss down to less than half, and leave the very same weights on all
+ranks.
 """
 
 from __future__ import annotations

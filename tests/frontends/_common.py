@@ -1,4 +1,5 @@
-"""What the workers of all frontends share, without any framework: many named cases in one launch."""
+"""What the workers of all frontends share, without any framework: many named cases in one
+launch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ SPARSE_ONLY: dict[str, Any] = {"allow_dense": False, "min_numel": 1, "compress_1
 
 
 class Cases(dict[str, Case]):
-    """Functions by name, in the order of their definition, which is the order in which all ranks run them."""
+    """Functions by name, in the order of their definition, which is the order in which all ranks
+    run them."""
 
     def __call__(self, function: Case) -> Case:
         self[function.__name__] = function
@@ -47,8 +49,9 @@ def run_cases(
 ) -> None:
     """Run every case on this rank and report: what it measured, or its error, and how long it took.
 
-    A case is given its own name, which its compressor bears, so that cases do not meet in each other's collectives.
-    Results are reported after every case: when one hangs, those before it are known.
+    A case is given its own name, which its compressor bears, so that cases do not meet in each
+    other's collectives. Results are reported after every case: when one hangs, those before it are
+    known.
 
     Parameters
     ----------

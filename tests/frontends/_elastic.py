@@ -1,7 +1,7 @@
 """An elastic run whose workers die in mid-step: what is checked, whatever the framework.
 
-The books are kept in the elastic state: what all ranks gave on average, what was applied, what each worker's residual
-still owes, and what died with workers.  Vectors over all tensors, in float64.
+The books are kept in the elastic state: what all ranks gave on average, what was applied, what each
+worker's residual still owes, and what died with workers.  Vectors over all tensors, in float64.
 """
 
 from __future__ import annotations
@@ -104,9 +104,11 @@ def conclude(books: dict[str, Any]) -> dict[str, Any]:
 
 
 class Killer:
-    """Kills workers of a full world in mid-step, every few steps, each rank in turn; notes it in a folder.
+    """Kills workers of a full world in mid-step, every few steps, each rank in turn; notes it in a
+    folder.
 
-    ``done`` is to be asked on one rank and told to the others: between two ranks' questions a third may have died.
+    ``done`` is to be asked on one rank and told to the others: between two ranks' questions a third
+    may have died.
     """
 
     def __init__(self, folder: str, kills: int) -> None:

@@ -1,6 +1,7 @@
 """Every exchange, with counts as uneven as they come and a step that fails.  Without any framework.
 
-The oracle is the numpy core in a world of threads, run on every rank for itself: it waits for no other rank.
+The oracle is the numpy core in a world of threads, run on every rank for itself: it waits for no
+other rank.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def _status(field: str) -> int:
 
 
 def measure(settle: Callable[[], Any], step: Callable[[], Any], base: int) -> dict[str, float]:
-    """In gradients: what a compressor keeps between steps, and the most that one of its steps needs besides.
+    """In gradients: what a compressor keeps between steps, and the most that one of its steps needs
+    besides.
 
     settle : what comes before a step, of which the memory is not counted
     base : resident before there was a compressor

@@ -11,7 +11,8 @@ ULP = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16"
 
 
 def measured(outcome: Outcome, case: str) -> list[Any]:
-    """What a case measured, by rank; fails with the case's errors, or with the output if it was not reached."""
+    """What a case measured, by rank; fails with the case's errors, or with the output if it was not
+    reached."""
     found = [(result or {}).get(case) for result in outcome.results]
     assert None not in found, f"{case} did not end on every rank\n{outcome.output[-4000:]}"
     errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if "error" in each]

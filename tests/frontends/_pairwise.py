@@ -1,4 +1,5 @@
-"""Few cases in which every pair of choices meets: most faults need two choices to show, and few need three."""
+"""Few cases in which every pair of choices meets: most faults need two choices to show, and few
+need three."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
 def covering_cases(
     factors: Mapping[str, Sequence[Any]], attempts: int = 60
 ) -> list[dict[str, Any]]:
-    """Cases that hold every pair; the same list at every call, so that all ranks run the same cases.
+    """Cases that hold every pair; the same list at every call, so that all ranks run the same
+    cases.
 
-    Greedy: each next case starts from a pair that is missing and is the best of a number of random completions.
+    Greedy: each next case starts from a pair that is missing and is the best of a number of random
+    completions.
     """
     draw = random.Random(0)
     missing = all_pairs(factors)

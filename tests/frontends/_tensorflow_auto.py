@@ -1,4 +1,5 @@
-"""``Compression.auto``: nothing is lost however the ways change, and all ranks take the same one."""
+"""``Compression.auto``: nothing is lost however the ways change, and all ranks take the same
+one."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Told(Trial):
 
 
 class Books:
-    """Whole numbers go in as gradients; what comes out, and what is kept back, is to be all of them.
+    """Whole numbers go in as gradients; what comes out, and what is kept back, is to be all of
+    them.
 
     Parameters
     ----------

@@ -18,7 +18,8 @@ from hvd_sparse.tensorflow import Compression  # noqa: E402
 
 
 def begin(ranks: int) -> dict[str, Any]:
-    """Start Horovod on this many ranks; the process sets by what they are called in the settings."""
+    """Start Horovod on this many ranks; the process sets by what they are called in the
+    settings."""
     tf.get_logger().setLevel("ERROR")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if ranks < 3:
@@ -40,7 +41,8 @@ def meet() -> None:
 
 
 def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> np.ndarray:
-    """The sum over the ranks in float64, by Horovod's dense allreduce; the array itself where the set is one rank."""
+    """The sum over the ranks in float64, by Horovod's dense allreduce; the array itself where the
+    set is one rank."""
     wide = tf.constant(np.asarray(array, np.float64))
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 
@@ -60,9 +62,11 @@ def residuals_of(compressor: Any) -> dict[str, np.ndarray]:
 
 
 def outcome_of(call: Callable[[], Any]) -> dict[str, Any]:
-    """What became of a call: the class of its error as the user meets it, its words, and the seconds it took.
+    """What became of a call: the class of its error as the user meets it, its words, and the
+    seconds it took.
 
-    TensorFlow turns what is raised while a graph runs into errors of its own, with the class's name in the words.
+    TensorFlow turns what is raised while a graph runs into errors of its own, with the class's name
+    in the words.
     """
     start = time.monotonic()
     try:

@@ -26,7 +26,8 @@ class CompareFits:
     def add(
         self, label: str, wrap: Callable[..., Any], params: Callable[[Any], Any], name: str
     ) -> None:
-        """``wrap(model, compression)`` makes the optimizer, ``params(model)`` is what the compressor is given."""
+        """``wrap(model, compression)`` makes the optimizer, ``params(model)`` is what the
+        compressor is given."""
         model, twin = make_built_model(), make_built_model()
         compressor = dense(params(model), name)
         fit(model, wrap(model, compressor))

@@ -1,4 +1,5 @@
-"""Law 3 through Keras ``fit``: the weights it ends with, against those that dense Horovod ends with."""
+"""Law 3 through Keras ``fit``: the weights it ends with, against those that dense Horovod ends
+with."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def weights_trained_alone() -> np.ndarray:
 
 
 def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Fit compressed at density 1.0, dense and alone, from the same start: how far apart the weights end."""
+    """Fit compressed at density 1.0, dense and alone, from the same start: how far apart the
+    weights end."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     model = make_built_model() if setting.given == "list" else make_model()
     params = {
@@ -100,7 +102,8 @@ def compare_keras(name: str, setting: KerasSetting, process_sets: dict[str, Any]
 def _fit_setting(
     model: Any, setting: KerasSetting, compression: Any, process_set: Any
 ) -> np.ndarray:
-    """Train a model as the setting wants it; an unbuilt one is built by its first batch where it can be."""
+    """Train a model as the setting wants it; an unbuilt one is built by its first batch where it
+    can be."""
     options: dict[str, Any] = {
         "average": {},
         "sum": {"op": hvd.Sum},

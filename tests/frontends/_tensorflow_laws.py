@@ -182,9 +182,11 @@ def replicas_of_keras_stay_identical(name: str) -> dict[str, Any]:
 
 
 def grouped(name: str, train: Any) -> dict[str, Any]:
-    """The same training with every gradient alone and in groups of Horovod's, by how they are grouped.
+    """The same training with every gradient alone and in groups of Horovod's, by how they are
+    grouped.
 
-    On two ranks the biases go dense; on more, Horovod's own sums of them depend on what is fused with them.
+    On two ranks the biases go dense; on more, Horovod's own sums of them depend on what is fused
+    with them.
     """
     dense = {"min_numel": 256} if hvd.size() == 2 else {"min_numel": 1, "compress_1d": True}
     results = {}
@@ -211,7 +213,8 @@ def groups_of_keras_make_no_difference(name: str) -> dict[str, Any]:
 
 @LAWS
 def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
-    """The collectives' names in every trace, for batches of other shapes; groups with a tensor that has no gradient."""
+    """The collectives' names in every trace, for batches of other shapes; groups with a tensor that
+    has no gradient."""
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
     compressor = Compression.topk(
         variables, density=0.1, allow_dense=False, min_numel=1, compress_1d=True, name=name

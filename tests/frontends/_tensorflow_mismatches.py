@@ -1,4 +1,5 @@
-"""Faults of set-up: reductions and process sets that cannot be restored, ranks that run different things."""
+"""Faults of set-up: reductions and process sets that cannot be restored, ranks that run different
+things."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def another_process_set(name: str, *, ours: Any, theirs: Any, later: bool) -> di
 
 
 def process_set_cases(process_sets: dict[str, Any]) -> Cases:
-    """The compressor's process set and Horovod's differ, both ways round, from the start and later."""
+    """The compressor's process set and Horovod's differ, both ways round, from the start and
+    later."""
     found = Cases()
     if len(process_sets) < 2:  # two ranks have no set that is smaller and is more than one
         return found
@@ -138,7 +140,8 @@ def other_shapes_on_one_rank(name: str) -> dict[str, Any]:
 
 @MISMATCHES
 def other_shapes_and_names_by_default_on_one_rank(name: str) -> dict[str, Any]:
-    """Without ``name=``, names come from the shapes, so that the collectives' names differ as well."""
+    """Without ``name=``, names come from the shapes, so that the collectives' names differ as
+    well."""
     return one_step(
         name, variables_of([(8, 7), (7,), (7, 3)] if last_rank() else SHAPES), name=None
     )
@@ -207,7 +210,8 @@ def unknown_gradient_on_one_rank_in_a_later_step(name: str) -> dict[str, Any]:
 
 @MISMATCHES
 def unknown_gradient_on_one_rank(name: str) -> dict[str, Any]:
-    """One rank's compressor was given a copy of one variable: same name, same shape, not the same."""
+    """One rank's compressor was given a copy of one variable: same name, same shape, not the
+    same."""
     variables = variables_of(SHAPES)
     copies = variables_of(SHAPES)
     given = [copies[0], *variables[1:]] if last_rank() else variables

@@ -1,4 +1,5 @@
-"""Faults in the middle of training: the step is taken back on every rank, and training can go on."""
+"""Faults in the middle of training: the step is taken back on every rank, and training can go
+on."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def integers(rank: int, step: int) -> list[np.ndarray]:
 def recover(
     name: str, *, fault: str, rollback: bool, as_function: bool, groups: int | None = None
 ) -> dict[str, Any]:
-    """Some steps, one of which fails: what is raised, what it changes, and what is lost at the end."""
+    """Some steps, one of which fails: what is raised, what it changes, and what is lost at the
+    end."""
     variables = variables_of(SHAPES)
     compressor = compress(variables, name=name, rollback=rollback, on_nonfinite="raise")
 
@@ -100,8 +102,8 @@ def recover(
 def unexplained(missing: np.ndarray, tensor: int, rollback: bool) -> float:
     """How far what is missing is from nothing.
 
-    Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in, but for what is NaN:
-    nearest to a sum of some ranks' gradients.
+    Without rollback, a rank keeps the failed step's gradient of a tensor that it had taken in, but
+    for what is NaN: nearest to a sum of some ranks' gradients.
     """
     failed = [integers(rank, FAILING_STEP)[tensor] for rank in range(hvd.size())]
     if tensor == BROKEN:
@@ -139,7 +141,8 @@ RECOVERIES["nan_without_a_second_buffer"] = partial(
 
 @RECOVERIES
 def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
-    """When the first tensor fails, another's gradient is not there yet on one rank, and is on the others.
+    """When the first tensor fails, another's gradient is not there yet on one rank, and is on the
+    others.
 
     That rank then does nothing for a while, so that nothing it does later can help the others out.
     """

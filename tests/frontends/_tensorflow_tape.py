@@ -1,4 +1,5 @@
-"""Law 3 through ``DistributedGradientTape``: the gradients it gives, against those that dense Horovod gives."""
+"""Law 3 through ``DistributedGradientTape``: the gradients it gives, against those that dense
+Horovod gives."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ WORDS = 7
 
 
 class Network:
-    """A small network that makes no zeros: hyperbolic tangents, not rectifiers.  The same on every rank."""
+    """A small network that makes no zeros: hyperbolic tangents, not rectifiers.  The same on every
+    rank."""
 
     def __init__(self, setting: TapeSetting) -> None:
         self._draw = np.random.RandomState(5)
@@ -67,7 +69,8 @@ class Network:
 
 
 def compare_tape(name: str, setting: TapeSetting, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Gradients of some steps, compressed at density 1.0 and dense: how far apart, and what was sent."""
+    """Gradients of some steps, compressed at density 1.0 and dense: how far apart, and what was
+    sent."""
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     network = Network(setting)
     registered = [
@@ -146,7 +149,8 @@ def _dense_gradients(network: Network, batch: Any) -> list[Any]:
 def _reference(
     network: Network, setting: TapeSetting, batch: Any, alone: list[Any], process_set: Any
 ) -> list[Any]:
-    """What dense Horovod gives; for 16 bits, which it sums coarsely or not at all, the float32 sum by hand."""
+    """What dense Horovod gives; for 16 bits, which it sums coarsely or not at all, the float32 sum
+    by hand."""
     if setting.dtype in ("float32", "float64"):
         return list(_gradient_function(network, setting, hvd.Compression.none, process_set)(batch))
     local = {v.ref() for layer in network.local_layers for v in layer.trainable_variables}
@@ -174,7 +178,8 @@ def _compare(
     alone: Any,
     name: str,
 ) -> list[tuple[float, float, bool]]:
-    """For every gradient: its error, and what reducing changed, in units of the rounding of the ranks' magnitudes."""
+    """For every gradient: its error, and what reducing changed, in units of the rounding of the
+    ranks' magnitudes."""
     rows = []
     for i, (given, wanted, own) in enumerate(zip(ours, reference, alone)):
         if wanted is None or given is None:

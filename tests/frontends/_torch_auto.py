@@ -1,4 +1,5 @@
-"""``Compression.auto``: nothing is lost however the ways change, and all ranks take the same one."""
+"""``Compression.auto``: nothing is lost however the ways change, and all ranks take the same
+one."""
 
 from __future__ import annotations
 
@@ -105,8 +106,8 @@ def a_state_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
 
 @cases
 def groups_make_no_difference(name: str) -> dict[str, Any]:
-    """The same steps with small neighbours together, all alone, in one message, and changing in mid-run; and each of
-    these with groups of Horovod's own, which are others."""
+    """The same steps with small neighbours together, all alone, in one message, and changing in
+    mid-run; and each of these with groups of Horovod's own, which are others."""
     digests = []
     plans_of_ours = ([None], [3], [1], [2, [["wide", "one"]], 3])
     for number, (theirs, plans) in enumerate(
@@ -127,7 +128,8 @@ def groups_make_no_difference(name: str) -> dict[str, Any]:
 
 @cases
 def one_selection_from_a_group(name: str) -> dict[str, Any]:
-    """Also where gradients are missing, on all ranks or on one, and where other tensors travel together in mid-run."""
+    """Also where gradients are missing, on all ranks or on one, and where other tensors travel
+    together in mid-run."""
     options = {"density": 0.048, "name": name, "groups": 1, "select_over": "group", **SPARSE_ONLY}
     ledger = Ledger(SHAPES, lambda named: Compression.topk(named, **options))
     lost, replicas, sent = [], set(), [0]

@@ -1,4 +1,5 @@
-"""Gradients that the worker sends and the test knows: without PyTorch, so that the test needs none."""
+"""Gradients that the worker sends and the test knows: without PyTorch, so that the test needs
+none."""
 
 from __future__ import annotations
 

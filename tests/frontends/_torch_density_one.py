@@ -1,4 +1,5 @@
-"""Law 3: at density 1.0 training equals dense Horovod, over settings in which every two choices meet."""
+"""Law 3: at density 1.0 training equals dense Horovod, over settings in which every two choices
+meet."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SETTINGS = {
 
 
 def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """Train compressed, dense and alone from the same start; how far apart they end, and what was sent."""
+    """Train compressed, dense and alone from the same start; how far apart they end, and what was
+    sent."""
     setting = SETTINGS[name]
     process_set = process_sets[setting.members]
     start = make_network(setting)

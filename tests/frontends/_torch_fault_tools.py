@@ -1,4 +1,5 @@
-"""Tools for cases that must end in an error: a small model, one step by hand, and what was raised how soon."""
+"""Tools for cases that must end in an error: a small model, one step by hand, and what was raised
+how soon."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def compress(named: Iterable[tuple[str, torch.Tensor]], **options: Any) -> Any:
 
 
 def optimize(model: nn.Module, compressor: Any, **options: Any) -> Any:
-    """Horovod's optimizer, with the compressor's name in those of its allreduces, so that cases do not meet there."""
+    """Horovod's optimizer, with the compressor's name in those of its allreduces, so that cases do
+    not meet there."""
     named = [(f"{compressor.name}.{key}", parameter) for key, parameter in model.named_parameters()]
     descent = torch.optim.SGD(model.parameters(), lr=0.1)
     return hvd.DistributedOptimizer(
@@ -63,7 +65,8 @@ def step_of(model: nn.Module, optimizer: Any) -> Callable[[], None]:
 
 
 def reduce_by_hand(compressor: Any, model: nn.Module, **options: Any) -> Callable[[], None]:
-    """A step with ``hvd.allreduce`` of what ``compress`` returns, where Horovod's optimizer would not ask for it."""
+    """A step with ``hvd.allreduce`` of what ``compress`` returns, where Horovod's optimizer would
+    not ask for it."""
 
     def take() -> None:
         model.zero_grad()

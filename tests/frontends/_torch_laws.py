@@ -37,7 +37,8 @@ def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
 
 
 class Ledger:
-    """Chosen gradients go in, reduced ones come out; what is in neither them nor the residuals is lost.
+    """Chosen gradients go in, reduced ones come out; what is in neither them nor the residuals is
+    lost.
 
     Parameters
     ----------
@@ -86,7 +87,8 @@ class Ledger:
     def change_parameters(
         self, added: Mapping[str, tuple[int, ...]], removed: str, compress: Callable[[Any], Any]
     ) -> Any:
-        """Wrap the optimizer anew, as docs/reliability.md says; what of the old state had no place."""
+        """Wrap the optimizer anew, as docs/reliability.md says; what of the old state had no
+        place."""
         state = self.compressor.state_dict()
         self.compressor.close()
         del self.optimizer
@@ -102,7 +104,8 @@ class Ledger:
         return taken
 
     def lost_entries(self) -> int:
-        """Entries whose applied sum and residuals, over all ranks, are not exactly the sum of all that was given."""
+        """Entries whose applied sum and residuals, over all ranks, are not exactly the sum of all
+        that was given."""
         tensors = self.compressor.state_dict()["tensors"]
         kept = {key: state["arrays"]["residual"] for key, state in tensors.items()}
         missing = torch.cat([self._given[key].flatten() - kept[key] for key in self.parameters])
@@ -143,7 +146,8 @@ def conservation_without_rollback(name: str) -> dict[str, Any]:
 
 @cases
 def parameters_added_later(name: str) -> dict[str, Any]:
-    """Ten steps, another layer, ten more: what the first layer had kept back is sent by the new compressor."""
+    """Ten steps, another layer, ten more: what the first layer had kept back is sent by the new
+    compressor."""
 
     def compress(named: Any) -> Any:
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
@@ -191,9 +195,11 @@ def identical_replicas(name: str) -> dict[str, Any]:
 
 @cases
 def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
-    """Fifty parameters of one shape; each gradient tells whose it is; hooks in another order on every rank and step.
+    """Fifty parameters of one shape; each gradient tells whose it is; hooks in another order on
+    every rank and step.
 
-    A third of them takes no part in a rank's step.  At density 1.0 every reduced gradient must be its parameter's.
+    A third of them takes no part in a rank's step.  At density 1.0 every reduced gradient must be
+    its parameter's.
     """
     parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
     compressor = Compression.topk(parameters.items(), density=1.0, name=name, **SPARSE_ONLY)

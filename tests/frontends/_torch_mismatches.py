@@ -1,4 +1,5 @@
-"""Faults of set-up: reductions and process sets that cannot be restored, ranks that run different things."""
+"""Faults of set-up: reductions and process sets that cannot be restored, ranks that run different
+things."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ for label, op in REDUCTIONS.items():
 
 
 def process_set_cases(subset: Any) -> Cases:
-    """The compressor's process set and Horovod's differ, both ways round, and out of the optimizer's sight."""
+    """The compressor's process set and Horovod's differ, both ways round, and out of the
+    optimizer's sight."""
     found = Cases()
 
     @found
@@ -110,7 +112,8 @@ def other_shapes_on_one_rank(name: str) -> dict[str, Any]:
 
 @cases
 def other_shapes_and_names_by_default_on_one_rank(name: str) -> dict[str, Any]:
-    """Without ``name=``, names come from the shapes, so that the collectives' names differ as well."""
+    """Without ``name=``, names come from the shapes, so that the collectives' names differ as
+    well."""
     return train_once(name, small_model(hidden=7 if last_rank() else 8), name=None)
 
 
@@ -142,7 +145,8 @@ def an_optimizer_that_outlives_its_compressor(name: str) -> dict[str, Any]:
 
 
 def unknown_gradient(name: str, *, key: str, everywhere: bool) -> dict[str, Any]:
-    """A parameter was replaced after the compressor had been given it: same name, same shape, not the same."""
+    """A parameter was replaced after the compressor had been given it: same name, same shape, not
+    the same."""
     model = small_model()
     named = dict(model.named_parameters())
     if everywhere or last_rank():

@@ -44,7 +44,8 @@ def _draw(
 
 @cases
 def a_collective_before_the_step(name: str) -> dict[str, Any]:
-    """One rank lacks a gradient, which Horovod sends for it in the step; all average a number before."""
+    """One rank lacks a gradient, which Horovod sends for it in the step; all average a number
+    before."""
     model, compressor, optimizer = _trained(name, 3)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -40,7 +40,8 @@ def gradients_of(ledger: Ledger, step: int) -> dict[str, torch.Tensor]:
 
 @cases
 def a_plan_makes_no_difference(name: str) -> dict[str, Any]:
-    """With a step of NaN, a missing gradient, a state that is loaded and a new world among the steps that are measured."""
+    """With a step of NaN, a missing gradient, a state that is loaded and a new world among the
+    steps that are measured."""
     digests, plans, buckets = [], [], []
     for number, groups in enumerate((None, "planned")):
         options = {
@@ -163,7 +164,8 @@ def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
 
 
 def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
-    """By some of the ranks, with two backward passes a step, and in a warm-up in which every tensor runs dense."""
+    """By some of the ranks, with two backward passes a step, and in a warm-up in which every tensor
+    runs dense."""
     members = process_sets["one_left_out"]
     if hvd.size() > 1 and not members.included():
         return {"plan": None, "is_member": False}

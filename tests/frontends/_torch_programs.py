@@ -1,4 +1,5 @@
-"""Law 3 for programs that are built differently: embeddings, several optimizers, several compressors, groups."""
+"""Law 3 for programs that are built differently: embeddings, several optimizers, several
+compressors, groups."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def embeddings_as_dense(name: str) -> dict[str, Any]:
 
 @cases
 def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
-    """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of it without a hook."""
+    """The second table's old sparse gradient is kept as zeros, and Horovod submits a dense copy of
+    it without a hook."""
 
     def program(compress: Compress) -> list[nn.Module]:
         return train_words(
@@ -122,7 +124,8 @@ def embeddings_as_dense_of_which_one_waits(name: str) -> dict[str, Any]:
 
 @cases
 def embeddings_as_dense_submitted_late(name: str) -> dict[str, Any]:
-    """One backward pass where two were announced: Horovod submits in ``step``, long after the hooks."""
+    """One backward pass where two were announced: Horovod submits in ``step``, long after the
+    hooks."""
 
     def program(compress: Compress) -> list[nn.Module]:
         options = {"sparse_as_dense": True, "backward_passes_per_step": 2}

@@ -1,4 +1,5 @@
-"""Faults in the middle of training: the step is taken back on every rank, and training can go on."""
+"""Faults in the middle of training: the step is taken back on every rank, and training can go
+on."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def recover(name: str, *, fault: Callable[..., dict[str, Any]], **options: Any) 
 
 
 def forget_step(optimizer: Any) -> None:
-    """Make Horovod's optimizer ready for a new step: its names are free when their old allreduces are done."""
+    """Make Horovod's optimizer ready for a new step: its names are free when their old allreduces
+    are done."""
     for handle, _ in optimizer._handles.values():
         hvd.synchronize(handle)
     optimizer.load_state_dict(optimizer.state_dict())

@@ -1,4 +1,5 @@
-"""Timelines of a real run: ours beside Horovod's, and messages under way while gradients are still computed."""
+"""Timelines of a real run: ours beside Horovod's, and messages under way while gradients are still
+computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A small network with every kind of parameter, and three ways to train it: compressed, dense, and alone."""
+"""A small network with every kind of parameter, and three ways to train it: compressed, dense, and
+alone."""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def distributed(model: Network, setting: Setting, compression: Any, process_set:
 def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
     """The backward passes of one step, on data of this rank's own."""
     dtype = getattr(torch, setting.dtype)
-    # Horovod's groups want the same parameters on all ranks; without groups, ranks take the branch in turn
+    # Horovod's groups want the same parameters on all ranks; without groups, ranks take the branch
+    # in turn
     turn = step + (hvd.rank() if setting.grouping == "single" else 0)
     for number in range(setting.passes):
         draw = torch.Generator().manual_seed(1000 * hvd.rank() + 10 * step + number)
@@ -137,7 +139,8 @@ def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
 
 
 def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = None) -> None:
-    """STEPS steps; ``by_hand`` is the process set over which the gradients are reduced without Horovod's optimizer."""
+    """STEPS steps; ``by_hand`` is the process set over which the gradients are reduced without
+    Horovod's optimizer."""
     for step in range(STEPS):
         model.zero_grad(set_to_none=setting.zeroing == "to_none")
         accumulate_gradients(model, setting, step)
@@ -147,7 +150,8 @@ def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = No
 
 
 def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None:
-    """What Horovod's dense allreduce makes of the gradients, asked for in a layout and dtype that it knows."""
+    """What Horovod's dense allreduce makes of the gradients, asked for in a layout and dtype that
+    it knows."""
     op = hvd.Sum if setting.reduction == "sum" else hvd.Average
     wide = torch.float64 if setting.dtype == "float64" else torch.float32
     for name, parameter in model.named_parameters():
@@ -158,7 +162,8 @@ def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None
 
 
 def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
-    """Trained by stock Horovod with ``hvd.Compression.none``, or by hand where Horovod refuses the gradients."""
+    """Trained by stock Horovod with ``hvd.Compression.none``, or by hand where Horovod refuses the
+    gradients."""
     model = copy.deepcopy(start)
     if setting.is_refused_by_horovod:
         train(model, setting, descent(model), by_hand=process_set)

@@ -1,4 +1,5 @@
-"""Worker: the last rank stops calling.  Argument: the step, from 0, at which it is no longer there."""
+"""Worker: the last rank stops calling.  Argument: the step, from 0, at which it is no longer
+there."""
 
 from __future__ import annotations
 

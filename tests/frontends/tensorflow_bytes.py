@@ -1,4 +1,5 @@
-"""Worker: the bytes handed to the allgather, against those that the numpy core sends over mpi4py.  Argument: ranks."""
+"""Worker: the bytes handed to the allgather, against those that the numpy core sends over mpi4py.
+Argument: ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class RecordingCollective(MpiCollective):
 
 
 def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
-    """What the graph's first function hands to the allgather, by the tensor's position; filled as training goes on."""
+    """What the graph's first function hands to the allgather, by the tensor's position; filled as
+    training goes on."""
     compressor.resolve()
     sent: dict[int, list[bytes]] = {}
     traffic = compressor._traffic

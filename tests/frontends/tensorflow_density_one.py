@@ -1,4 +1,5 @@
-"""Worker: law 3 through the tape and through Keras, in the settings of this place.  Arguments: ranks, controller."""
+"""Worker: law 3 through the tape and through Keras, in the settings of this place.  Arguments:
+ranks, controller."""
 
 from __future__ import annotations
 

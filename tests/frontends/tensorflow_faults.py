@@ -1,4 +1,5 @@
-"""Worker: faults that must end in an error of the project's own, on every rank.  Arguments: ranks, controller, cases (or all)."""
+"""Worker: faults that must end in an error of the project's own, on every rank.  Arguments: ranks,
+controller, cases (or all)."""
 
 from __future__ import annotations
 

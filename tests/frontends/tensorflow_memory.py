@@ -41,7 +41,8 @@ def train(
 
 def main() -> None:
     begin(2)
-    # What Horovod and the framework take at first is nobody's fault: the first case is not looked at.
+    # What Horovod and the framework take at first is nobody's fault: the first case is not looked
+    # at.
     cases: dict[str, Any] = {
         "warm_up": partial(train, selector="topk", options={}, shape=(64, 128))
     }

@@ -1,4 +1,5 @@
-"""Worker: loss scaling, and training that is saved or goes on from what was saved.  Arguments: what, and a folder."""
+"""Worker: loss scaling, and training that is saved or goes on from what was saved.  Arguments:
+what, and a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SHAPES = {"wide": (12, 16), "tall": (9, 4), "bias": (6,)}
 
 
 class Training:
-    """Variables, momentum, and gradients that depend on rank and step alone; the loss is scaled if wanted."""
+    """Variables, momentum, and gradients that depend on rank and step alone; the loss is scaled if
+    wanted."""
 
     def __init__(self, name: str, scaled: bool = False, groups: int | None = None) -> None:
         self.variables = [tf.Variable(tf.ones(shape), name=key) for key, shape in SHAPES.items()]
@@ -86,7 +88,8 @@ def loss_scaling(name: str, *, tensor: int, groups: int | None = None) -> dict[s
 
 
 def pending_mass(name: str) -> dict[str, Any]:
-    """Scales that change, from a callable: what was given, unscaled, is what was applied and what is kept."""
+    """Scales that change, from a callable: what was given, unscaled, is what was applied and what
+    is kept."""
     variable, scale = tf.Variable(tf.zeros((12, 10))), [1.0]
     compressor = Compression.topk(
         [variable],

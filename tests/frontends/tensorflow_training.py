@@ -1,4 +1,5 @@
-"""Worker: laws 1 and 2, and gradients that say whose they are.  Arguments: ranks, controller, cases (or all)."""
+"""Worker: laws 1 and 2, and gradients that say whose they are.  Arguments: ranks, controller, cases
+(or all)."""
 
 from __future__ import annotations
 

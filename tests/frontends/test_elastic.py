@@ -1,4 +1,5 @@
-"""Workers killed in mid-step and others added, under horovodrun: nothing is lost but what died, replicas stay equal."""
+"""Workers killed in mid-step and others added, under horovodrun: nothing is lost but what died,
+replicas stay equal."""
 
 from __future__ import annotations
 

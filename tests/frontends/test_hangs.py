@@ -1,4 +1,5 @@
-"""A rank that is paused, hangs, ends, throws or joins: the others say so, and end in bounded time."""
+"""A rank that is paused, hangs, ends, throws or joins: the others say so, and end in bounded
+time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Memory beyond the gradients, on real ranks: one residual, a second with rollback, and little more.
+"""Memory beyond the gradients, on real ranks: one residual, a second with rollback, and little
+more.
 
-One large tensor, a density at which next to nothing is selected, and the kernel's own count of resident memory and its peak.  A
-copy of the gradient, wherever it is made, is one gradient more.
+One large tensor, a density at which next to nothing is selected, and the kernel's own count of
+resident memory and its peak.  A copy of the gradient, wherever it is made, is one gradient more.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ RESIDUALS = {
     "topk_with_half_a_residual": 0.5,
 }
 REDUCED = {"torch": 0.0, "tensorflow": 1.0}
-"""PyTorch's reduced gradient is in the memory of the gradient; TensorFlow's tensors are never written to, so it is another."""
+"""PyTorch's reduced gradient is in the memory of the gradient; TensorFlow's tensors are never
+written to, so it is another."""
 WORKING = {"topk_with_half_a_residual": 5.0}
-"""A residual of 16 bits is widened, added to the gradient and rounded again in arrays of float32 that last for one tensor."""
+"""A residual of 16 bits is widened, added to the gradient and rounded again in arrays of float32
+that last for one tensor."""
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -41,7 +44,8 @@ pytestmark = [
 def outcome(
     request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch
 ) -> tuple[str, Outcome]:
-    # large arrays come from the kernel and go back to it at once, so that what is resident is what is used
+    # large arrays come from the kernel and go back to it at once, so that what is resident is what
+    # is used
     monkeypatch_module.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     return request.param, launch(f"frontends/{request.param}_memory.py", 2, "mpi", limit_s=200)
 
@@ -68,7 +72,8 @@ def test_a_step_makes_no_copy_of_the_gradient(outcome: tuple[str, Outcome], case
 
 
 def test_a_copy_would_be_seen(outcome: tuple[str, Outcome]) -> None:
-    """A gradient that is not contiguous has to be copied, and its reduced one put back in its order."""
+    """A gradient that is not contiguous has to be copied, and its reduced one put back in its
+    order."""
     framework, launched = outcome
     if framework == "torch":
         for result in measured(launched, "not_contiguous"):

@@ -1,4 +1,5 @@
-"""Every named method does the same through both frontends as in the numpy core (invariants 24 and 36)."""
+"""Every named method does the same through both frontends as in the numpy core (invariants 24 and
+36)."""
 
 from __future__ import annotations
 

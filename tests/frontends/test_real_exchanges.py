@@ -1,4 +1,5 @@
-"""Every exchange over Horovod's own collectives: the bits of the core, and a failed step that ends on every rank.
+"""Every exchange over Horovod's own collectives: the bits of the core, and a failed step that ends
+on every rank.
 
 Invariants 24, 25 and 30 on real ranks; two ranks are in ``test_methods``.
 """

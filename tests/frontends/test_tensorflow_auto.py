@@ -1,4 +1,5 @@
-"""``Compression.auto`` through TensorFlow: nothing is lost, all ranks go one way, and the dense ways are Horovod's."""
+"""``Compression.auto`` through TensorFlow: nothing is lost, all ranks go one way, and the dense
+ways are Horovod's."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_the_launch_ends_well_and_all_its_cases_are_checked(
 def test_nothing_is_lost_however_the_ways_change(
     launches: Launches, world: World, case: str
 ) -> None:
-    """The first step of a dense way sends what was kept back; where it leaves no trace, the next one does."""
+    """The first step of a dense way sends what was kept back; where it leaves no trace, the next
+    one does."""
     sends_late = case == CHANGES[-1]
     itemsize = (
         (640 * 4 + 300 * 8 + 30 * 4) / 970 if case == "auto_ways_change_with_other_dtypes" else 4
@@ -70,7 +72,8 @@ def test_nothing_is_lost_however_the_ways_change(
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_at_density_1_every_way_gives_horovods_gradients(launches: Launches, world: World) -> None:
-    """As float16 the average over three is rounded, and so is the average of those that were divided before."""
+    """As float16 the average over three is rounded, and so is the average of those that were
+    divided before."""
     for result in measured(launches[world], "auto_gradients_are_horovods_on_every_way"):
         assert result["entries_sent"] > 3 * 2 * 800
         assert len(result["apart"]) == 15

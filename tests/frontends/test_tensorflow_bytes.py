@@ -1,4 +1,5 @@
-"""The bytes that TensorFlow's compressor hands to the allgather, against those of the numpy core over mpi4py."""
+"""The bytes that TensorFlow's compressor hands to the allgather, against those of the numpy core
+over mpi4py."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def test_horovod_and_mpi_are_given_the_same_bytes(outcome: Outcome, case: str) -
 
 @pytest.mark.parametrize("case", CASES)
 def test_another_decoder_finds_what_was_accumulated(outcome: Outcome, case: str) -> None:
-    """Replays error feedback from the decoded messages: each value is what was accumulated, bit for bit."""
+    """Replays error feedback from the decoded messages: each value is what was accumulated, bit for
+    bit."""
     for rank, result in enumerate(measured(outcome, case)):
         for position, shape in enumerate(SHAPES):
             accumulated = np.zeros(int(np.prod(shape)), CASES[case])

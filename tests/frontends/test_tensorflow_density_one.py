@@ -1,4 +1,5 @@
-"""Law 3 through Horovod's tape and Keras ``fit``: density 1.0 is dense Horovod, on real ranks under MPI and Gloo."""
+"""Law 3 through Horovod's tape and Keras ``fit``: density 1.0 is dense Horovod, on real ranks under
+MPI and Gloo."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def test_the_launch_ends_well(launches: Launches, place: World) -> None:
 
 
 def check_what_was_sent(result: dict[str, Any]) -> None:
-    """Every entry, and nothing dense; nothing at all where Horovod has no other rank to reduce with."""
+    """Every entry, and nothing dense; nothing at all where Horovod has no other rank to reduce
+    with."""
     expected = result if result["is_reduced"] else {"numel": 0, "tensor_steps": 0}
     assert result["dense_steps"] == 0
     assert result["entries_sent"] == result["entries_total"] == expected["numel"]
@@ -72,7 +74,8 @@ def check_what_was_sent(result: dict[str, Any]) -> None:
 def test_gradients_of_the_tape_are_those_of_dense_horovod(
     launches: Launches, place: World, case: str, setting: Any
 ) -> None:
-    """Two sums of n numbers, in any order and twice scaled, differ by n + 1 roundings of their magnitudes at most."""
+    """Two sums of n numbers, in any order and twice scaled, differ by n + 1 roundings of their
+    magnitudes at most."""
     results = measured(launches[place], case)
     assert any(result["is_reduced"] for result in results) == (place[0] > 1)
     for result in results:

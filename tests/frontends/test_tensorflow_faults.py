@@ -1,4 +1,5 @@
-"""Faults under Horovod's tape and Keras: an error of the project's own on every rank, soon, and no hang."""
+"""Faults under Horovod's tape and Keras: an error of the project's own on every rank, soon, and no
+hang."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def test_a_gradient_that_comes_late_leaves_no_rank_waiting(
 
 @pytest.mark.parametrize(("controller", "step"), [("gloo", 0)])
 def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -> None:
-    """As an error of the waiting rank's step, or in its last words where nothing else releases it from Horovod."""
+    """As an error of the waiting rank's step, or in its last words where nothing else releases it
+    from Horovod."""
     outcome = launch("frontends/tensorflow_absent_rank.py", 2, controller, str(step), limit_s=90)
     waiting, absent = outcome.results
     assert absent == "absent"

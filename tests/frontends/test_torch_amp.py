@@ -1,4 +1,5 @@
-"""Mixed precision under Horovod's recipe: scalers act alike on all ranks, and skipped steps lose nothing."""
+"""Mixed precision under Horovod's recipe: scalers act alike on all ranks, and skipped steps lose
+nothing."""
 
 from __future__ import annotations
 

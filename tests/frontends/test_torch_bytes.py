@@ -1,4 +1,5 @@
-"""The bytes that PyTorch's compressor hands to the collective, against those of the numpy core over mpi4py."""
+"""The bytes that PyTorch's compressor hands to the collective, against those of the numpy core over
+mpi4py."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def test_horovod_and_mpi_are_given_the_same_bytes(
 def test_another_decoder_finds_what_was_accumulated(
     results: list[dict[str, Any]], method: str
 ) -> None:
-    """Replays error feedback from the decoded messages: each value is what was accumulated, bit for bit."""
+    """Replays error feedback from the decoded messages: each value is what was accumulated, bit for
+    bit."""
     for rank, result in enumerate(results):
         accumulated = {
             key: np.zeros(SHAPES[key][0], accumulator_of(key)).ravel() for key in COMPRESSED

@@ -1,4 +1,5 @@
-"""Ten steps are five, a checkpoint, a new process and five more; and another world takes all of what was kept."""
+"""Ten steps are five, a checkpoint, a new process and five more; and another world takes all of
+what was kept."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_new_process_goes_on_bit_for_bit(launches: Launches, method: str) -> None:
-    """Weights, residuals and velocities; from each rank's own file, and from the file of all ranks."""
+    """Weights, residuals and velocities; from each rank's own file, and from the file of all
+    ranks."""
     for whole, halves in zip(
         measured(launches["save"], method), measured(launches["go_on"], method)
     ):

@@ -1,4 +1,5 @@
-"""Faults under Horovod's PyTorch optimizer: an error of the project's own on every rank, soon, and no hang."""
+"""Faults under Horovod's PyTorch optimizer: an error of the project's own on every rank, soon, and
+no hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Timelines of real ranks: ours beside Horovod's own, under MPI and Gloo, on one rank, an even and an odd number."""
+"""Timelines of real ranks: ours beside Horovod's own, under MPI and Gloo, on one rank, an even and
+an odd number."""
 
 from __future__ import annotations
 

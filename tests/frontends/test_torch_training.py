@@ -1,8 +1,9 @@
 """Training through Horovod's PyTorch optimizer, on real ranks: laws 1 to 3, under MPI and Gloo.
 
-Every case runs in every world, and each number of ranks is one world, as more ranks than cores are slow: so every case
-meets both controllers, even and odd numbers of ranks, and one rank alone.  ``test_real_exchanges`` and
-``test_tensorflow_density_one`` take the other controller for each number.
+Every case runs in every world, and each number of ranks is one world, as more ranks than cores are
+slow: so every case meets both controllers, even and odd numbers of ranks, and one rank alone.
+``test_real_exchanges`` and ``test_tensorflow_density_one`` take the other controller for each
+number.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ STEPS, BAD_STEPS = 12, (4, 5, 9)
 
 
 def train(name: str, *, dtype: torch.dtype) -> dict[str, Any]:
-    """Autocast, a scaler that halves on Inf and doubles soon, and gradients that overflow on one rank."""
+    """Autocast, a scaler that halves on Inf and doubles soon, and gradients that overflow on one
+    rank."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
@@ -79,7 +80,8 @@ for label, dtype in {"float16": torch.float16, "bfloat16": torch.bfloat16}.items
 
 
 def pending_mass(name: str, *, dtype: torch.dtype) -> dict[str, Any]:
-    """Gradients of 16 bits under scales that change: what was given, unscaled, is what was applied and what is kept."""
+    """Gradients of 16 bits under scales that change: what was given, unscaled, is what was applied
+    and what is kept."""
     scale = [1.0]
     parameters = {"w": nn.Parameter(torch.zeros(12, 10, dtype=dtype))}
     compressor = Compression.topk(

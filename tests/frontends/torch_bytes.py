@@ -1,4 +1,5 @@
-"""Worker, under mpirun: what PyTorch's compressor hands to the collective, and what the numpy core over mpi4py does."""
+"""Worker, under mpirun: what PyTorch's compressor hands to the collective, and what the numpy core
+over mpi4py does."""
 
 from __future__ import annotations
 

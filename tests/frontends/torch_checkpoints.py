@@ -1,4 +1,5 @@
-"""Worker: training that is saved, or that goes on from what was saved.  Arguments: what, and a folder."""
+"""Worker: training that is saved, or that goes on from what was saved.  Arguments: what, and a
+folder."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ METHODS = {
 
 
 class Training:
-    """A model, its optimizer and its compressor, and gradients that depend on rank and step alone."""
+    """A model, its optimizer and its compressor, and gradients that depend on rank and step
+    alone."""
 
     def __init__(self, name: str, method: str, **options: Any) -> None:
         torch.manual_seed(4)
@@ -60,7 +62,8 @@ class Training:
         return {"weights": digest_of(self.model.parameters()), "kept": kept}
 
     def owed(self) -> list[float]:
-        """What the optimizer is still owed of each tensor, summed over its entries; and how much is moved about."""
+        """What the optimizer is still owed of each tensor, summed over its entries; and how much is
+        moved about."""
         tensors = self.compressor.state_dict()["tensors"]
         parts = [tensors[key]["arrays"]["residual"].double() for key in sorted(tensors)]
         signed, moved = (

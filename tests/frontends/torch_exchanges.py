@@ -1,4 +1,5 @@
-"""Worker: every exchange through PyTorch, with a step that fails, against the numpy core in a world of threads."""
+"""Worker: every exchange through PyTorch, with a step that fails, against the numpy core in a world
+of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Worker: faults that must end in an error of the project's own, on every rank.  Argument: the number of ranks."""
+"""Worker: faults that must end in an error of the project's own, on every rank.  Argument: the
+number of ranks."""
 
 from __future__ import annotations
 

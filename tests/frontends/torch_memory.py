@@ -45,7 +45,8 @@ def train(
 
     def settle() -> None:
         gradient.normal_()
-        parameter.grad.zero_()  # also writes the pages of a reduced gradient that nobody has written
+        # also writes the pages of a reduced gradient that nobody has written
+        parameter.grad.zero_()
 
     def step() -> None:
         Give.apply(parameter, gradient).backward()
@@ -59,7 +60,8 @@ def train(
 
 def main() -> None:
     hvd.init()
-    # What Horovod and the framework take at first is nobody's fault: the first case is not looked at.
+    # What Horovod and the framework take at first is nobody's fault: the first case is not looked
+    # at.
     cases: dict[str, Any] = {
         "warm_up": partial(train, selector="topk", options={}, shape=(64, 128))
     }

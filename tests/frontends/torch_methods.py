@@ -1,4 +1,5 @@
-"""Worker, under mpirun: every method through PyTorch, against the numpy core over mpi4py on the same gradients."""
+"""Worker, under mpirun: every method through PyTorch, against the numpy core over mpi4py on the
+same gradients."""
 
 from __future__ import annotations
 

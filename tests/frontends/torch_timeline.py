@@ -1,7 +1,7 @@
 """Worker: timelines of a run through Horovod's optimizer.
 
-A launch of its own: while Horovod's timelines are allowed, a thread of every rank asks for events without a pause,
-written or not, and takes a core from the ranks.
+A launch of its own: while Horovod's timelines are allowed, a thread of every rank asks for events
+without a pause, written or not, and takes a core from the ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Worker: laws 1 to 3 through Horovod's optimizer, in one launch.  Argument: the number of ranks."""
+"""Worker: laws 1 to 3 through Horovod's optimizer, in one launch.  Argument: the number of
+ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bodies of all codecs, read by plain Python, an entry at a time: shares no code with the package.
+"""The bodies of all codecs, read by plain Python, an entry at a time: shares no code with the
+package.
 
 Every reader gets (value letter, value format, numel, count, body) and gives (indices, values).
 """

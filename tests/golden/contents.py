@@ -1,4 +1,5 @@
-"""What a golden payload holds, as the manifest describes it: to bytes by the package, and compared with the decoder's."""
+"""What a golden payload holds, as the manifest describes it: to bytes by the package, and compared
+with the decoder's."""
 
 from __future__ import annotations
 

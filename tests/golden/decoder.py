@@ -1,7 +1,8 @@
-"""A second reader of what travels, written from the documented layout alone: plain Python, nothing of the package.
+"""A second reader of what travels, written from the documented layout alone: plain Python, nothing
+of the package.
 
-It is what other builds must go on understanding: ``read_frame`` reads one encoded selection, ``read_messages`` the
-bytes that an allgather returned.  ``Unreadable`` says why bytes are neither.
+It is what other builds must go on understanding: ``read_frame`` reads one encoded selection,
+``read_messages`` the bytes that an allgather returned.  ``Unreadable`` says why bytes are neither.
 """
 
 from __future__ import annotations

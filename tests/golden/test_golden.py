@@ -1,4 +1,5 @@
-"""Bytes that were written once are read and written alike for ever: by the package, and by a reader of its own."""
+"""Bytes that were written once are read and written alike for ever: by the package, and by a reader
+of its own."""
 
 from __future__ import annotations
 

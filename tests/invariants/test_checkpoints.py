@@ -1,4 +1,5 @@
-"""Invariant 35: ten steps are five, a checkpoint, and five more, bit for bit, whatever the parts."""
+"""Invariant 35: ten steps are five, a checkpoint, and five more, bit for bit, whatever the
+parts."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_35_a_schedule_goes_on_from_a_checkpoint(case):
 
 @pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 def test_1_and_2_with_error_feedback_sent_and_kept_are_what_was_accumulated(case):
-    """Bit for bit where the values are the entries' own, else accumulated - decoded in the same precision."""
+    """Bit for bit where the values are the entries' own, else accumulated - decoded in the same
+    precision."""
     configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
     pipeline, state = Pipeline(configuration, reference), TensorState(SPEC, configuration)
     for step in range(6):

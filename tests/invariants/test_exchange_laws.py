@@ -105,7 +105,8 @@ def test_gtopk_of_disjoint_supports_is_the_top_k_of_the_sum(world_size):
 def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_top_k(
     world_size, steps
 ):
-    """Invariant 28, with the k-th entry that the authors' comparison drops; also where regions have moved."""
+    """Invariant 28, with the k-th entry that the authors' comparison drops; also where regions have
+    moved."""
     exchange = {"id": "oktopk", "period": 1, "least_entries": 1, "slack": 4.0}
     gradients, kept = whole_numbers(world_size), [np.zeros(SPEC.numel)] * world_size
     for _ in range(steps):
@@ -211,7 +212,8 @@ def test_the_leader_changes_with_every_step():
 
 @pytest.mark.parametrize("beta", [0.25, 1.0])
 def test_scalecoms_residual_follows_its_recursion(beta):
-    """Invariant 4: m' = (1 - beta) m where an entry was sent, m + beta g elsewhere; exact for these numbers."""
+    """Invariant 4: m' = (1 - beta) m where an entry was sent, m + beta g elsewhere; exact for these
+    numbers."""
     gradients = [4.0 * g for g in whole_numbers(2)]
     configuration = configured("shared_index", memory={"id": "low_pass", "beta": beta})
     first, before = reduce_once(configuration, gradients, steps=1)
@@ -313,7 +315,8 @@ def wire_bytes(configuration, world_size, steps=4, numel=64_000):
 
 
 HEADERS = 200
-"""Bytes of a message without its entries, more than enough: message header, member, frame header."""
+"""Bytes of a message without its entries, more than enough: message header, member, frame
+header."""
 
 
 @pytest.mark.parametrize("exchange", ["allgather", "shared_index", "gtopk", "oktopk"])
@@ -331,7 +334,8 @@ def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
 
 @pytest.mark.parametrize("world_size", [2, 4, 8, 16, 32])
 def test_oktopk_receives_less_than_six_k_words_whatever_the_number_of_ranks(world_size):
-    """Its paper's bound, with 8 bytes an entry: 6 k words of 4 bytes, every message's header apart."""
+    """Its paper's bound, with 8 bytes an entry: 6 k words of 4 bytes, every message's header
+    apart."""
     configuration = configured({"id": "oktopk", "period": 2}, density=0.05)
     headers = 2 * world_size * HEADERS
     assert wire_bytes(configuration, world_size) < 6 * 3_200 * 4 + headers

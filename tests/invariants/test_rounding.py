@@ -1,4 +1,5 @@
-"""What codecs round, invariants 2, 3 and 23: within its bound, never to infinity, and kept in the residual."""
+"""What codecs round, invariants 2, 3 and 23: within its bound, never to infinity, and kept in the
+residual."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def test_23_rounding_stays_within_its_bound_and_never_overflows(name, dtype, val
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_23_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
-    """Every exponent, float16's subnormal numbers and ties; against numpy's own float16, and float32 arithmetic for bfloat16."""
+    """Every exponent, float16's subnormal numbers and ties; against numpy's own float16, and
+    float32 arithmetic for bfloat16."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
     bits[:50_000] &= np.uint32(0xFFFFE000)
@@ -81,7 +83,8 @@ CONSERVING = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves
 @pytest.mark.parametrize("codec", MADE, ids=repr)
 @pytest.mark.parametrize("memory", CONSERVING, ids=str)
 def test_2_3_and_23_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
-    """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else; overflow included."""
+    """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else;
+    overflow included."""
     spec = TensorSpec("t", (40, 50), "float32")
     configuration = Configuration.create(
         selector={"id": "topk", "density": 0.02},

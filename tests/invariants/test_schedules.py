@@ -1,4 +1,5 @@
-"""Invariant 32: densities are pure functions of the step, and a switch to dense steps and back loses nothing."""
+"""Invariant 32: densities are pure functions of the step, and a switch to dense steps and back
+loses nothing."""
 
 from __future__ import annotations
 

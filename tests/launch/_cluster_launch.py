@@ -1,4 +1,5 @@
-"""Inside a cluster of three namespaces: launches that must work and launches that must not; what came of them in JSON."""
+"""Inside a cluster of three namespaces: launches that must work and launches that must not; what
+came of them in JSON."""
 
 from __future__ import annotations
 

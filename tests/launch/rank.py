@@ -16,7 +16,8 @@ options = parser.parse_args()
 hvd.init()
 total = hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum, name="ranks").item()
 print(
-    f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()} on {socket.gethostname()}: {total}"
+    f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()} on "
+    f"{socket.gethostname()}: {total}"
 )
 print(f"HVD_SPARSE_MARK is {os.environ.get('HVD_SPARSE_MARK')}", file=sys.stderr)
 hvd.barrier()

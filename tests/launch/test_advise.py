@@ -1,4 +1,5 @@
-"""``hvd-sparse advise`` under ``horovodrun`` and ``mpirun``: it measures the ranks, and rank 0 speaks."""
+"""``hvd-sparse advise`` under ``horovodrun`` and ``mpirun``: it measures the ranks, and rank 0
+speaks."""
 
 from __future__ import annotations
 

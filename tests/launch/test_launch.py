@@ -1,4 +1,5 @@
-"""``hvd-sparse launch``: what it refuses, what it would run, and what comes of it on several hosts."""
+"""``hvd-sparse launch``: what it refuses, what it would run, and what comes of it on several
+hosts."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ sys.exit(supervise(["sh", "-c", sys.argv[1] + "; exit $?"], os.environ, asking, 
 
 
 def supervised(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """A script whose process bears mpirun's name, under the shell that horovodrun puts before it."""
+    """A script whose process bears mpirun's name, under the shell that horovodrun puts before
+    it."""
     mpirun = folder / "mpirun"
     mpirun.write_text(f"#!/bin/bash\n{script}\n")
     mpirun.chmod(0o755)

@@ -69,7 +69,8 @@ def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, 
 
 
 def on_cluster(script: str, *arguments: str, limit_s: float = 120) -> str:
-    """Run ``tests/network/<script>`` in namespaces of its own; what it printed.  It must end well."""
+    """Run ``tests/network/<script>`` in namespaces of its own; what it printed.  It must end
+    well."""
     command = inside([sys.executable, str(ROOT / "tests" / "network" / script), *arguments])
     code, output = finish(start(command), limit_s)
     assert code == 0, f"exit code {code}\n{output[-6000:]}"

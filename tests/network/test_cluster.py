@@ -1,4 +1,5 @@
-"""The cluster of namespaces: its links are as slow as they are said to be, and nothing of it is left behind."""
+"""The cluster of namespaces: its links are as slow as they are said to be, and nothing of it is
+left behind."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def test_the_bench_measures_every_method_over_the_wire(tmp_path):
     (setting,) = json.loads((tmp_path / "net.json").read_text())["settings"]
     summary = setting["summary"]
     assert list(summary) == methods
-    # two ranks: a ring allreduce brings each the tensor once, an allgather of k = n / 1000 entries 8 or 12 bytes of each
+    # two ranks: a ring allreduce brings each the tensor once, an allgather of k = n / 1000 entries
+    # 8 or 12 bytes of each
     entries = 9_884_944
     assert 1.0 <= summary["dense"]["received_bytes"] / (4 * entries) < 1.1
     # and negotiating 152 names costs as much again

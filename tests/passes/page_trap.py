@@ -39,7 +39,8 @@ def compile_trap(folder: Path) -> Path:
 class PageTrap:
     """Watches arrays; the last one made is the one that works.
 
-    ``passes(work)`` gives, for every array, how often all of its pages were read and how often they were written.
+    ``passes(work)`` gives, for every array, how often all of its pages were read and how often they
+    were written.
     """
 
     def __init__(self, library: Path, arrays: dict[str, np.ndarray]) -> None:

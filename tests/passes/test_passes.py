@@ -1,7 +1,8 @@
 """A step goes over gradient and residual once, and makes no other array of their size.
 
-Counted by page faults (``page_trap.c``), so the code cannot be wrong about itself: whatever touches the arrays traps.
-Whoever adds a pass to the hot path fails here; whoever saves one lowers the budget.
+Counted by page faults (``page_trap.c``), so the code cannot be wrong about itself: whatever touches
+the arrays traps. Whoever adds a pass to the hot path fails here; whoever saves one lowers the
+budget.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def measured(request, library: Path):
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "MALLOC_MMAP_THRESHOLD_": "65536",  # every large array is fresh memory, which the kernel counts
+        # every large array is fresh memory, which the kernel counts
+        "MALLOC_MMAP_THRESHOLD_": "65536",
     }
     command = [sys.executable, str(worker), str(library), json.dumps(request.param)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

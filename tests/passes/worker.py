@@ -1,8 +1,10 @@
-"""Worker: how often a step of one tensor goes over gradient and residual, and how much fresh memory it takes.
+"""Worker: how often a step of one tensor goes over gradient and residual, and how much fresh memory
+it takes.
 
     python worker.py LIBRARY '"numba"'      or an engine with options, as JSON
 
-Prints a JSON object: for every case of ``CASES`` and every mutant of the engine, what was measured, step by step.
+Prints a JSON object: for every case of ``CASES`` and every mutant of the engine, what was measured,
+step by step.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Measurement:
         return outgoing
 
     def run(self) -> list[dict[str, float]]:
-        """Of every measured step: passes by what they do, and fresh memory over that of the gradient."""
+        """Of every measured step: passes by what they do, and fresh memory over that of the
+        gradient."""
         measured: list[dict[str, float]] = []
         for number in range(WARM + MEASURED):
             self.gradient[:] = self.gradients.at(number)

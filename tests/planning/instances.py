@@ -13,7 +13,8 @@ RANKS = sorted(NETWORKS["omgs-1gbe"])
 
 
 def published_instance(rng: np.random.Generator, layers: int) -> Instance:
-    """Random layers with the authors' constants: top-k on a P102-100, two allgathers over 1 Gbit/s Ethernet."""
+    """Random layers with the authors' constants: top-k on a P102-100, two allgathers over 1 Gbit/s
+    Ethernet."""
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     ranks = int(rng.choice(RANKS))
     start_s, byte_s = NETWORKS["omgs-1gbe"][ranks]
@@ -66,7 +67,8 @@ def every_end_s(instance: Instance) -> np.ndarray:
 
 
 def greedy_by_arrays(instance: Instance) -> tuple[int, ...]:
-    """The published loop, literally: arrays over the layers 1 to L of the network, the slip included."""
+    """The published loop, literally: arrays over the layers 1 to L of the network, the slip
+    included."""
     count = instance.size
     p, tb = instance.numel[::-1].copy(), instance.backward_s[::-1].copy()  # p[l] is layer l + 1
     nbytes = instance.nbytes[::-1].copy()

@@ -22,7 +22,8 @@ TOTALS = {
 """Tensors, entries, and entries of those that are no vectors."""
 
 GIGAFLOPS = {"resnet50": 8.2, "vgg16": 30.9, "inception_v4": 24.6}
-"""Of one image forward, as the literature has them (twice the multiply-adds of 4.1, 15.5 and 12.3 billion)."""
+"""Of one image forward, as the literature has them (twice the multiply-adds of 4.1, 15.5 and 12.3
+billion)."""
 
 
 def test_every_model_has_its_totals_listed():

@@ -1,4 +1,5 @@
-"""Lines fitted to noisy messages, the cost of computing, published constants, and collectives on described networks."""
+"""Lines fitted to noisy messages, the cost of computing, published constants, and collectives on
+described networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The planner against brute force, other strategies, a step worked out by hand, and the published loop."""
+"""The planner against brute force, other strategies, a step worked out by hand, and the published
+loop."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ HAND = Instance(
     work=Work(call_s=0.5, entry_s=0.1, sent_s=1.0),
     per_tensor=False,
 )
-"""Computing, selected one by one: 2 + 0.5 + 1 + 1 = 4.5, 1 + 0.5 + 2 + 2 = 5.5, 3 + 0.5 + 3 + 3 = 9.5; wire 3, 2, 4."""
+"""Computing, selected one by one: 2 + 0.5 + 1 + 1 = 4.5, 1 + 0.5 + 2 + 2 = 5.5, 3 + 0.5 + 3 + 3 =
+9.5; wire 3, 2, 4."""
 
 
 def test_a_step_is_as_worked_out_by_hand():

@@ -1,4 +1,5 @@
-"""Predicted steps: by the exchanges' own formulas, in the order in which their collectives run; simulated scaling."""
+"""Predicted steps: by the exchanges' own formulas, in the order in which their collectives run;
+simulated scaling."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ def test_a_backward_pass_apart_hides_what_is_selected_meanwhile():
         sparse_step(profile, configure(density=0.001), setting(work=work))
         for profile in (PROFILE, replace(PROFILE, is_apart=True))
     )
-    # three compressed layers; the gradient of the last comes when the others have long been selected from
+    # three compressed layers; the gradient of the last comes when the others have long been
+    # selected from
     assert held_up.compute_s == pytest.approx(5e-3 + 8e-3 + 3 * 0.5e-3)
     assert apart.compute_s == pytest.approx(5e-3 + 8e-3 + 0.5e-3)
     slow = sparse_step(

@@ -46,7 +46,8 @@ def gather(collective: Any, value: Any) -> list[Any]:
 def run_segment(
     collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any
 ) -> bytes:
-    """Some steps of one world, from what was saved of the last; what this rank saves.  Rank 0 checks for all."""
+    """Some steps of one world, from what was saved of the last; what this rank saves.  Rank 0
+    checks for all."""
     compressor = NumpyCompressor(collective, configuration, average)
     rank, size = collective.rank, collective.world_size
     if saved:

@@ -1,4 +1,5 @@
-"""Worker: a segment of the soak.  Arguments: folder of checkpoints, first step, steps, between checks, total steps."""
+"""Worker: a segment of the soak.  Arguments: folder of checkpoints, first step, steps, between
+checks, total steps."""
 
 from __future__ import annotations
 

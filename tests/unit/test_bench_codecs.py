@@ -1,4 +1,5 @@
-"""``hvd-sparse bench codecs``: a quick run prints what it writes, and its bytes are those of the codecs."""
+"""``hvd-sparse bench codecs``: a quick run prints what it writes, and its bytes are those of the
+codecs."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_every_codec_is_in_the_table_the_page_and_the_picture(quick):
 
 
 def test_its_figures_are_the_ledgers(quick):
-    """8 bytes an entry and a header; times above zero; index_value is once itself; recorded gradients in all codecs."""
+    """8 bytes an entry and a header; times above zero; index_value is once itself; recorded
+    gradients in all codecs."""
     document = json.loads((quick[1] / "codecs.json").read_text())
     assert document["quick"] is True
     for cost in document["costs"]:

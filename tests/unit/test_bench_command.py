@@ -38,8 +38,8 @@ def test_without_the_folder_the_error_says_what_to_install(tmp_path):
     )
     assert run.returncode == 1
     assert (
-        f"NotInstalled: benchmarks/_streams.py is not beside {tmp_path / 'hvd_sparse'}: benches need"
-        in run.stderr
+        f"NotInstalled: benchmarks/_streams.py is not beside {tmp_path / 'hvd_sparse'}: benches "
+        "need" in run.stderr
     )
     assert "pip install -e" in run.stderr
 

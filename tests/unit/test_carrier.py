@@ -18,7 +18,8 @@ WORLDS = (1, 2, 3, 4, 7, 31, 32, 33, 128, 300)
 
 
 def ring_sum(carriers, factor=1.0, prescale=1.0):
-    """A sum in the carriers' own precision, as frameworks make it: scaled before, added one by one, scaled after."""
+    """A sum in the carriers' own precision, as frameworks make it: scaled before, added one by one,
+    scaled after."""
     dtype = carriers[0].dtype
     total = np.zeros_like(carriers[0])
     for carrier in carriers:

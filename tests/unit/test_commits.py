@@ -1,4 +1,5 @@
-"""Workers die while states are brought together, or in training: all go on from one point, with all that is owed."""
+"""Workers die while states are brought together, or in training: all go on from one point, with all
+that is owed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Failure(Exception):
 
 
 class Failing:
-    """A rank's collective that fails at one exchange, or, where that one still ends well, at the next."""
+    """A rank's collective that fails at one exchange, or, where that one still ends well, at the
+    next."""
 
     def __init__(self, collective, exchange, fails_at_it):
         self._collective, self._left, self._fails_at_it = collective, exchange, fails_at_it
@@ -45,7 +47,8 @@ class Failing:
 
 
 class Worker:
-    """A model, of which only the steps matter, and a compressor's state: committed and taken back together."""
+    """A model, of which only the steps matter, and a compressor's state: committed and taken back
+    together."""
 
     def __init__(self, number):
         self.commits = Commits()
@@ -87,7 +90,8 @@ class Worker:
 
 
 def rejoin(workers, exchange=99, failing=frozenset()):
-    """What becomes of it, by rank: a Failure, an error, or None where the worker is in the new world."""
+    """What becomes of it, by rank: a Failure, an error, or None where the worker is in the new
+    world."""
 
     def act(collective):
         worker = workers[collective.rank]
@@ -114,7 +118,8 @@ def old_world():
 
 
 def fail_together(workers, exchange, failing, victim, saving=frozenset()):
-    """Rejoining fails, and one dies of it; the survivors, back at their commits.  Who got past all may have committed."""
+    """Rejoining fails, and one dies of it; the survivors, back at their commits.  Who got past all
+    may have committed."""
     found = rejoin(workers, exchange, failing)
     for rank, (worker, outcome) in enumerate(zip(workers, found)):
         assert isinstance(outcome, Failure) or (
@@ -138,7 +143,8 @@ def check_nothing_is_lost(workers, expected):
 @pytest.mark.parametrize("exchange", range(1, EXCHANGES + 1))
 @pytest.mark.parametrize("victim", range(3))
 def test_a_rejoining_that_fails_on_some_ranks_has_not_been(exchange, victim):
-    """Whoever fails at whichever exchange, and whoever dies: a survivor of the old world or the new worker."""
+    """Whoever fails at whichever exchange, and whoever dies: a survivor of the old world or the new
+    worker."""
     for failing in SUBSETS:
         workers = [*old_world()[:2], Worker(3)]
         expected = sum(worker.owes() for rank, worker in enumerate(workers[:2]) if rank != victim)
@@ -165,7 +171,8 @@ def test_so_it_is_when_several_fail_one_after_the_other(seed):
 @pytest.mark.parametrize("saving", SUBSETS)
 @pytest.mark.parametrize("victim", range(3))
 def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim, steps):
-    """All ranks hold what it committed, those too that failed in the last exchange; else it has not been.
+    """All ranks hold what it committed, those too that failed in the last exchange; else it has not
+    been.
 
     steps : how many were made since the last commit, before a worker came
     """

@@ -201,7 +201,8 @@ def test_closing_does_not_free_a_name_that_another_took_since(make):
 
 
 def test_the_default_name_is_the_models(make):
-    """The same for the same names and shapes, so that all ranks agree; another for another model."""
+    """The same for the same names and shapes, so that all ranks agree; another for another
+    model."""
     first = make()
     first.close()
     assert make().name == first.name

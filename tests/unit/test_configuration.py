@@ -1,4 +1,5 @@
-"""Configurations: made from ids, mappings or objects, told apart by what ranks must share, and back from JSON."""
+"""Configurations: made from ids, mappings or objects, told apart by what ranks must share, and back
+from JSON."""
 
 from __future__ import annotations
 
@@ -254,7 +255,8 @@ def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method
 def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
     codec, world_size, goes_dense
 ):
-    """At a density of 1/4 of 1,600 entries: 8 bytes an entry, 4 and a count, 4 and half a byte, less than half a byte."""
+    """At a density of 1/4 of 1,600 entries: 8 bytes an entry, 4 and a count, 4 and half a byte,
+    less than half a byte."""
     (spec,) = tensors((40, 40))
     assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
 

@@ -1,4 +1,5 @@
-"""Which engine runs, what it says when it is the slow one, and that the fast one is compiled beforehand, for any processor."""
+"""Which engine runs, what it says when it is the slow one, and that the fast one is compiled
+beforehand, for any processor."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
 
 
 def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
-    """As TensorFlow's threads do: what is zero to the processor stays where it is, on both engines alike."""
+    """As TensorFlow's threads do: what is zero to the processor stays where it is, on both engines
+    alike."""
     script = (
         "import numpy as np, torch\n"
         "from hvd_sparse.core import reference\n"

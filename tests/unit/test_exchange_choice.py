@@ -1,4 +1,5 @@
-"""Where ranks are, which exchange ``auto`` takes, and what an exchange refuses to be joined with."""
+"""Where ranks are, which exchange ``auto`` takes, and what an exchange refuses to be joined
+with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""TensorFlow's threads take subnormal numbers for zero, others do not: frames are read alike on both, to the bit."""
+"""TensorFlow's threads take subnormal numbers for zero, others do not: frames are read alike on
+both, to the bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which tensors travel together, and that it makes no difference to anything but the number of messages."""
+"""Which tensors travel together, and that it makes no difference to anything but the number of
+messages."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def buckets(groups):
 
 
 def train(plans, ranks=3, **options):
-    """The bits that were applied in all steps; the plan of step i is plans[i % len(plans)]; bytes and messages of rank 0."""
+    """The bits that were applied in all steps; the plan of step i is plans[i % len(plans)]; bytes
+    and messages of rank 0."""
 
     def script(collective):
         configuration = worlds.configure(density=0.05, groups=plans[0], **options)

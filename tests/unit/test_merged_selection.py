@@ -1,4 +1,5 @@
-"""``select_over="group"``: one selection from all tensors that travel together; everything else stays a tensor's own."""
+"""``select_over="group"``: one selection from all tensors that travel together; everything else
+stays a tensor's own."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ PLANS = [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 2, 50, [["t0", "t4"]], 1, 1]
 @pytest.mark.parametrize("case", MERGED, ids=str)
 @pytest.mark.parametrize("plans", [(), PLANS], ids=["one plan", "many plans"])
 def test_nothing_is_lost_and_replicas_are_the_same_bits(case, plans):
-    """Laws 1 and 2: also where gradients are missing, and where other tensors travel together in mid-run."""
+    """Laws 1 and 2: also where gradients are missing, and where other tensors travel together in
+    mid-run."""
     configuration = configure(case)
     outcomes = train(configuration, plans=plans)
     first, *others = outcomes
@@ -72,7 +74,8 @@ def test_the_first_selection_is_the_selectors_own_from_the_joined_vector(case):
 def test_top_k_of_a_group_is_top_k_of_its_tensors_as_one(
     shapes, owners, density, dtype, draw, codec
 ):
-    """Step after step, with what was kept back, for any partition; ties to the tensor that was registered first."""
+    """Step after step, with what was kept back, for any partition; ties to the tensor that was
+    registered first."""
     specs = worlds.tensors(*shapes, dtype=dtype)
     groups = [
         [spec.key for spec, owner in zip(specs, owners) if owner == number] for number in range(3)
@@ -118,7 +121,8 @@ def test_every_codec_carries_a_tensors_share_and_the_memory_keeps_its_rounding(c
 
 
 def test_the_density_is_the_groups_and_its_tensors_compete():
-    """A tensor a hundred times as large gets all of it, and the others are served when it is quiet."""
+    """A tensor a hundred times as large gets all of it, and the others are served when it is
+    quiet."""
 
     def draw(specs, rank, step):
         gradients = worlds.normals(specs, rank, step)
@@ -154,7 +158,8 @@ def test_the_groups_step_is_that_of_its_furthest_tensor():
 
 
 def test_a_tensor_whose_step_runs_dense_is_not_in_the_vector():
-    """t2 alone asks for more bytes than a tensor may gather, so that it goes dense and the others share their k."""
+    """t2 alone asks for more bytes than a tensor may gather, so that it goes dense and the others
+    share their k."""
     options = {"density": 0.2, "max_gathered_bytes": 1000, "allow_dense": True}
     outcomes = train(configure(**options), ranks=1, steps=2, absent={}, draw=worlds.normals)
     report = outcomes[0][3]

@@ -1,4 +1,5 @@
-"""Where the search for a threshold starts in a group: where just its tensors ended together, or cold."""
+"""Where the search for a threshold starts in a group: where just its tensors ended together, or
+cold."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from hvd_sparse.selectors.topk import TopK
 
 @dataclass(frozen=True)
 class Told(TopK):
-    """Top-k that writes down what it was given to select from, and the threshold it was given to start at."""
+    """Top-k that writes down what it was given to select from, and the threshold it was given to
+    start at."""
 
     id: ClassVar[str] = "told"
     log: ClassVar[list[Any]] = []
@@ -51,7 +53,8 @@ def test_a_group_starts_where_just_its_tensors_ended_and_any_other_starts_cold()
 
 
 def test_a_group_of_as_many_tensors_with_the_same_first_is_another_group():
-    """t4 rests while t0 is selected with t3, so that all of the group were last selected in some group of t0 and one more."""
+    """t4 rests while t0 is selected with t3, so that all of the group were last selected in some
+    group of t0 and one more."""
     pair = SPECS[0].numel + SPECS[4].numel
     log = told([[["t0", "t4"]], [["t0", "t3"]], [["t0", "t4"]]], 3, {1: ("t4",)})
     assert [is_warm for size, is_warm in log if size == pair] == [COLD, COLD]

@@ -1,4 +1,5 @@
-"""Messages: what an allgather joins comes apart again, and nothing damaged is taken for a message."""
+"""Messages: what an allgather joins comes apart again, and nothing damaged is taken for a
+message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The baselines of ``bench select`` choose what their papers say, or being faster than they are would mean nothing."""
+"""The baselines of ``bench select`` choose what their papers say, or being faster than they are
+would mean nothing."""
 
 from __future__ import annotations
 

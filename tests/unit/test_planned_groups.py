@@ -39,7 +39,8 @@ SIZES_TIMED = [100, 1_000, 10_000, 100_000, 1_000_000]
 
 
 def told(seen, gap_s=0.01, whole_s=0.0):
-    """What a rank tells whose gradients came one by one, the last registered first, of the steps given by key."""
+    """What a rank tells whose gradients came one by one, the last registered first, of the steps
+    given by key."""
     keys = [spec.key for spec in reversed(SPECS) if spec.key in seen]
     return {
         "ready": {key: gap_s * number for number, key in enumerate(keys)},
@@ -175,7 +176,8 @@ def test_the_slowest_rank_and_the_typical_message_count():
     ("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)]
 )
 def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, ranks, nodes):
-    """Each begins when the last gradient has come: merging spares their starts, whatever the first collective takes."""
+    """Each begins when the last gradient has come: merging spares their starts, whatever the first
+    collective takes."""
     on = route(
         worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes
     )

@@ -1,4 +1,5 @@
-"""Replicas that drift apart are noticed by the carrier of the next step, and the tensor is named."""
+"""Replicas that drift apart are noticed by the carrier of the next step, and the tensor is
+named."""
 
 from __future__ import annotations
 

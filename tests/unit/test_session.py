@@ -1,4 +1,5 @@
-"""The laws over whole runs of small worlds: nothing is lost, replicas are identical, density 1 is the dense sum."""
+"""The laws over whole runs of small worlds: nothing is lost, replicas are identical, density 1 is
+the dense sum."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def settings_of_a_world(draw):
 @settings(max_examples=40)
 @given(world=settings_of_a_world())
 def test_3_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
-    """(3) N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on 2**i ranks.
+    """(3) N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on
+    2**i ranks.
 
     Within rounding, where other values are sent than those accumulated.
     """
@@ -107,7 +109,8 @@ def test_the_sum_is_taken_in_rank_order():
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_density_one_is_the_dense_reduction(selector, world_size, average):
-    """Law 3, with the sparse path forced and proven: every entry sent, no dense step; exact on 2**i ranks."""
+    """Law 3, with the sparse path forced and proven: every entry sent, no dense step; exact on 2**i
+    ranks."""
     specs = tensors(*SHAPES)
     configuration = configuration_of(selector, 1.0)
     for reduced, left, report in worlds.run(
@@ -178,7 +181,8 @@ def test_a_gradient_that_is_missing_on_all_ranks_keeps_its_residual():
 
 
 def test_6_every_entry_is_sent_in_the_end():
-    """A constant gradient under error feedback: the mean of what is applied comes to it, at every place."""
+    """A constant gradient under error feedback: the mean of what is applied comes to it, at every
+    place."""
     specs = tensors((20, 5))
 
     def script(collective):

@@ -1,4 +1,5 @@
-"""A step in good health: order of results, dense steps, steps that are begun again, and what Horovod does to them."""
+"""A step in good health: order of results, dense steps, steps that are begun again, and what
+Horovod does to them."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
 
 
 def test_results_may_be_asked_for_in_another_order_on_every_rank():
-    """As Horovod does.  An exchange of two phases, driven tensor by tensor, would wait for itself for ever."""
+    """As Horovod does.  An exchange of two phases, driven tensor by tensor, would wait for itself
+    for ever."""
     configuration = dataclasses.replace(configure(), exchange=TwoPhases())
     orders = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
 
@@ -86,7 +88,8 @@ def test_results_may_be_asked_for_in_another_order_on_every_rank():
 
 
 class Witness(LocalCollective):
-    """A rank's end that writes down the names of the collectives in the order in which it waits for them."""
+    """A rank's end that writes down the names of the collectives in the order in which it waits for
+    them."""
 
     def __init__(self, other):
         super().__init__(other._world, other.rank)
@@ -135,7 +138,8 @@ def test_a_step_that_is_begun_again_waits_for_what_the_old_one_submitted():
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @pytest.mark.parametrize("entered", [(0,), (1,), (0, 1, 2)], ids=str)
 def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, entered):
-    """As after an exception between compress and decompress, or a step that the loss scaler skips."""
+    """As after an exception between compress and decompress, or a step that the loss scaler
+    skips."""
     configuration = configure(density=1.0 if dense else 0.25, allow_dense=dense)
 
     def script(collective, is_interrupted):
@@ -162,7 +166,8 @@ def test_a_tensor_compressed_twice_begins_a_new_step_and_the_old_one_is_taken_ba
 
 
 def measured_step_without_settling(session, given):
-    """As ``measured_step`` from an empty residual, without the look at the state that would end an open step."""
+    """As ``measured_step`` from an empty residual, without the look at the state that would end an
+    open step."""
     accumulated = {key: gradient.reshape(-1).astype(np.float64) for key, gradient in given.items()}
     return accumulated, session.reduce(given), worlds.residuals(session)
 

@@ -147,7 +147,8 @@ def test_ranks_at_different_steps_are_told_so():
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_in_time(world_size):
-    """It stands for no tensor, so this rank has no bucket for it; the others have, and wait for its message."""
+    """It stands for no tensor, so this rank has no bucket for it; the others have, and wait for its
+    message."""
     limit_s = 3.0
 
     def script(collective):
@@ -171,7 +172,8 @@ def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_in_time(world_
 
 
 def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
-    """The unit of rollback is the step: the second tensor's carrier is refused when the first has its result."""
+    """The unit of rollback is the step: the second tensor's carrier is refused when the first has
+    its result."""
 
     def script(collective):
         session = start(collective)

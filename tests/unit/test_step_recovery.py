@@ -14,7 +14,8 @@ from hvd_sparse.errors import PeerFailure, UnknownGradient
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("position", [0, 1], ids=["in a bucket of its own", "in a bucket of two"])
 def test_the_step_after_a_gradient_without_a_place_works_and_conserves(position, world_size):
-    """The other ranks entered one bucket of two; what the failed rank submits for the other must meet no later step."""
+    """The other ranks entered one bucket of two; what the failed rank submits for the other must
+    meet no later step."""
 
     def script(collective):
         session = start(collective, configure(timeout_s=2.0))

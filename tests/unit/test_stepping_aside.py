@@ -1,4 +1,5 @@
-"""What both frontends' ``Compression.auto`` share: which residuals must still be sent, and what a step took."""
+"""What both frontends' ``Compression.auto`` share: which residuals must still be sent, and what a
+step took."""
 
 from __future__ import annotations
 

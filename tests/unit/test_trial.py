@@ -12,7 +12,8 @@ from hvd_sparse.errors import InvalidOption
 
 
 def run(seconds, steps, ranks=3, **options):
-    """The ways of all steps and the trials; ``seconds(way, step, rank)`` is what a rank needs for a step."""
+    """The ways of all steps and the trials; ``seconds(way, step, rank)`` is what a rank needs for a
+    step."""
     trials = [
         Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)
     ]

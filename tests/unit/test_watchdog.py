@@ -1,4 +1,5 @@
-"""The watchdog's parts without Horovod: the ledger, the questions that ranks ask each other, what is said of them."""
+"""The watchdog's parts without Horovod: the ledger, the questions that ranks ask each other, what
+is said of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether to compress at all, and how: by what the model says, and never slower than what needs no compression."""
+"""Whether to compress at all, and how: by what the model says, and never slower than what needs no
+compression."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ from hvd_sparse.registry import CODECS, EXCHANGES
 DENSITIES = (0.001, 0.01)
 CODEC_IDS = ("index_value", "block16")
 MARGIN = 1.05
-"""Compression is advised if it is quicker by this factor: models err, and dense gradients ask for no trust."""
+"""Compression is advised if it is quicker by this factor: models err, and dense gradients ask for
+no trust."""
 AS_GOOD = 1.02
-"""Ways that are slower by no more than this factor count as equally quick: of these, the one that sends most."""
+"""Ways that are slower by no more than this factor count as equally quick: of these, the one that
+sends most."""
 BANDWIDTHS = (1e6, 1e12)
 """Between which the crossover is looked for, bit/s."""
 
@@ -55,9 +58,11 @@ class Advice:
     candidates : all ways to compress that were looked at, the quickest first
     chosen : the one to take, None unless ``choice`` is "sparse"
     strategies : seconds a step by strategy, of the chosen one or else of the quickest
-    groups : names of the layers that travel together, in the order of the backward pass, of the same
-    crossover_bit_s : above this bandwidth the same is no quicker than the better of dense and fp16, below it is; 0 if it is
-        quicker nowhere, infinity if everywhere; None where the network was measured and not described
+    groups : names of the layers that travel together, in the order of the backward pass, of the
+        same
+    crossover_bit_s : above this bandwidth the same is no quicker than the better of dense and fp16,
+        below it is; 0 if it is quicker nowhere, infinity if everywhere; None where the network was
+        measured and not described
     sentence : all of it in words
     """
 
@@ -105,14 +110,16 @@ def advise(
     exchange_ids: Sequence[str] | None = None,
     margin: float = MARGIN,
 ) -> Advice:
-    """Predict every way to compress, and take one only if it beats the better of dense and fp16 by ``margin``.
+    """Predict every way to compress, and take one only if it beats the better of dense and fp16 by
+    ``margin``.
 
     Parameters
     ----------
     method : a selector that is told a density
     densities : that training is known to stand; the model knows time alone, nothing of accuracy
     codecs : ids, with their default options
-    exchange_ids : by default those whose result rests on no assumption about the gradients: not ``shared_index``
+    exchange_ids : by default those whose result rests on no assumption about the gradients: not
+        ``shared_index``
     margin : 1 or more
 
     Returns
@@ -201,7 +208,8 @@ def _priced(configuration: Configuration, setting: Setting) -> Setting:
 
 
 def _choose(candidates: Sequence[Candidate], limit_s: float) -> Candidate | None:
-    """Of those that are about as quick as the quickest, and quick enough, the one that sends most, then the most exact."""
+    """Of those that are about as quick as the quickest, and quick enough, the one that sends most,
+    then the most exact."""
     possible = [
         each
         for each in candidates

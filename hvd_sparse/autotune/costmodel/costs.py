@@ -15,8 +15,8 @@ OUTLIER = 5.0
 """Samples further from their size's median than this many median deviations are dropped."""
 DENSE, FP16 = "allreduce_dense", "allreduce_fp16"
 SUMS = ("allreduce", DENSE, FP16)
-"""Ours, which wait asleep; Horovod's own of float32, and of float16, whose sums may take the processor longer than the wire
-takes for twice the bytes: waited for as its users do."""
+"""Ours, which wait asleep; Horovod's own of float32, and of float16, whose sums may take the
+processor longer than the wire takes for twice the bytes: waited for as its users do."""
 
 
 EXCHANGES = "exchanges"
@@ -58,7 +58,8 @@ class Line:
 class Work:
     """Seconds of computing that compression costs on a rank.
 
-        select a group of ``numel`` entries:  call_s + entry_s * numel + sort_s * numel * log2(numel)
+        select a group of ``numel`` entries:  call_s + entry_s * numel + sort_s * numel *
+        log2(numel)
         encode what was selected:             sent_s an entry
         after the wire, once a step:          tensor_s a tensor, dense_s an entry of it, received_s an entry that arrived
         a tensor that a compressor leaves:    submit_s to hand it to Horovod, collect_s to take it back when it is there
@@ -70,7 +71,8 @@ class Work:
     ----------
     call_s, entry_s, sort_s, sent_s, dense_s, received_s, tensor_s : as above
     submit_s, collect_s, dense_submit_s, dense_collect_s : as above
-    exchanges : the same of exchanges that were timed by themselves, by id; others cost what ``allgather`` does, which this is of
+    exchanges : the same of exchanges that were timed by themselves, by id; others cost what
+        ``allgather`` does, which this is of
     """
 
     call_s: float = 0.0
@@ -99,7 +101,8 @@ class Work:
         return self.exchanges.get(exchange, self)
 
     def select_s(self, numel: Any) -> Any:
-        """Of one selection over so many entries, or of each in an array; nothing where there are none."""
+        """Of one selection over so many entries, or of each in an array; nothing where there are
+        none."""
         numel = np.asarray(numel, np.float64)
         seconds = (
             self.call_s
@@ -109,7 +112,8 @@ class Work:
         return np.where(numel > 0, seconds, 0.0)
 
     def settle_s(self, numel: float, received: float, tensors: int = 0) -> float:
-        """Of making so many dense gradients, of ``numel`` entries together, out of ``received``, a step."""
+        """Of making so many dense gradients, of ``numel`` entries together, out of ``received``, a
+        step."""
         return self.dense_s * numel + self.received_s * received + self.tensor_s * tensors
 
     def to_dict(self) -> dict[str, float]:
@@ -118,7 +122,8 @@ class Work:
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Of collectives of which each begins when the one before is over, and all bring the same number of bytes: over all bytes."""
+    """Of collectives of which each begins when the one before is over, and all bring the same
+    number of bytes: over all bytes."""
     if not lines:
         return Line(0.0, 0.0)
     return Line(
@@ -129,14 +134,15 @@ def one_after_another(lines: Sequence[Line]) -> Line:
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     """A line through measured messages that a few slow ones do not bend.
 
-    Medians of every size, outliers dropped, then a weighted Theil-Sen estimate: the slope is the median of the slopes
-    between all pairs of sizes, weighted by their distance, so that small messages, whose differences are noise, have no
-    say in the bandwidth; the start is the median of what is left, weighted towards short times.
+    Medians of every size, outliers dropped, then a weighted Theil-Sen estimate: the slope is the
+    median of the slopes between all pairs of sizes, weighted by their distance, so that small
+    messages, whose differences are noise, have no say in the bandwidth; the start is the median of
+    what is left, weighted towards short times.
 
     Parameters
     ----------
-    samples : (bytes received, seconds), of at least two sizes, in any order; any number of each size.  All of them on
-        the number of ranks that the line is for
+    samples : (bytes received, seconds), of at least two sizes, in any order; any number of each
+        size.  All of them on the number of ranks that the line is for
 
     Returns
     -------
@@ -173,13 +179,16 @@ def fit_work(
     settle: Mapping[float, Iterable[tuple[float, float]]],
     messages: float,
 ) -> Work:
-    """What computing costs, from measurements at two densities: what grows between them is of the entries sent.
+    """What computing costs, from measurements at two densities: what grows between them is of the
+    entries sent.
 
     Parameters
     ----------
-    select : by density, (entries of the tensor, seconds) of selecting and encoding, of at least two sizes
+    select : by density, (entries of the tensor, seconds) of selecting and encoding, of at least two
+        sizes
     settle : the same of decoding and adding up
-    messages : that were decoded, each of as many entries as ``select`` sends; it need not be a whole number
+    messages : that were decoded, each of as many entries as ``select`` sends; it need not be a
+        whole number
 
     Returns
     -------
@@ -191,7 +200,8 @@ def fit_work(
     """
     if len(select) != 2 or set(select) != set(settle):
         raise InvalidOption(
-            f"densities {sorted(select)} and {sorted(settle)} were measured: two, and the same in both"
+            f"densities {sorted(select)} and {sorted(settle)} were measured: two, and the same in "
+            "both"
         )
     low, high = sorted(select)
     selecting, settling = (
@@ -226,13 +236,15 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class MeasuredWire:
-    """Lines fitted to the collectives of one world: ``start_s`` and ``byte_s`` as ``network.Network`` has them.
+    """Lines fitted to the collectives of one world: ``start_s`` and ``byte_s`` as
+    ``network.Network`` has them.
 
     Attributes
     ----------
-    lines : of "allgather", "allreduce" and "alltoall", as far as they are used; over bytes received.  "local", of an alltoall
-        inside the nodes, is that of "alltoall" where it is missing; Horovod's own sums of float32 and float16,
-        "allreduce_dense" and "allreduce_fp16", are those of "allreduce"
+    lines : of "allgather", "allreduce" and "alltoall", as far as they are used; over bytes
+        received.  "local", of an alltoall inside the nodes, is that of "alltoall" where it is
+        missing; Horovod's own sums of float32 and float16, "allreduce_dense" and "allreduce_fp16",
+        are those of "allreduce"
     """
 
     lines: Mapping[str, Line]

@@ -13,7 +13,8 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 
 STEPS = 48
-"""Between the least and the highest density, evenly on a logarithmic scale: ranks that compute in other orders agree."""
+"""Between the least and the highest density, evenly on a logarithmic scale: ranks that compute in
+other orders agree."""
 
 
 def hiding_densities(
@@ -24,17 +25,20 @@ def hiding_densities(
     low: float,
     high: float,
 ) -> list[float]:
-    """The highest density of every compressed layer whose message is through before the next group's is ready.
+    """The highest density of every compressed layer whose message is through before the next
+    group's is ready.
 
-        time there is = compute end of the next group - max(compute end of this one, wire end of the one before)
+        time there is = compute end of the next group - max(compute end of this one, wire end of the
+        one before)
 
-    The last group, behind which nothing is computed, gets ``low``, and so does every other that has no time to spare.
+    The last group, behind which nothing is computed, gets ``low``, and so does every other that has
+    no time to spare.
 
     Parameters
     ----------
     configuration : its density does not matter; its exchange must be of one collective
-    plan : of the compressed layers, in the order of the backward pass; all layers of a group get one density, and with every
-        layer a group of its own this is the rule for single layers
+    plan : of the compressed layers, in the order of the backward pass; all layers of a group get
+        one density, and with every layer a group of its own this is the rule for single layers
     low, high : densities in (0, 1]
 
     Returns
@@ -60,7 +64,8 @@ def hiding_densities(
     least = instances[0]
     if least.late.start_s > 0:
         raise InvalidOption(
-            f"exchange {configuration.exchange.id} ends behind the backward pass: use exchange='allgather'"
+            f"exchange {configuration.exchange.id} ends behind the backward pass: use "
+            "exchange='allgather'"
         )
     found: list[float] = []
     ends = groups(check_plan(plan, size))

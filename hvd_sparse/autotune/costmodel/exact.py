@@ -20,7 +20,8 @@ from hvd_sparse.autotune.costmodel.strategies import (
 from hvd_sparse.autotune.costmodel.timeline import end_s, simplified
 
 EFFORT = 10_000_000
-"""Extensions of states that are looked at in all: bounds the time, at about a second for 1,000 layers."""
+"""Extensions of states that are looked at in all: bounds the time, at about a second for 1,000
+layers."""
 
 SWEEP = 256
 """Stretches by which most dominated states are found."""
@@ -35,7 +36,8 @@ RULES: dict[str, Callable[[Instance], Plan]] = {
     "greedy": greedy,
     "greedy_fixed": greedy_fixed,
 }
-"""By name.  Their plans bound what is worth a look, and are taken where thinning out has lost a better one."""
+"""By name.  Their plans bound what is worth a look, and are taken where thinning out has lost a
+better one."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Exact:
 
 @dataclass
 class _States:
-    """Ways to have closed a group at a boundary: ends of compute and wire, groups so far, and where each came from."""
+    """Ways to have closed a group at a boundary: ends of compute and wire, groups so far, and where
+    each came from."""
 
     compute_s: np.ndarray
     wire_s: np.ndarray
@@ -76,16 +79,18 @@ class _States:
 def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
     """The plan that ends a step earliest.
 
-    A state of a boundary is (compute end, wire end, number of groups).  To add a group is monotone in all three, so that a
-    state can be dropped if another is nowhere larger; and if not even one single message of all that is left would end before
-    the best plan made by a rule.  The number of groups matters only where collectives come late.  Where tensors are selected
-    from one by one, all states have the same compute end, and the front is short.
+    A state of a boundary is (compute end, wire end, number of groups).  To add a group is monotone
+    in all three, so that a state can be dropped if another is nowhere larger; and if not even one
+    single message of all that is left would end before the best plan made by a rule.  The number of
+    groups matters only where collectives come late.  Where tensors are selected from one by one,
+    all states have the same compute end, and the front is short.
 
     Parameters
     ----------
-    front_limit : most states of a boundary; by default so many that all extensions together are about ten million at most.
-        Of a longer front the state with the lowest bound is kept in every stretch, and the plan may be slightly slower
-        than the best, though never than those made by rules: ``is_exact`` tells
+    front_limit : most states of a boundary; by default so many that all extensions together are
+        about ten million at most. Of a longer front the state with the lowest bound is kept in
+        every stretch, and the plan may be slightly slower than the best, though never than those
+        made by rules: ``is_exact`` tells
 
     Departs from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
     Cost: (layers * front)^2 / 2 sums at worst; mostly far fewer.
@@ -164,7 +169,8 @@ class _Bounds:
 def _front(states: _States) -> np.ndarray:
     """Positions of the states that no other is at most equal to in everything.
 
-    Where all three things differ, states are compared with those of as many groups only: a longer front, found in one sweep.
+    Where all three things differ, states are compared with those of as many groups only: a longer
+    front, found in one sweep.
     """
     along, level = states.compute_s, states.groups
     if along.size and np.ptp(along) == 0.0:
@@ -182,7 +188,8 @@ def _front(states: _States) -> np.ndarray:
 
 
 def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
-    """Positions of the states that no state of an earlier stretch is better than: most are gone before anything is sorted."""
+    """Positions of the states that no state of an earlier stretch is better than: most are gone
+    before anything is sorted."""
     stretch = _stretches(along, SWEEP)
     least = np.full(SWEEP + 1, np.inf)
     np.minimum.at(least, stretch + 1, wire_s)
@@ -199,7 +206,8 @@ def _stretches(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit: int) -> np.ndarray:
-    """Of every stretch of the front, along the compute end or else the wire end, the state with the lowest bound."""
+    """Of every stretch of the front, along the compute end or else the wire end, the state with the
+    lowest bound."""
     along = states.compute_s if np.ptp(states.compute_s) > 0 else states.wire_s
     stretch = _stretches(along, limit)
     order = np.lexsort((lower_s, stretch))

@@ -23,7 +23,8 @@ class Hiding:
     ----------
     layers : the compressed ones
     groups : the message that each travels in, counted from 0
-    densities : the highest whose message is through before the next one's layers are ready; one a message
+    densities : the highest whose message is through before the next one's layers are ready; one a
+        message
     low : the least density allowed, which the plan is made for
     step_s, low_step_s : of these densities, and of ``low`` everywhere; seconds
     share, low_share : part of the compressed entries that is sent, of both
@@ -60,7 +61,8 @@ def hide(
     method: str = "ldte_bs",
     codec: str = "index_value",
 ) -> Hiding:
-    """LAGS's densities for the best plan there is at ``low``, by allgather: ``autotune.costmodel.densities``.
+    """LAGS's densities for the best plan there is at ``low``, by allgather:
+    ``autotune.costmodel.densities``.
 
     Parameters
     ----------

@@ -15,17 +15,19 @@ NOTHING = np.empty(0)
 """Stands for zeros of every layer."""
 
 Plan = tuple[int, ...]
-"""Where each group of layers ends, in the order of the backward pass: (2, 5) is layers 0 to 1 and 2 to 4."""
+"""Where each group of layers ends, in the order of the backward pass: (2, 5) is layers 0 to 1 and 2
+to 4."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
     """Layers in the order of the backward pass, and what a group of them costs.
 
-    Selecting and coding hold up the backward pass; messages go through one wire, one after the other.  A group is selected
-    when its last gradient is ready, and then sent:
+    Selecting and coding hold up the backward pass; messages go through one wire, one after the
+    other.  A group is selected when its last gradient is ready, and then sent:
 
-        compute end of group [i, j) = compute end of the group before + backward of i..j-1 + compute_s(i, j)
+        compute end of group [i, j) = compute end of the group before + backward of i..j-1 +
+        compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
@@ -37,7 +39,8 @@ class Instance:
     nbytes : float64 [layers], bytes that a node receives of each in the exchange's first collective
     wire : of that collective
     work : selecting and coding
-    per_tensor : each tensor of a group is selected from when it is ready; else the group as one vector
+    per_tensor : each tensor of a group is selected from when it is ready; else the group as one
+        vector
     late : of the collectives behind the first, which begin when the backward pass is over
     late_nbytes : float64 [layers], what these bring
     """
@@ -59,7 +62,8 @@ class Instance:
             values = np.asarray(getattr(self, name), np.float64)
             if values.ndim != 1 or values.size != len(self.backward_s) or not values.size:
                 raise InvalidOption(
-                    f"{name} of an instance: one number for each of {len(self.backward_s)} layers, at least 1"
+                    f"{name} of an instance: one number for each of {len(self.backward_s)} layers, "
+                    "at least 1"
                 )
             object.__setattr__(self, name, values)
             object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))

@@ -1,4 +1,5 @@
-"""From what a run has seen of its own steps to a profile, and from a plan back to buckets of tensors."""
+"""From what a run has seen of its own steps to a profile, and from a plan back to buckets of
+tensors."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ def measured_profile(
     Parameters
     ----------
     specs : the registered tensors
-    ready_s : by key, seconds from the start of the backward pass to the gradient, a number for every step that was timed, with
-        nothing but the backward pass at work in between; tensors that are missing had no gradient, and are left out
+    ready_s : by key, seconds from the start of the backward pass to the gradient, a number for
+        every step that was timed, with nothing but the backward pass at work in between; tensors
+        that are missing had no gradient, and are left out
     configuration : says which tensors are compressed
     other_s : of a step outside the backward pass
 
@@ -39,7 +41,8 @@ def measured_profile(
     unknown = sorted(set(ready_s) - {spec.key for spec in specs})
     if unknown:
         raise InvalidOption(
-            f"gradients of {', '.join(unknown)} were timed, and are not among the registered tensors"
+            f"gradients of {', '.join(unknown)} were timed, and are not among the registered "
+            "tensors"
         )
     median_s = {key: statistics.median(times) for key, times in ready_s.items() if times}
     # of equal times the tensor that was registered last comes first: backward passes go that way
@@ -64,8 +67,8 @@ def planned_buckets(
     Parameters
     ----------
     plan : of the compressed layers of the profile
-    specs : the registered tensors.  Those that are compressed though the profile has no time for them are no concern of the
-        plan: who has such tensors adds buckets for them
+    specs : the registered tensors.  Those that are compressed though the profile has no time for
+        them are no concern of the plan: who has such tensors adds buckets for them
 
     Returns
     -------
@@ -76,7 +79,8 @@ def planned_buckets(
     missing = [layer.name for layer in layers if layer.name not in positions]
     if missing:
         raise InvalidOption(
-            f"the profile has layers that are not among the registered tensors: {', '.join(missing)}"
+            "the profile has layers that are not among the registered tensors: "
+            f"{', '.join(missing)}"
         )
     return [
         tuple(sorted(positions[layer.name] for layer in layers[start:stop]))

@@ -1,4 +1,5 @@
-"""What collectives cost on a network of any number of ranks: a described one, or one that was measured on a few."""
+"""What collectives cost on a network of any number of ranks: a described one, or one that was
+measured on a few."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ HOPS = ("ring", "tree")
 
 
 class Wire(Protocol):
-    """Lines of collectives, over the bytes that a node receives: a ``Network``, or a ``costs.MeasuredWire``."""
+    """Lines of collectives, over the bytes that a node receives: a ``Network``, or a
+    ``costs.MeasuredWire``."""
 
     def line(self, kind: str, placement: Placement) -> Line:
         """Of "allgather", "allreduce" or "alltoall" among all ranks."""
@@ -30,7 +32,8 @@ class Wire(Protocol):
 class Network:
     """Links of one speed between nodes, and of another inside them.
 
-        start = call_s + hops * latency;  a ring passes every rank, a tree as many as the logarithm; an allreduce goes
+        start = call_s + hops * latency;  a ring passes every rank, a tree as many as the logarithm;
+        an allreduce goes
                 twice, and the messages of an alltoall are all under way at once: one hop
         seconds a byte = 8 / bandwidth
 
@@ -63,7 +66,8 @@ class Network:
         check_choice(self.hops, "hops of Network", HOPS)
 
     def placement(self, world_size: int) -> Placement:
-        """Where the ranks are.  If all share one node, each counts as a node, whose link is the local one."""
+        """Where the ranks are.  If all share one node, each counts as a node, whose link is the
+        local one."""
         check_whole(world_size, "world_size", 1)
         return in_nodes_of(
             1 if world_size <= self.ranks_per_node else self.ranks_per_node, 0, world_size
@@ -99,14 +103,16 @@ class Network:
 class MeasuredNetwork:
     """Lines that were measured on some ranks, each a node of its own, for any number of ranks.
 
-    On as many ranks the lines themselves.  On others a byte takes as long, and of a start the part that grows with the
-    number of ranks is taken from the formulas of ``Network``: an allreduce goes around twice, so that what it starts
-    later than an allgather is the latency of the hops of once around.
+    On as many ranks the lines themselves.  On others a byte takes as long, and of a start the part
+    that grows with the number of ranks is taken from the formulas of ``Network``: an allreduce goes
+    around twice, so that what it starts later than an allgather is the latency of the hops of once
+    around.
 
     Parameters
     ----------
     lines : of "allgather", "allreduce" and "alltoall", over the bytes that a rank receives
-    world_size : on how many ranks they were measured; None where nobody knows: they are then taken for every number
+    world_size : on how many ranks they were measured; None where nobody knows: they are then taken
+        for every number
     hops : "ring" or "tree", as of ``Network``
     """
 

@@ -1,4 +1,5 @@
-"""Groups of layers in any order and of any members, not only of neighbours: what buckets are that no plan has made."""
+"""Groups of layers in any order and of any members, not only of neighbours: what buckets are that
+no plan has made."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from hvd_sparse.autotune.costmodel.instance import Instance
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """When the last message is through, as ``timeline.end_s`` has it.  Messages go in the order in which they are ready; those
-    that are ready when the wire is free go as one, as Horovod fuses them; of what is late all messages are ready.
+    """When the last message is through, as ``timeline.end_s`` has it.  Messages go in the order in
+    which they are ready; those that are ready when the wire is free go as one, as Horovod fuses
+    them; of what is late all messages are ready.
 
     instance : with ``per_tensor``, so that compute ends do not depend on the groups
     parts : every layer of the instance in one of them

@@ -38,8 +38,10 @@ class Prediction:
     compute_s : forward pass, backward pass, optimizer, selecting and encoding
     waiting_s : communication that nothing hides
     settle_s : making dense gradients of what arrived
-    plan : where groups end, among the layers that travel this way, in the order of the backward pass
-    goes_dense : so dense that a compressor goes dense by itself (``allow_dense``), and the times are of that
+    plan : where groups end, among the layers that travel this way, in the order of the backward
+        pass
+    goes_dense : so dense that a compressor goes dense by itself (``allow_dense``), and the times
+        are of that
     """
 
     step_s: float
@@ -60,7 +62,8 @@ def dense_instance(
     """All gradients through Horovod's allreduce.
 
     value_bytes : 4, or 2 for Horovod's fp16 compression
-    cast_s : seconds an entry that a cast takes, before and after; by default nothing, in favour of fp16
+    cast_s : seconds an entry that a cast takes, before and after; by default nothing, in favour of
+        fp16
     """
     numel = np.array([layer.numel for layer in profile.layers])
     submit_s = setting.work.dense_submit_s
@@ -79,7 +82,8 @@ def dense_step(
     cast_s: float = 0.0,
     strategy: Strategy = best,
 ) -> Prediction:
-    """A step of Horovod without us, its tensors fused in the best way there is: in favour of dense."""
+    """A step of Horovod without us, its tensors fused in the best way there is: in favour of
+    dense."""
     instance = dense_instance(profile, setting, value_bytes, cast_s)
     settle_s = cast_s * profile.numel + setting.work.dense_collect_s * len(profile.layers)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, 0.0)
@@ -107,8 +111,8 @@ def sparse_instance(
     Parameters
     ----------
     profile : all layers; those that are not compressed only take their time
-    densities : of every compressed layer, in the order of the backward pass; by default the configuration's behind any
-        warm-up
+    densities : of every compressed layer, in the order of the backward pass; by default the
+        configuration's behind any warm-up
     per_tensor : select from each tensor when it is ready; else from the group as one vector
 
     Raises
@@ -117,9 +121,10 @@ def sparse_instance(
 
     Notes
     -----
-    Of an exchange of several collectives the first begins with the group, the others when the backward pass is over, as
-    the driver runs them.  Exchanges declare what all of them bring together; each is taken to bring the same, but for those
-    that sum first, whose first collective stays inside the nodes.
+    Of an exchange of several collectives the first begins with the group, the others when the
+    backward pass is over, as the driver runs them.  Exchanges declare what all of them bring
+    together; each is taken to bring the same, but for those that sum first, whose first collective
+    stays inside the nodes.
     """
     compressed = profile.compressed
     exchange, placement = exchange_of(configuration, profile, setting), setting.placement
@@ -176,8 +181,8 @@ def sparse_step(
 ) -> Prediction:
     """A step of a compressor; parameters as ``sparse_instance`` has them.
 
-    Behind the messages come an allreduce of all small tensors, one of the carriers, which are float64 and so not fused with
-    them, and the sums: later than in a real step, where they overlap.
+    Behind the messages come an allreduce of all small tensors, one of the carriers, which are
+    float64 and so not fused with them, and the sums: later than in a real step, where they overlap.
     """
     if densities is None and goes_dense(profile, configuration, setting):
         dense = dense_step(profile, setting)
@@ -225,9 +230,11 @@ def inbound_bytes(
 def by_collective(
     exchange: Exchange, collectives: int, placement: Placement, numel: Any, inbound: Any
 ) -> tuple[Any, Any]:
-    """Bytes that the first collective brings, and those behind it: the same each, but for exchanges that sum first.
+    """Bytes that the first collective brings, and those behind it: the same each, but for exchanges
+    that sum first.
 
-    numel, inbound : of a tensor, or float64 [tensors]: entries, and what all collectives bring by ``inbound_bytes``
+    numel, inbound : of a tensor, or float64 [tensors]: entries, and what all collectives bring by
+        ``inbound_bytes``
     """
     if exchange.sums_first:
         return numel * exchange.inside(placement), inbound
@@ -249,7 +256,8 @@ def goes_dense(profile: Profile, configuration: Configuration, setting: Setting)
 
 
 def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -> list[float]:
-    """Before each compressed layer: the backward pass, where it holds up selecting, and handing over what is not compressed."""
+    """Before each compressed layer: the backward pass, where it holds up selecting, and handing
+    over what is not compressed."""
     selecting = iter(selecting_s)
     busy_s = [float(next(selecting)) if layer.is_sparse else submit_s for layer in profile.layers]
     handing_s = [0.0 if layer.is_sparse else submit_s for layer in profile.layers]
@@ -261,8 +269,8 @@ def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -
 def _again_s(
     instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting
 ) -> float:
-    """What exchanges that sum between their collectives decode, add and encode once more, at each but the last: as far as
-    that was not measured with them."""
+    """What exchanges that sum between their collectives decode, add and encode once more, at each
+    but the last: as far as that was not measured with them."""
     if not exchange.sums_again:
         return 0.0
     work, sent = setting.work, float(np.sum(instance.sent))
@@ -277,7 +285,8 @@ def _again_s(
 def received_entries(
     instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting
 ) -> float:
-    """Entries that a rank adds up in a step: those that came over the wire, by their bytes, and its own."""
+    """Entries that a rank adds up in a step: those that came over the wire, by their bytes, and its
+    own."""
     nbytes = float(np.sum(instance.late_nbytes)) + (
         0.0 if exchange.sums_first else float(np.sum(instance.nbytes))
     )

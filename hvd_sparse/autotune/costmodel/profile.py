@@ -13,7 +13,8 @@ from hvd_sparse.checks import is_number
 from hvd_sparse.errors import InvalidOption
 
 MIN_NUMEL = 1024
-"""Below it a tensor goes dense where a file does not say whether it is compressed: as ``Configuration.min_numel``."""
+"""Below it a tensor goes dense where a file does not say whether it is compressed: as
+``Configuration.min_numel``."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Layer:
             raise InvalidOption(f"a layer is called {self.name!r}: a text of at least one letter")
         if isinstance(self.numel, bool) or not isinstance(self.numel, int) or self.numel < 1:
             raise InvalidOption(
-                f"layer {self.name!r} has numel {self.numel!r}: a whole number of entries, 1 or more"
+                f"layer {self.name!r} has numel {self.numel!r}: a whole number of entries, 1 or "
+                "more"
             )
         if not is_number(self.backward_s) or self.backward_s < 0:
             raise InvalidOption(
@@ -48,13 +50,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Profile:
-    """The layers of a model **in the order of the backward pass**: the gradient that is ready first comes first.
+    """The layers of a model **in the order of the backward pass**: the gradient that is ready first
+    comes first.
 
     Attributes
     ----------
     layers : at least one, of different names
-    other_s : seconds of a step outside the backward pass that do not depend on what is sent: forward pass, optimizer
-    is_apart : another processor (a GPU) runs the backward pass than the one that selects, which so does not hold it up
+    other_s : seconds of a step outside the backward pass that do not depend on what is sent:
+        forward pass, optimizer
+    is_apart : another processor (a GPU) runs the backward pass than the one that selects, which so
+        does not hold it up
     """
 
     layers: tuple[Layer, ...]
@@ -84,11 +89,13 @@ class Profile:
 
     @property
     def ready_s(self) -> list[float]:
-        """Seconds after the start of the backward pass at which each gradient is ready, nothing else at work."""
+        """Seconds after the start of the backward pass at which each gradient is ready, nothing
+        else at work."""
         return list(accumulate(layer.backward_s for layer in self.layers))
 
     def scaled(self, backward_s: float) -> Profile:
-        """The same profile on a processor on which the backward pass takes so long; ``other_s`` changes in proportion."""
+        """The same profile on a processor on which the backward pass takes so long; ``other_s``
+        changes in proportion."""
         if not is_number(backward_s) or backward_s < 0:
             raise InvalidOption(f"backward_s is {backward_s!r}: seconds, 0 or more")
         factor = backward_s / self.backward_s if self.backward_s else 0.0
@@ -99,7 +106,8 @@ class Profile:
 
     @cached_property
     def compressed(self) -> Profile:
-        """The layers that are compressed alone; what the others take falls to the next, at the end to the last.
+        """The layers that are compressed alone; what the others take falls to the next, at the end
+        to the last.
 
         InvalidOption where there are none.
         """
@@ -110,7 +118,8 @@ class Profile:
         )
 
     def folded(self, seconds: Sequence[float]) -> list[float]:
-        """Of the compressed layers alone, from those of every layer: what others take falls to the next, at the end to the last.
+        """Of the compressed layers alone, from those of every layer: what others take falls to the
+        next, at the end to the last.
 
         InvalidOption where none is compressed.
         """
@@ -129,7 +138,8 @@ class Profile:
         return sums
 
     def idle_s(self, work_s: Sequence[float]) -> list[float]:
-        """Seconds that the processor that selects waits before each gradient, when it is busy for ``work_s`` behind each.
+        """Seconds that the processor that selects waits before each gradient, when it is busy for
+        ``work_s`` behind each.
 
         Where the backward pass runs there too, all of it: the seconds before each gradient.
         """
@@ -147,11 +157,13 @@ class Profile:
 
     @classmethod
     def from_json(cls, text: str) -> Profile:
-        """From an object with "layers", in the order of the backward pass, or from their list alone.
+        """From an object with "layers", in the order of the backward pass, or from their list
+        alone.
 
-        Of a layer "name" and "numel" or "shape" are needed.  Without "is_sparse" a layer is compressed if it has
-        1,024 entries and, where its shape is known, more than one dimension; without "backward_s" it takes its share of a
-        second by entries, for ``scaled``.  InvalidOption says what is wrong.
+        Of a layer "name" and "numel" or "shape" are needed.  Without "is_sparse" a layer is
+        compressed if it has 1,024 entries and, where its shape is known, more than one dimension;
+        without "backward_s" it takes its share of a second by entries, for ``scaled``.
+        InvalidOption says what is wrong.
         """
         try:
             document = json.loads(text)
@@ -208,6 +220,7 @@ def _numel(described: Mapping[str, Any]) -> int:
         numel = None
     if isinstance(numel, bool) or not isinstance(numel, int) or numel < 1:
         raise InvalidOption(
-            f"layer {name!r} has no size: give numel, a whole number of 1 or more, or shape, a list of them"
+            f"layer {name!r} has no size: give numel, a whole number of 1 or more, or shape, a "
+            "list of them"
         )
     return numel

@@ -1,4 +1,5 @@
-"""Constants that authors have measured, and our own on one processor: for plans where nothing was measured yet."""
+"""Constants that authors have measured, and our own on one processor: for plans where nothing was
+measured yet."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ NETWORKS: dict[str, dict[int, tuple[float, float]]] = {
     "mg-wfbp-10gbe": {8: (5.23e-4, 8.57e-10), 16: (9.08e-4, 7.40e-10)},
     "mg-wfbp-56gb": {8: (9.75e-5, 3.06e-10), 16: (2.36e-4, 4.06e-10)},
 }
-"""Start in seconds and seconds a byte, by number of ranks, of whole collectives: the tables in the code of OMGS-SGD
-(allgathers over 1 Gbit/s; shi2020mgs) and of MG-WFBP (allreduces over 10 Gbit/s Ethernet and 56 Gbit/s InfiniBand;
-shi2019mgwfbp)."""
+"""Start in seconds and seconds a byte, by number of ranks, of whole collectives: the tables in the
+code of OMGS-SGD (allgathers over 1 Gbit/s; shi2020mgs) and of MG-WFBP (allreduces over 10 Gbit/s
+Ethernet and 56 Gbit/s InfiniBand; shi2019mgwfbp)."""
 
 P102_100 = Work(sort_s=2.18896957e-10)
 """Top-k on an NVIDIA P102-100, from the code of OMGS-SGD: s x log2 x."""
 
 CPU = Work(call_s=7e-5, entry_s=0.66e-9, sent_s=20e-9, dense_s=0.37e-9, received_s=7e-9)
-"""``ldte_bs`` with ``index_value`` and rollback by the compiled engine, one thread of an Intel Xeon with AVX-512, between
-densities of 0.001 and 0.01: docs/results/selecting.md.  ``sent_s`` is mostly selecting, which takes longer the more is sent."""
+"""``ldte_bs`` with ``index_value`` and rollback by the compiled engine, one thread of an Intel Xeon
+with AVX-512, between densities of 0.001 and 0.01: docs/results/selecting.md.  ``sent_s`` is mostly
+selecting, which takes longer the more is sent."""
 
 CODING_S: dict[str, tuple[float, float]] = {
     "index_value": (0.9e-9, 1.8e-9),
@@ -32,13 +34,16 @@ CODING_S: dict[str, tuple[float, float]] = {
     "golomb": (11.8e-9, 21.7e-9),
     "bitmap": (142e-9, 244e-9),
 }
-"""Seconds to encode and to decode an entry, at density 0.001 with the codec's default values: docs/results/codecs.md."""
+"""Seconds to encode and to decode an entry, at density 0.001 with the codec's default values:
+docs/results/codecs.md."""
 
 
 def network(name: str, world_size: int) -> Line:
-    """A published line for any number of ranks: between and beyond those of the table, straight lines.
+    """A published line for any number of ranks: between and beyond those of the table, straight
+    lines.
 
-    UnknownName lists the tables.  What the authors never measured is a guess; a measured line is better.
+    UnknownName lists the tables.  What the authors never measured is a guess; a measured line is
+    better.
     """
     check_whole(world_size, "world_size", 2)
     if name not in NETWORKS:
@@ -52,7 +57,8 @@ def network(name: str, world_size: int) -> Line:
 
 
 def with_codec(work: Work, codec: Any) -> Work:
-    """Work that was measured with ``index_value``, with another codec: what that one takes beyond it is added.
+    """Work that was measured with ``index_value``, with another codec: what that one takes beyond
+    it is added.
 
     A codec that was never measured counts as ``golomb``.
     """

@@ -28,8 +28,8 @@ class Point:
     ranks : how many
     method : "dense", "fp16", or the id of an exchange
     prediction : of a step
-    efficiency : what a rank gets done, as part of what it would without communication or compression:
-        a step's own computing over the step
+    efficiency : what a rank gets done, as part of what it would without communication or
+        compression: a step's own computing over the step
     """
 
     network: str
@@ -63,8 +63,9 @@ def simulate(
 ) -> Iterator[Point]:
     """Dense, fp16 and every exchange that fits, each with its best plan, on every network.
 
-    Ranks bring the same batch each, however many they are.  Where a compressor would go dense by itself, it is as quick as
-    dense.  The two-level exchange is left out where no node has several ranks, or there is one node only.
+    Ranks bring the same batch each, however many they are.  Where a compressor would go dense by
+    itself, it is as quick as dense.  The two-level exchange is left out where no node has several
+    ranks, or there is one node only.
 
     Cost: some tens of milliseconds a network and number of ranks, for a hundred layers.
     """
@@ -98,7 +99,8 @@ def divides(setting: Setting) -> bool:
 def exchanges(
     density: float, codec: Any, method: str, ranks_per_node: int
 ) -> dict[str, Configuration]:
-    """A configuration for every exchange that these parts can be joined with, but for ``auto``, which is one of the others.
+    """A configuration for every exchange that these parts can be joined with, but for ``auto``,
+    which is one of the others.
 
     Parts that are none are refused by their registries.
     """

@@ -35,14 +35,16 @@ def buckets(instance: Instance, nbytes: float) -> Plan:
 
 
 def best_buckets(instance: Instance) -> Plan:
-    """The quickest of all fixed sizes that are the largest layer's bytes, or all bytes, halved some times."""
+    """The quickest of all fixed sizes that are the largest layer's bytes, or all bytes, halved some
+    times."""
     total = float(np.sum(_all_nbytes(instance)))
     sizes = [total / 2**power for power in range(1, 24)]
     return quickest(instance, [buckets(instance, size) for size in sizes])
 
 
 def as_ready(instance: Instance, fusion_bytes: float = FUSION_BYTES) -> Plan:
-    """Whenever the wire is free, send what is ready, up to so many bytes: what Horovod's own fusion does."""
+    """Whenever the wire is free, send what is ready, up to so many bytes: what Horovod's own fusion
+    does."""
     layers = np.arange(instance.size)
     compute_s = np.cumsum(instance.compute_s(layers, layers + 1))
     nbytes = instance.nbytes
@@ -67,11 +69,12 @@ def as_ready(instance: Instance, fusion_bytes: float = FUSION_BYTES) -> Plan:
 def greedy(instance: Instance, *, as_published: bool = True) -> Plan:
     """Merge a group with the next layer if that saves more than it delays: MGS-SGD.
 
-        delay = backward(next) + ts(both) - ts(group) - ts(next) - (the time that the group waits for the wire)
-        saved = tc(group) + tc(next) - tc(both)
+        delay = backward(next) + ts(both) - ts(group) - ts(next) - (the time that the group waits
+        for the wire) saved = tc(group) + tc(next) - tc(both)
 
-    as_published : the authors' loop skips the layer whose gradient is ready first: it always travels with the second, and the
-        times that the decisions go by do not know it.  False asks for it as for the others
+    as_published : the authors' loop skips the layer whose gradient is ready first: it always
+        travels with the second, and the times that the decisions go by do not know it.  False asks
+        for it as for the others
 
     Paper: shi2020mgs.  Cost: linear in the number of layers.
     """

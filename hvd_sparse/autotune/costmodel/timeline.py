@@ -59,7 +59,8 @@ class Timeline:
 
 
 def evaluate(instance: Instance, plan: Sequence[int]) -> Timeline:
-    """When every group of a plan is computed and sent; InvalidOption for a plan that does not fit the instance.
+    """When every group of a plan is computed and sent; InvalidOption for a plan that does not fit
+    the instance.
 
     Compute stream and wire are those of the model of shi2020mgs; late collectives are ours.
     Cost: linear in the number of groups.
@@ -76,7 +77,8 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """The plan with every group joined to the next where the step does not end later: quick plans need not be unique.
+    """The plan with every group joined to the next where the step does not end later: quick plans
+    need not be unique.
 
     Cost: quadratic in the number of groups.
     """

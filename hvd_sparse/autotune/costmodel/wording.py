@@ -25,8 +25,10 @@ def sentence_of(
     if chosen is not None:
         times = better / chosen.prediction.step_s
         text = (
-            f"Compress: {method} at density {chosen.density:g} with codec {chosen.codec} by exchange {chosen.exchange} takes "
-            f"{_ms(chosen.prediction.step_s)} a step, {steps}: {times:.1f} times as quick as the better of the two."
+            f"Compress: {method} at density {chosen.density:g} with codec {chosen.codec} by "
+            f"exchange {chosen.exchange} takes "
+            f"{_ms(chosen.prediction.step_s)} a step, {steps}: {times:.1f} times as quick as the "
+            "better of the two."
         )
     else:
         found = quickest.prediction
@@ -34,7 +36,8 @@ def sentence_of(
         name = "dense" if dense.step_s <= fp16.step_s else "fp16"
         waiting_s = (dense if name == "dense" else fp16).waiting_s
         text = (
-            f"Compression will not help here: use {name}. The quickest way to compress {taken} a step, {steps}; "
+            f"Compression will not help here: use {name}. The quickest way to compress {taken} a "
+            f"step, {steps}; "
             f"only {_ms(waiting_s)} of {name}'s step are spent waiting for the network."
         )
     if crossover is None:

@@ -1,7 +1,8 @@
 """``hvd-sparse bench``: measurements of this machine, one module a bench.
 
-A bench's module has ``add_parser(benches)``, which says what can be asked for, and ``run(options)``.  What measures is in
-the folder ``benchmarks`` of a checkout, with the baselines and their packages, and is loaded by ``run`` only.
+A bench's module has ``add_parser(benches)``, which says what can be asked for, and
+``run(options)``.  What measures is in the folder ``benchmarks`` of a checkout, with the baselines
+and their packages, and is loaded by ``run`` only.
 """
 
 from __future__ import annotations

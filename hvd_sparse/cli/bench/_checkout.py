@@ -31,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load(name: str) -> ModuleType:
-    """The module ``benchmarks.<name>`` of this checkout; NotInstalled where it, or a package that it needs, is not there."""
+    """The module ``benchmarks.<name>`` of this checkout; NotInstalled where it, or a package that
+    it needs, is not there."""
     if not (ROOT / "benchmarks" / f"{name}.py").is_file():
         raise NotInstalled(
             f"benchmarks/{name}.py is not beside {ROOT / 'hvd_sparse'}: benches need {REPOSITORY}"

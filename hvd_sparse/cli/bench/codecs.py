@@ -1,4 +1,5 @@
-"""``hvd-sparse bench codecs``: bytes an entry and the cost of both ways, by density, beside the entropy bound."""
+"""``hvd-sparse bench codecs``: bytes an entry and the cost of both ways, by density, beside the
+entropy bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``hvd-sparse bench digits``: what training reaches by every exchange and codec, with and without the residual."""
+"""``hvd-sparse bench digits``: what training reaches by every exchange and codec, with and without
+the residual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``hvd-sparse bench exchanges``: bytes that exchanges move, beside their formulas, and which is quickest where."""
+"""``hvd-sparse bench exchanges``: bytes that exchanges move, beside their formulas, and which is
+quickest where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``hvd-sparse bench planning``: plans of every strategy for real models, and what the planner itself takes."""
+"""``hvd-sparse bench planning``: plans of every strategy for real models, and what the planner
+itself takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``hvd-sparse bench select``: what choosing the entries costs, beside the floor and beside others."""
+"""``hvd-sparse bench select``: what choosing the entries costs, beside the floor and beside
+others."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from typing import Any, Callable
 import numpy as np
 
 ALIGNMENT = 64
-"""Bytes: a cache line.  TensorFlow copies an array that begins elsewhere, unless it was built or told otherwise."""
+"""Bytes: a cache line.  TensorFlow copies an array that begins elsewhere, unless it was built or
+told otherwise."""
 
 
 def aligned_empty(numel: int, dtype: Any) -> np.ndarray:

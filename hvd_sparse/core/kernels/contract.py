@@ -1,12 +1,15 @@
-"""The contract of the kernels: all work on arrays that selectors, memories and the pipeline ask for.
+"""The contract of the kernels: all work on arrays that selectors, memories and the pipeline ask
+for.
 
-Engines restate these functions for speed; ``core.kernels.reference`` states them for clarity and is the oracle of
-every test.  The rules that make engines comparable:
+Engines restate these functions for speed; ``core.kernels.reference`` states them for clarity and is
+the oracle of every test.  The rules that make engines comparable:
 
-* an entry is at least a threshold when ``abs(x) >= dtype(threshold)``, the threshold rounded to the data's dtype;
+* an entry is at least a threshold when ``abs(x) >= dtype(threshold)``, the threshold rounded to the
+data's dtype;
 * of equal magnitudes the lower index goes first; indices come out ascending and unique, as uint32;
 * exact zeros are never taken, NaN is never taken;
-* integers and orderings are equal bit for bit between engines; only ``moments`` may differ, in its last digits;
+* integers and orderings are equal bit for bit between engines; only ``moments`` may differ, in its
+last digits;
 * a kernel writes to arguments named ``residual`` or ``out`` and to nothing else.
 """
 
@@ -106,10 +109,12 @@ class Kernels(Packers, Protocol):
         """What lies above a threshold; of the non-zeros, for a threshold of 0."""
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """int64 [256]: how often each byte stands at bit ``shift`` of the magnitudes whose higher bits are ``prefix``."""
+        """int64 [256]: how often each byte stands at bit ``shift`` of the magnitudes whose higher
+        bits are ``prefix``."""
 
     def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
-        """Sums of magnitudes of chunks of ``length`` entries, the last one shorter; accumulated in float64, of x's dtype."""
+        """Sums of magnitudes of chunks of ``length`` entries, the last one shorter; accumulated in
+        float64, of x's dtype."""
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
         """|x[start::stride]|."""
@@ -118,12 +123,14 @@ class Kernels(Packers, Protocol):
         """How many magnitudes are at least the threshold."""
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        """The entries whose magnitudes are at least the threshold; zeros never, whatever the threshold."""
+        """The entries whose magnitudes are at least the threshold; zeros never, whatever the
+        threshold."""
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """``count_at_least``, and ``take_at_least`` in the same pass; None instead of more than ``capacity`` entries.
+        """``count_at_least``, and ``take_at_least`` in the same pass; None instead of more than
+        ``capacity`` entries.
 
         threshold : above 0
         """
@@ -137,7 +144,8 @@ class Kernels(Packers, Protocol):
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Every bin's largest |accumulated|, and the entries whose |accumulated + gradient| reaches their bin's.
+        """Every bin's largest |accumulated|, and the entries whose |accumulated + gradient| reaches
+        their bin's.
 
         Bins are of ``length`` entries, the last one shorter; zeros are never taken.
         """
@@ -146,7 +154,8 @@ class Kernels(Packers, Protocol):
         """out = residual + gradient; ``out`` may be ``residual`` itself."""
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        """out = residual + gradient, and its moments; where the sum is not finite ``out`` keeps the residual's entry.
+        """out = residual + gradient, and its moments; where the sum is not finite ``out`` keeps the
+        residual's entry.
 
         ``out`` may be ``residual`` itself.
         """
@@ -154,13 +163,15 @@ class Kernels(Packers, Protocol):
     def accumulate_and_take(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
     ) -> Taking:
-        """The fused pass: ``accumulate``, and what reaches the aim is taken out: it is +0.0 in ``out``.
+        """The fused pass: ``accumulate``, and what reaches the aim is taken out: it is +0.0 in
+        ``out``.
 
         Beyond the aim's capacity, and where the sum is not finite, nothing is taken.
         """
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        """The ``count`` largest of the taken entries, and the smallest magnitude among them; the rest go back to ``out``.
+        """The ``count`` largest of the taken entries, and the smallest magnitude among them; the
+        rest go back to ``out``.
 
         taken : non-zero numbers, at least ``count`` of them, which is at least 1
         out : where they were taken from; None if they were only copied
@@ -177,13 +188,15 @@ class Kernels(Packers, Protocol):
         momentum: float,
         nesterov: bool,
     ) -> None:
-        """out = momentum * residual + gradient; Nesterov: out = momentum * (residual + gradient).  May be in place."""
+        """out = momentum * residual + gradient; Nesterov: out = momentum * (residual + gradient).
+        May be in place."""
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         """residual[indices] = +0.0."""
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
-        """out = the sum of the selections, each entry added up in their order; 0 where none has one."""
+        """out = the sum of the selections, each entry added up in their order; 0 where none has
+        one."""
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """out[indices] += values, for indices that are unique."""

@@ -1,4 +1,5 @@
-"""Engines: the kernels of ``core.kernels.contract`` restated for speed, one a file, and how one is chosen."""
+"""Engines: the kernels of ``core.kernels.contract`` restated for speed, one a file, and how one is
+chosen."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _compiled(threads: int) -> Any:
 
 
 def resolve_engine(engine: Any) -> Any:
-    """The kernels of an engine given as its id, as a mapping with options or as itself; None asks for the best there is.
+    """The kernels of an engine given as its id, as a mapping with options or as itself; None asks
+    for the best there is.
 
     UnknownName for an id that is none.
     """
@@ -85,6 +87,7 @@ def resolve_engine(engine: Any) -> Any:
 @lru_cache(maxsize=1)  # once a process
 def _say_slow() -> None:
     logger.warning(
-        "gradients are selected by plain numpy, several times slower than compiled: pip install 'hvd-sparse[fast]', "
+        "gradients are selected by plain numpy, several times slower than compiled: pip install "
+        "'hvd-sparse[fast]', "
         "or say engine='numpy' if this is meant"
     )

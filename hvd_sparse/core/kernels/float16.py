@@ -1,7 +1,8 @@
 """Values in 16 bits: IEEE half precision and bfloat16, rounded to nearest, never to infinity.
 
-numpy's own casts to and from float16 take 3 to 5 ns an entry; integer arithmetic on the bit patterns, a cache-sized
-block at a time, takes a third of that.  Blocks with numbers that are subnormal in float16 are left to numpy.
+numpy's own casts to and from float16 take 3 to 5 ns an entry; integer arithmetic on the bit
+patterns, a cache-sized block at a time, takes a third of that.  Blocks with numbers that are
+subnormal in float16 are left to numpy.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 
 def half_codes(values: np.ndarray, out: np.ndarray) -> None:
-    """uint16 [count] into ``out``: float32 or float64 values as float16, ties to even; beyond 65504 the largest of that sign."""
+    """uint16 [count] into ``out``: float32 or float64 values as float16, ties to even; beyond 65504
+    the largest of that sign."""
     bits = as_float32(values).view(_U4)
     for block in _blocks(bits.size):
         magnitudes = bits[block] & _MAGNITUDE
@@ -77,7 +79,8 @@ def half_values(codes: np.ndarray) -> np.ndarray | None:
 
 
 def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
-    """uint16 [count] into ``out``: float32 or float64 values as bfloat16, ties away from zero; never rounded up to infinity.
+    """uint16 [count] into ``out``: float32 or float64 values as bfloat16, ties away from zero;
+    never rounded up to infinity.
 
     Below 2^-126 they become zero: some threads take subnormal numbers for that, and others do not.
     """
@@ -94,7 +97,8 @@ def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
 
 
 def brain_values(codes: np.ndarray) -> np.ndarray | None:
-    """float32 [count]: the values of bfloat16 bit patterns; None if one is NaN, Inf or subnormal."""
+    """float32 [count]: the values of bfloat16 bit patterns; None if one is NaN, Inf or
+    subnormal."""
     exponents = codes & BRAIN_EXPONENT
     if exponents.max(initial=0) == BRAIN_EXPONENT:
         return None

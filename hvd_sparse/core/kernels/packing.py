@@ -1,7 +1,8 @@
 """The kernels of codecs: numbers made shorter and indices cut into blocks, and back.
 
-``Packers`` is the contract, beside ``core.kernels.contract``, whose rules hold here too; the functions state it in numpy.  All
-vectors are 1-D and C-contiguous.  What is read may be anybody's bytes, so readers say what no writer makes.
+``Packers`` is the contract, beside ``core.kernels.contract``, whose rules hold here too; the
+functions state it in numpy.  All vectors are 1-D and C-contiguous.  What is read may be anybody's
+bytes, so readers say what no writer makes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Packers(Protocol):
         """
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Float32 or float64 values as float16, ties to even; beyond 65504 the largest of that sign.
+        """Float32 or float64 values as float16, ties to even; beyond 65504 the largest of that
+        sign.
 
         out : uint16 [count], written
         """
@@ -51,13 +53,15 @@ class Packers(Protocol):
         """float32 [count]: the values of float16 bit patterns; None if one is NaN or Inf."""
 
     def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Float32 or float64 values as bfloat16, ties away from zero, never to infinity; zero below 2^-126.
+        """Float32 or float64 values as bfloat16, ties away from zero, never to infinity; zero below
+        2^-126.
 
         out : uint16 [count], written
         """
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """float32 [count]: the values of bfloat16 bit patterns; None if one is NaN, Inf or subnormal."""
+        """float32 [count]: the values of bfloat16 bit patterns; None if one is NaN, Inf or
+        subnormal."""
 
 
 def blocks_of(numel: int) -> int:

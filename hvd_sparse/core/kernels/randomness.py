@@ -1,7 +1,7 @@
 """Random numbers that depend on nothing but what they are for.
 
-Counter-based, and keyed by seed, tensor and step: the same on every rank where no rank is given, whatever order
-hooks run in, without touching anybody's global generator.
+Counter-based, and keyed by seed, tensor and step: the same on every rank where no rank is given,
+whatever order hooks run in, without touching anybody's global generator.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def take_largest(x: np.ndarray, count: int) -> Selection:
 
 
 def _largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among them."""
+    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among
+    them."""
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
     smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
     kept: np.ndarray = magnitudes > smallest_kept

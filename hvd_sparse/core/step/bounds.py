@@ -18,9 +18,11 @@ from hvd_sparse.types import Selection
 
 @lru_cache(maxsize=4096)  # asked for at every step of a tensor
 def capacity(codec: Any, numel: int, value_bytes: int, world_size: int, gathered_bytes: int) -> int:
-    """How many entries a rank may send of a tensor, so that the messages of all ranks stay within so many bytes.
+    """How many entries a rank may send of a tensor, so that the messages of all ranks stay within
+    so many bytes.
 
-    At least one.  For codecs whose length depends on where the entries are, within their expected length.
+    At least one.  For codecs whose length depends on where the entries are, within their expected
+    length.
     """
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
     least, most = 1, max(1, numel)
@@ -36,7 +38,8 @@ def capacity(codec: Any, numel: int, value_bytes: int, world_size: int, gathered
 def bounded(
     found: Found, most: int | None, vector: np.ndarray, kernels: Kernels | ModuleType
 ) -> Found:
-    """What was found, cut to its largest entries where it is more than ``most``; the others stay in the vector."""
+    """What was found, cut to its largest entries where it is more than ``most``; the others stay in
+    the vector."""
     chosen = found.selection
     if most is None or chosen.count <= most:
         return found

@@ -11,7 +11,8 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload at which a bucket is full: above it a collective's start-up cost no longer counts."""
+"""Expected payload at which a bucket is full: above it a collective's start-up cost no longer
+counts."""
 
 UNKNOWN_DENSITY = 0.01
 """Guess for methods that are told no density, to size buckets by."""
@@ -29,8 +30,8 @@ def merge_small(
 ) -> list[tuple[int, ...]]:
     """Neighbouring compressed tensors together, from the last registered to the first.
 
-    Backward passes make gradients in about that order, so a bucket is complete early.  Where selection is over groups,
-    tensors that cannot be one vector are in different ones.
+    Backward passes make gradients in about that order, so a bucket is complete early.  Where
+    selection is over groups, tensors that cannot be one vector are in different ones.
     """
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
@@ -52,8 +53,8 @@ def merge_small(
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
     """The buckets that ``configuration.groups`` asks for.
 
-    InvalidOption for names that no tensor has.  Tensors that are never compressed are in no bucket; those that are
-    and that no group names have one each.
+    InvalidOption for names that no tensor has.  Tensors that are never compressed are in no bucket;
+    those that are and that no group names have one each.
     """
     groups = configuration.groups
     if groups is None or groups == PLANNED:  # until there is a plan
@@ -65,7 +66,8 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
     unknown = [name for names in groups for name in names if name not in positions]
     if unknown:
         raise InvalidOption(
-            f"groups names {', '.join(map(repr, unknown))}, which no tensor is called; there are: {', '.join(positions)}"
+            f"groups names {', '.join(map(repr, unknown))}, which no tensor is called; there are: "
+            f"{', '.join(positions)}"
         )
     compressed = {position for (position,) in each}
     named = [
@@ -81,7 +83,8 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
 def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
-    """So many groups of neighbours, or one a tensor, of about equal bytes; from the last registered to the first."""
+    """So many groups of neighbours, or one a tensor, of about equal bytes; from the last registered
+    to the first."""
     sizes = [_expected_bytes(specs[position], configuration) for position in reversed(positions)]
     total, filled, plan = sum(sizes), 0.0, [[] for _ in range(groups)]  # type: ignore[var-annotated]
     for position, size in zip(reversed(positions), sizes):
@@ -93,29 +96,34 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """InvalidOption for buckets whose tensors cannot be selected from as one vector, where that is asked for."""
+    """InvalidOption for buckets whose tensors cannot be selected from as one vector, where that is
+    asked for."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:
             raise InvalidOption(
-                f"select_over is 'group', and {reason}: name groups without these together, or use select_over='tensor'"
+                f"select_over is 'group', and {reason}: name groups without these together, or use "
+                "select_over='tensor'"
             )
 
 
 def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
-    """What keeps tensors from being selected from as one vector; None if nothing does, or nobody asks for it."""
+    """What keeps tensors from being selected from as one vector; None if nothing does, or nobody
+    asks for it."""
     if configuration.select_over != "group":
         return None
     first, numel = members[0], sum(spec.numel for spec in members)
     for other in members:
         if other.accumulator != first.accumulator:
             return (
-                f"tensors {first.key!r} and {other.key!r} of one group are accumulated in {first.accumulator} and "
+                f"tensors {first.key!r} and {other.key!r} of one group are accumulated in "
+                f"{first.accumulator} and "
                 f"{other.accumulator}"
             )
     if numel >= INDEX_LIMIT:
         return (
-            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have {numel} entries "
+            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have "
+            f"{numel} entries "
             f"together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
         )
     return None

@@ -1,8 +1,9 @@
 """Moving a step's bytes, for frontends that can wait: numpy and PyTorch.
 
-``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress`` of a step drives
-all of the step's exchanges, phase by phase, in registration order: Horovod asks for results in hook order, which
-differs between ranks, so an exchange of two phases that only drove itself would wait for one that waits for it.
+``compress`` starts a bucket's exchange as soon as the bucket is full.  The first ``decompress`` of
+a step drives all of the step's exchanges, phase by phase, in registration order: Horovod asks for
+results in hook order, which differs between ranks, so an exchange of two phases that only drove
+itself would wait for one that waits for it.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class Driver:
         ]
 
     def forget(self) -> None:
-        """Let go of all exchanges under way: Horovod was started anew, and none of them will end."""
+        """Let go of all exchanges under way: Horovod was started anew, and none of them will
+        end."""
         self._under_way.clear()
         self._current = None
 
@@ -184,7 +186,8 @@ class Driver:
         run.is_closed = True
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
-            # All ranks know by now.  The one that failed may have spoken in buckets that nobody else has entered: meet it
+            # All ranks know by now.  The one that failed may have spoken in buckets that nobody
+            # else has entered: meet it
             # there in this step, or its words would meet the next.
             for index, members in enumerate(self.step.buckets):
                 run.buckets.setdefault(index, BucketRun(index, members))

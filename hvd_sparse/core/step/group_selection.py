@@ -1,6 +1,8 @@
-"""One selection from several tensors: what was accumulated of a group is selected from as one vector.
+"""One selection from several tensors: what was accumulated of a group is selected from as one
+vector.
 
-Only the choice is common.  Residuals, messages and steps stay each tensor's own, so that other groups lose nothing.
+Only the choice is common.  Residuals, messages and steps stay each tensor's own, so that other
+groups lose nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def send_merged(
 
 
 def joint_source(states: Sequence[TensorState]) -> Source:
-    """The tensors as one vector.  It starts where its last selection ended, if that was from just these tensors."""
+    """The tensors as one vector.  It starts where its last selection ended, if that was from just
+    these tensors."""
     first = states[0]
     spec = TensorSpec(
         _name_of([state.spec for state in states]),

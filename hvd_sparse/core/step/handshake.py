@@ -1,4 +1,5 @@
-"""The one blocking exchange: before the first step, all ranks make sure that they run the same thing."""
+"""The one blocking exchange: before the first step, all ranks make sure that they run the same
+thing."""
 
 from __future__ import annotations
 
@@ -40,9 +41,11 @@ def describe_rank(
 
 
 def handshake(document: dict[str, Any], world_size: int) -> Generator[AllGather, np.ndarray, None]:
-    """Compare digests; where they differ, exchange the documents and raise RankMismatch, which names the differences.
+    """Compare digests; where they differ, exchange the documents and raise RankMismatch, which
+    names the differences.
 
-    A conversation as exchanges hold them: every rank yields the same requests, as every rank sees all digests.
+    A conversation as exchanges hold them: every rank yields the same requests, as every rank sees
+    all digests.
     """
     text = json.dumps(document, sort_keys=True, indent=0).encode()
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))

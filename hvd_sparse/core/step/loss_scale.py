@@ -1,7 +1,8 @@
 """Gradients that arrive multiplied by a loss scale, and what 16 bits can hold.
 
-Residuals are kept in unscaled units, so that a step of another scale adds to them what it should.  Scales that are
-powers of two, as loss scalers have them, change no bit of a float32 that neither over- nor underflows.
+Residuals are kept in unscaled units, so that a step of another scale adds to them what it should.
+Scales that are powers of two, as loss scalers have them, change no bit of a float32 that neither
+over- nor underflows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def check_scale(scale: float) -> None:
 
 
 def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
-    """The gradient of the unscaled loss; itself where the scale is 1.  An array of its own otherwise."""
+    """The gradient of the unscaled loss; itself where the scale is 1.  An array of its own
+    otherwise."""
     return gradient if scale == 1.0 else gradient / gradient.dtype.type(scale)
 
 

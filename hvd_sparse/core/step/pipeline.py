@@ -2,8 +2,9 @@
 
 memory.compensate -> selector.find -> codec.encode -> memory.update   |   codec.decode -> sum in rank order
 
-Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move memory.update behind
-themselves; those that sum before they select (``sums_first``) start the walk with the sum.
+Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move
+memory.update behind themselves; those that sum before they select (``sums_first``) start the walk
+with the sum.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Pipeline:
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
-        waits : nothing is selected before the tensor's group is complete (``core.step.group_selection``)
+        waits : nothing is selected before the tensor's group is complete
+            (``core.step.group_selection``)
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
@@ -87,7 +89,8 @@ class Pipeline:
             raise
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """What stands in for a gradient that is not finite: the carrier says so, and the step leaves no trace."""
+        """What stands in for a gradient that is not finite: the carrier says so, and the step
+        leaves no trace."""
         spec = state.spec
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
@@ -109,7 +112,8 @@ class Pipeline:
         self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None
     ) -> Accumulated:
         configuration, kernels = self.configuration, self.kernels
-        # Other sums than the last one, which skips what is not finite, would spoil the only buffer there is.
+        # Other sums than the last one, which skips what is not finite, would spoil the only buffer
+        # there is.
         looks_first = not configuration.rollback and not configuration.memory.adds_gradient
         if looks_first and not kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
@@ -121,7 +125,8 @@ class Pipeline:
         return accumulated
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """What the pass took along returns to the vector: with ``rollback=False`` it is nowhere else."""
+        """What the pass took along returns to the vector: with ``rollback=False`` it is nowhere
+        else."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -136,7 +141,8 @@ class Pipeline:
     ) -> Outgoing:
         """Send what was selected of a tensor, and keep back the rest.
 
-        vector : what was accumulated; found : of it alone, chosen from the vector that ``selected_in`` names
+        vector : what was accumulated; found : of it alone, chosen from the vector that
+            ``selected_in`` names
         """
         codec, began_s = self.codec(state.steps), self.spans.now()
         if not selector.has_shared_indices:
@@ -195,7 +201,8 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
     ) -> Outgoing:
-        """What goes to where it is summed; on a dense step, with what this rank keeps back of its part."""
+        """What goes to where it is summed; on a dense step, with what this rank keeps back of its
+        part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         whole = gradient.copy()
@@ -212,7 +219,8 @@ class Pipeline:
     ) -> None:
         """After an exchange that settles later: keep back what did not leave.
 
-        left : of this rank's own entries, with the values that were accumulated (or the selector's, where it changes them)
+        left : of this rank's own entries, with the values that were accumulated (or the selector's,
+            where it changes them)
         """
         if left is not None:
             state.memory.update(left, not self.selector(state.steps).changes_values, self.kernels)
@@ -261,7 +269,8 @@ class Pipeline:
     def receive(
         self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int
     ) -> None:
-        """The other half: out = factor * (sum of the parts), in the order given, which is the same on all ranks.
+        """The other half: out = factor * (sum of the parts), in the order given, which is the same
+        on all ranks.
 
         parts : the range of the tensor that each is of, and an encoded selection or one as it is
         out : flat, of the accumulator's dtype; untouched if a part is not good
@@ -272,7 +281,8 @@ class Pipeline:
             selection = sent if isinstance(sent, Selection) else codec.decode(sent, self.kernels)
             if selection.numel != place.stop - place.start or selection.values.dtype != out.dtype:
                 raise CorruptPayload(
-                    f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a payload for it is for "
+                    f"tensor {spec.key!r} has {place.stop - place.start} entries of {out.dtype}; a "
+                    "payload for it is for "
                     f"{selection.numel} of {selection.values.dtype}"
                 )
             indices = (
@@ -290,6 +300,8 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     bad = int(np.count_nonzero(~np.isfinite(gradient)))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
     return NonFiniteGradient(
-        f"tensor {spec.key!r}: {what if bad else 'gradient + residual leaves the range of ' + str(gradient.dtype)}; "
-        "look for the step's loss, lower the learning rate, or clip gradients before they are compressed"
+        f"tensor {spec.key!r}: "
+        f"{what if bad else 'gradient + residual leaves the range of ' + str(gradient.dtype)}; "
+        "look for the step's loss, lower the learning rate, or clip gradients before they are "
+        "compressed"
     )

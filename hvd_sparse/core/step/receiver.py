@@ -23,7 +23,8 @@ class Receiving:
         self._step = step
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Accept what an exchange brought for a bucket, and keep back what did not leave this rank."""
+        """Accept what an exchange brought for a bucket, and keep back what did not leave this
+        rank."""
         bucket.arrivals = arrivals
         if not self._step.exchange.settles_later:
             return
@@ -47,7 +48,8 @@ class Receiving:
 
         reduced : what Horovod made of the array that ``compress`` gave it
         parameter : the tensor's value, flat, for memories that finish with it
-        out : where the result may go; a sparse step's is written there, and nothing is where the step fails
+        out : where the result may go; a sparse step's is written there, and nothing is where the
+            step fails
         """
         report = ticket.report(reduced)
         if ticket.error is not None:
@@ -56,7 +58,8 @@ class Receiving:
             ) from ticket.error
         if report.failures:
             raise PeerFailure(
-                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own output says why"
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own "
+                "output says why"
             )
         assert (
             ticket.position is not None
@@ -72,7 +75,8 @@ class Receiving:
             ):  # another tensor's thread has just taken the step back
                 raise ticket.run.failure
             raise RankMismatch(
-                f"tensor {ticket.key!r} was compressed again before its last step was decompressed: "
+                f"tensor {ticket.key!r} was compressed again before its last step was "
+                "decompressed: "
                 "give every tape or optimizer that reduces it a compressor of its own"
             )
         spec = self._step.specs[ticket.position]
@@ -94,7 +98,8 @@ class Receiving:
             return self._finish(ticket, result, parameter, is_finite=not report.non_finite)
 
     def enter_dense(self, position: int, scale: float = 1.0) -> Ticket:
-        """A tensor that is never compressed begins a step: what its memory makes of it goes back with the others'."""
+        """A tensor that is never compressed begins a step: what its memory makes of it goes back
+        with the others'."""
         with self._step.staging.lock:
             run = self._step.staging.open_run(position)
             if self._step.configuration.memory.finishes:
@@ -113,8 +118,10 @@ class Receiving:
         is_finite = bool(np.isfinite(reduced).all())
         if not is_finite and self._step.configuration.on_nonfinite == "raise":
             error = NonFiniteGradient(
-                f"tensor {ticket.key!r}, which travels dense: {np.count_nonzero(~np.isfinite(reduced))} of {reduced.size} "
-                "entries of the reduced gradient are NaN or Inf, on some rank; look for the step's loss, lower the "
+                f"tensor {ticket.key!r}, which travels dense: "
+                f"{np.count_nonzero(~np.isfinite(reduced))} of {reduced.size} "
+                "entries of the reduced gradient are NaN or Inf, on some rank; look for the step's "
+                "loss, lower the "
                 "learning rate, or clip gradients before they are compressed"
             )
             self._step.fail(ticket.run, error)
@@ -128,7 +135,8 @@ class Receiving:
     def _finish(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray, *, is_finite: bool
     ) -> np.ndarray:
-        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere leaves no trace."""
+        """The last touch, in the units of the scaled loss.  A step that is not finite everywhere
+        leaves no trace."""
         assert ticket.position is not None
         spec = self._step.specs[ticket.position]
         if is_finite and self._step.configuration.memory.finishes:

@@ -66,7 +66,8 @@ class Ticket:
     _report: CarrierReport | None = field(default=None, init=False, repr=False)
 
     def report(self, reduced: np.ndarray) -> CarrierReport:
-        """What all ranks' carriers say, at the start of what Horovod made of them; read once.  Errors: ``CarrierLayout.read``."""
+        """What all ranks' carriers say, at the start of what Horovod made of them; read once.
+        Errors: ``CarrierLayout.read``."""
         if self._report is None:
             self._report = self.layout.read(reduced[: self.layout.size], self.key)
         return self._report
@@ -84,7 +85,8 @@ class Ticket:
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """The bucket of tensors that travel together in this step, made of those of their own; their tickets are in it.
+    """The bucket of tensors that travel together in this step, made of those of their own; their
+    tickets are in it.
 
     What no registered tensor stands for brings only what went wrong with it.
     """

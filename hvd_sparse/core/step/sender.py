@@ -1,7 +1,9 @@
-"""This rank's half of a step: what it takes in of every tensor, and what each bucket says to the other ranks.
+"""This rank's half of a step: what it takes in of every tensor, and what each bucket says to the
+other ranks.
 
-A local failure never raises in ``compress``, where the other ranks would wait for what this one did not submit.
-It is written down: into the carrier's flag, and in words into the bucket's message.  All ranks then raise alike.
+A local failure never raises in ``compress``, where the other ranks would wait for what this one did
+not submit. It is written down: into the carrier's flag, and in words into the bucket's message.
+All ranks then raise alike.
 """
 
 from __future__ import annotations
@@ -46,10 +48,13 @@ class Sending:
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
-        is_joined : buckets of other tensors may be joined with this one's before its message is made
-        everything : run dense, residual included, whatever the configuration says; the same on all ranks
+        is_joined : buckets of other tensors may be joined with this one's before its message is
+            made
+        everything : run dense, residual included, whatever the configuration says; the same on all
+            ranks
 
-        The array is the carrier, followed by all that was accumulated where this step of the tensor runs dense.
+        The array is the carrier, followed by all that was accumulated where this step of the tensor
+        runs dense.
         """
         spec = self._step.specs[position]
         ticket, state = self._enter(position)
@@ -86,7 +91,8 @@ class Sending:
     def poison(
         self, error: Exception, key: str, dtype: Any, rank: int, world_size: int
     ) -> tuple[np.ndarray, Ticket]:
-        """A carrier that tells the other ranks of a failure that no registered tensor stands for."""
+        """A carrier that tells the other ranks of a failure that no registered tensor stands
+        for."""
         layout = self.layout(dtype, world_size, alone=True)
         run = self._step.staging.open_run(None)
         ticket = Ticket(run, key, layout, error=error)
@@ -96,7 +102,8 @@ class Sending:
         return carrier, ticket
 
     def layout(self, dtype: Any, world_size: int, *, alone: bool) -> CarrierLayout:
-        """How a carrier lies in memory, travelling alone or before a dense gradient of the dtype."""
+        """How a carrier lies in memory, travelling alone or before a dense gradient of the
+        dtype."""
         chosen = (
             self._step.carrier_dtype if alone and self._step.carrier_dtype is not None else dtype
         )
@@ -174,7 +181,8 @@ class Sending:
         return self._counted(self._step.exchange.run(parcel))
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
-        """Select from what waits for its group.  The carriers are gone: a failure travels in the message alone."""
+        """Select from what waits for its group.  The carriers are gone: a failure travels in the
+        message alone."""
         waiting = {
             position: ticket
             for position, ticket in sorted(bucket.sending.items())

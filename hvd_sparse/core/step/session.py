@@ -1,6 +1,7 @@
 """Average gradients over ranks with numpy alone: the core without a framework.
 
-What both frontends do through Horovod, in one loop; tests compare them with it, and simulations run it.
+What both frontends do through Horovod, in one loop; tests compare them with it, and simulations run
+it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ COUNTED = (
 class Stats:
     """Counters of one compressor on one rank.
 
-    Tensor counters are of completed steps; byte counters of what was handed to a collective, failed steps included.
+    Tensor counters are of completed steps; byte counters of what was handed to a collective, failed
+    steps included.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,8 @@ class Stats:
         nonfinite_steps : steps that left no trace, as some rank had NaN or Inf in them
         sparse_steps, dense_steps : tensor-steps that sent a selection; that sent everything
         entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
-        payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank; their sum
+        payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank;
+            their sum
         passes : counting passes of the selector; those over a group count for each of its tensors
         one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
         fallbacks : searches that exact top-k ended

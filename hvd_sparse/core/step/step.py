@@ -1,7 +1,9 @@
-"""The step object: all tensors of a compressor, which of them travel together, and the step that they are in.
+"""The step object: all tensors of a compressor, which of them travel together, and the step that
+they are in.
 
-It holds all state of a compressor, and no collective: ``core.step.driver`` and the TensorFlow frontend move bytes.  What it sends
-is made in ``core.step.sender``, what comes back is taken in by ``core.step.receiver``.
+It holds all state of a compressor, and no collective: ``core.step.driver`` and the TensorFlow
+frontend move bytes.  What it sends is made in ``core.step.sender``, what comes back is taken in by
+``core.step.receiver``.
 """
 
 from __future__ import annotations
@@ -63,16 +65,18 @@ class Step:
         self.receiving = Receiving(self)
 
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
-        """Other tensors travel together from the next step on; the same on all ranks, and between steps.
+        """Other tensors travel together from the next step on; the same on all ranks, and between
+        steps.
 
-        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle of a step, and for
-        groups that cannot be selected from as one where that is asked for.
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle
+        of a step, and for groups that cannot be selected from as one where that is asked for.
         """
         self.staging.close()
         self._set_buckets(buckets)
 
     def regroup_at_start(self, buckets: Sequence[tuple[int, ...]]) -> None:
-        """As ``regroup``, where a step is known to begin: what has not come back of the last was given up, or soon will."""
+        """As ``regroup``, where a step is known to begin: what has not come back of the last was
+        given up, or soon will."""
         self.staging.leave()
         self._set_buckets(buckets)
 
@@ -111,12 +115,14 @@ class Step:
         self.staging.placement = placement
         if placement.node_count == 1 and self.configuration.allow_dense:
             logger.warning(
-                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs dense",
+                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs "
+                "dense",
                 world_size,
                 self.exchange.id,  # type: ignore[attr-defined]
             )
 
-    # -- what becomes of a step -------------------------------------------------------------------------------------
+    # -- what becomes of a step
+    # -------------------------------------------------------------------------------------
 
     def count(self, ticket: Ticket) -> None:
         """A tensor has completed a step; unless the step leaves no trace."""
@@ -138,7 +144,8 @@ class Step:
             self._uncount(ticket.run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """NaN or Inf somewhere in a step: all of its tensors go back to what they were, when their next step begins."""
+        """NaN or Inf somewhere in a step: all of its tensors go back to what they were, when their
+        next step begins."""
         with self.staging.lock:
             if run.is_finite:
                 run.is_finite = False

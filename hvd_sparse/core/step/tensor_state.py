@@ -18,7 +18,8 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 
 @dataclass(frozen=True)
 class Source:
-    """One vector to select from, a tensor's or that of several: its name and size, and what its last selection left.
+    """One vector to select from, a tensor's or that of several: its name and size, and what its
+    last selection left.
 
     Attributes
     ----------
@@ -34,15 +35,18 @@ class Source:
 
 
 class TensorState:
-    """What is kept of one tensor between its steps: memory, what selector and exchange were left with, completed steps.
+    """What is kept of one tensor between its steps: memory, what selector and exchange were left
+    with, completed steps.
 
     A step writes new versions; ``commit`` makes them the state, ``roll_back`` drops them.
 
     Attributes
     ----------
-    part : the entries that this rank keeps back for; all, but for exchanges that sum before they select
+    part : the entries that this rank keeps back for; all, but for exchanges that sum before they
+        select
     threshold, memo : what the last selection ended with
-    selected_in : which vector that selection was made from: the tensor's key, or the name of a group
+    selected_in : which vector that selection was made from: the tensor's key, or the name of a
+        group
     exchange_memo : the same on all ranks
     """
 
@@ -64,7 +68,8 @@ class TensorState:
 
     @property
     def source(self) -> Source:
-        """The tensor as what is selected from: it starts cold where it was last selected in a group."""
+        """The tensor as what is selected from: it starts cold where it was last selected in a
+        group."""
         is_warm = self.selected_in == self.spec.key
         return Source(
             self.spec, self.steps, *((self.threshold, self.memo) if is_warm else (None, None))
@@ -79,7 +84,8 @@ class TensorState:
         self.note(None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Any) -> None:
-        """What is to be kept back besides, and what the next exchange is told, once this step is good."""
+        """What is to be kept back besides, and what the next exchange is told, once this step is
+        good."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(
@@ -90,7 +96,8 @@ class TensorState:
         exchange_memo: Any = None,
         selected_in: str | None = None,
     ) -> None:
-        """Go on from a checkpoint.  selected_in : None is the tensor itself, as before there were groups"""
+        """Go on from a checkpoint.  selected_in : None is the tensor itself, as before there were
+        groups"""
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.exchange_memo = self._new_exchange_memo = exchange_memo
@@ -115,13 +122,15 @@ class Outgoing:
 
     Attributes
     ----------
-    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes by itself
+    frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes by
+        itself
     dense : all that was accumulated, flat; None on a sparse step
     entries : how many entries are sent
-    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is known only later
+    norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is
+        known only later
     found : how the selection was come by; None on a dense step, and where another rank selects
-    accumulated : what was or is to be selected from, until that and the exchange are over; or, where the exchange sums
-        first, the gradient
+    accumulated : what was or is to be selected from, until that and the exchange are over; or,
+        where the exchange sums first, the gradient
     moments : of the accumulated, where the selection waits for the group's other tensors
     """
 

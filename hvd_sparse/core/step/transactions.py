@@ -1,7 +1,7 @@
 """Which step every tensor is in, and whether that step's outcome is kept.
 
-A step is kept apart from the state until it is known good, which is when the tensor's next step begins; until then
-``fail`` takes back all of the step's tensors.
+A step is kept apart from the state until it is known good, which is when the tensor's next step
+begins; until then ``fail`` takes back all of the step's tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from hvd_sparse.types import TensorSpec
 
 
 class Staging:
-    """The states of all tensors, and the runs that wrote their newest versions.  Safe to call from many threads."""
+    """The states of all tensors, and the runs that wrote their newest versions.  Safe to call from
+    many threads."""
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
         self._configuration = configuration
@@ -30,7 +31,8 @@ class Staging:
         self.lock = threading.RLock()
 
     def open_run(self, position: int | None) -> StepRun:
-        """The step that a tensor is about to enter: a new one if the last is closed, or has the tensor already."""
+        """The step that a tensor is about to enter: a new one if the last is closed, or has the
+        tensor already."""
         with self.lock:
             if self._run.is_closed or position in self._run.entered:
                 self._run = StepRun()
@@ -43,7 +45,8 @@ class Staging:
             if waiting and not self._run.is_closed:
                 names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
                 raise InvalidOption(
-                    f"a step is under way, and {names} has not come back: change groups between steps"
+                    f"a step is under way, and {names} has not come back: change groups between "
+                    "steps"
                 )
             self._run.is_closed = True
 
@@ -53,7 +56,8 @@ class Staging:
             self._run.is_closed = True
 
     def enter(self, position: int, run: StepRun) -> TensorState:
-        """The state of a tensor that begins a step: its last step is settled, and this one staged."""
+        """The state of a tensor that begins a step: its last step is settled, and this one
+        staged."""
         with self.lock:
             state = self.state_of(position)
             self._staged_by[position] = run

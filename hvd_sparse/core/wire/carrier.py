@@ -1,26 +1,26 @@
 """The carrier: the tiny tensor that Horovod reduces in place of the gradient.
 
-Horovod allreduces whatever ``compress`` returns.  Indices cannot go through a sum, so the entries travel by
-allgather and the sum carries what all ranks must agree on:
+Horovod allreduces whatever ``compress`` returns.  Indices cannot go through a sum, so the entries
+travel by allgather and the sum carries what all ranks must agree on:
 
     entry              scale     what its sum tells
     1                  1         the factor that Horovod applied: Sum, Average and predivide come out right untold
     three of the rank  1         that it was a sum, over exactly the ranks of the compressor's process set: the rank,
-                                 its square, and a number in [0, 1) drawn for it (other ranks can have the first two
-                                 sums' means, as {1, 2, 6} among 0 to 6)
+                                 its square, and a number in [0, 1) drawn for it (other ranks can
+                                 have the first two sums' means, as {1, 2, 6} among 0 to 6)
     words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small words: N * sum(w**2)
-                                 equals sum(w)**2 only when all ranks have the same word; with ``check_replicas_every``
-                                 another, of the gradient that was applied
+                                 equals sum(w)**2 only when all ranks have the same word; with
+                                 ``check_replicas_every`` another, of the gradient that was applied
     failed             2**-20    how many ranks could not compress
     non-finite         2**-20    how many ranks have NaN or Inf in the tensor
     density, norm      2**-20    telemetry: part of the entries sent, and |residual| squeezed into [0, 1)
 
-All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of parallel
-vectors Adasum makes their average and could not be told from it.
+All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of
+parallel vectors Adasum makes their average and could not be told from it.
 
-Sums are recovered by rounding.  How many bits fit a word follows from the dtype and the number of ranks:
-20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32.  float16 and bfloat16 cannot hold a carrier:
-they travel as float32.
+Sums are recovered by rounding.  How many bits fit a word follows from the dtype and the number of
+ranks: 20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32.  float16 and bfloat16 cannot
+hold a carrier: they travel as float32.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class CarrierLayout:
 
     @cached_property
     def word_bits(self) -> int:
-        """Bits of a checksum word: N * word**2 must be recovered by rounding from a sum of N rounded terms."""
+        """Bits of a checksum word: N * word**2 must be recovered by rounding from a sum of N
+        rounded terms."""
         significand = np.finfo(self.dtype).nmant + 1
         return max(
             1,
@@ -167,21 +168,27 @@ class CarrierLayout:
         ):
             return
         raise UnsupportedReduction(
-            f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of the sum "
-            f"{[size, *wanted]} over the {size} ranks of the compressor's process set; give Horovod "
-            "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set as the compressor"
+            f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of "
+            "the sum "
+            f"{[size, *wanted]} over the {size} ranks of the compressor's process set; give "
+            "Horovod "
+            "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set "
+            "as the compressor"
         )
 
     def _check_words(self, agree: list[bool], key: str) -> None:
         if not agree[0]:
             raise RankMismatch(
-                f"tensor {key!r}: the ranks do not run the same step of the same configuration on it; "
+                f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
+                "it; "
                 "they must call compress for the same tensors equally often, with the same options"
             )
         if not agree[-1]:
             raise ReplicaMismatch(
-                f"tensor {key!r}: the gradients that were applied in the last step that was checked differ between ranks, "
-                "so the replicas do too; go back to a checkpoint, and look for a faulty machine or memory, or for code "
+                f"tensor {key!r}: the gradients that were applied in the last step that was "
+                "checked differ between ranks, "
+                "so the replicas do too; go back to a checkpoint, and look for a faulty machine or "
+                "memory, or for code "
                 "that changes results of Horovod's on one rank"
             )
 
@@ -202,7 +209,8 @@ class CarrierLayout:
 
 @lru_cache(maxsize=64)
 def carrier_layout(dtype: Any, world_size: int, has_replica: bool = False) -> CarrierLayout:
-    """The layout for gradients of a dtype: float64 keeps its own, everything else travels as float32."""
+    """The layout for gradients of a dtype: float64 keeps its own, everything else travels as
+    float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

@@ -1,4 +1,5 @@
-"""The frame around every encoded selection: 32 bytes that say what follows and whether it arrived whole.
+"""The frame around every encoded selection: 32 bytes that say what follows and whether it arrived
+whole.
 
     offset  bytes  content (little-endian)
     0       2      b"HS"
@@ -97,17 +98,20 @@ def seal_frame(
 
 
 def measure_frame(buffer: np.ndarray) -> int:
-    """Bytes of the frame at the start of a buffer, which may go on behind it; its checksum is left to ``read_frame``."""
+    """Bytes of the frame at the start of a buffer, which may go on behind it; its checksum is left
+    to ``read_frame``."""
     return HEADER_BYTES + int(_fields(buffer, _header(buffer))[-1])
 
 
 def peek_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer as its header says; its checksum is left to ``read_frame``."""
+    """The frame at the start of a buffer as its header says; its checksum is left to
+    ``read_frame``."""
     return _frame(buffer, _header(buffer))
 
 
 def read_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not whole."""
+    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not
+    whole."""
     header = _header(buffer)
     frame = _frame(buffer, header)
     checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
@@ -139,7 +143,8 @@ def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
         )
     if body_bytes > buffer.size - HEADER_BYTES:
         raise CorruptPayload(
-            f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+            f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: "
+            "truncated"
         )
     return fields
 
@@ -154,7 +159,8 @@ def _frame(buffer: np.ndarray, header: bytes) -> Frame:
 
 
 def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> Frame:
-    """The one frame that fills a buffer, written by this codec with this format of values; CorruptPayload otherwise."""
+    """The one frame that fills a buffer, written by this codec with this format of values;
+    CorruptPayload otherwise."""
     frame = read_frame(buffer)
     if frame.codec != codec.number or frame.total_bytes != buffer.size:
         raise CorruptPayload(
@@ -162,7 +168,8 @@ def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> F
         )
     if frame.value_format != value_format:
         raise CorruptPayload(
-            f"a payload has values of format {frame.value_format}, and {codec!r} reads {value_format}"
+            f"a payload has values of format {frame.value_format}, and {codec!r} reads "
+            f"{value_format}"
         )
     if frame.count > frame.numel:
         raise CorruptPayload(f"{frame.count} entries are more than the tensor's {frame.numel}")

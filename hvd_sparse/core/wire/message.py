@@ -13,11 +13,12 @@
     32      4*members position of every member among the registered tensors, ascending, plus 2**31 where it has no frame here
     ...     4         CRC-32 of everything before
     ...               kind 0: the members' frames, one after the other (``codecs._frame``); a tensor that goes
-                      dense in this step is no member, and one may be a member without a frame in exchanges of
-                      several phases
+                      dense in this step is no member, and one may be a member without a frame in
+                      exchanges of several phases
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-An allgather or alltoall joins the messages of ranks without saying where one ends: each says so itself.
+An allgather or alltoall joins the messages of ranks without saying where one ends: each says so
+itself.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def write_message(
 ) -> np.ndarray:
     """uint8: a message of entries; ``frames`` maps a member's position to its encoded selection.
 
-    members : positions of all tensors that it is about, of which some may have no frame; None for those with one
+    members : positions of all tensors that it is about, of which some may have no frame; None for
+        those with one
     """
     everyone = sorted(frames if members is None else members)
     flagged = [
@@ -127,7 +129,8 @@ def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Messag
         message, total = _read(joined[offset:])
         if message.rank != rank:
             raise CorruptPayload(
-                f"message {number} of a collective says that it is rank {message.rank}'s, not rank {rank}'s"
+                f"message {number} of a collective says that it is rank {message.rank}'s, not rank "
+                f"{rank}'s"
             )
         messages.append(message)
         offset += total

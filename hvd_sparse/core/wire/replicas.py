@@ -1,4 +1,5 @@
-"""Whether all ranks still have the same gradients: a checksum of what was applied, now and then, in the next carrier."""
+"""Whether all ranks still have the same gradients: a checksum of what was applied, now and then, in
+the next carrier."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Replicas:
         self._checksums: dict[str, int] = {}
 
     def note(self, key: str, steps: int, applied: np.ndarray) -> None:
-        """A tensor has completed so many steps, the last with ``applied``; remembered where it is due, else forgotten."""
+        """A tensor has completed so many steps, the last with ``applied``; remembered where it is
+        due, else forgotten."""
         if self._every:
             self._checksums[key] = (
                 short_checksum(applied.tobytes()) if steps % self._every == 0 else 0

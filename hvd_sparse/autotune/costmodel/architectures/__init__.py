@@ -1,4 +1,5 @@
-"""Models as lists of parameters, computed from their architecture; profiles made of them, where none was measured."""
+"""Models as lists of parameters, computed from their architecture; profiles made of them, where
+none was measured."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ ARCHITECTURES: dict[str, Callable[[], list[Parameter]]] = {
 }
 
 FLOPS = 10e12
-"""Operations a second of the processor that is assumed where nobody says how long a backward pass takes."""
+"""Operations a second of the processor that is assumed where nobody says how long a backward pass
+takes."""
 
 SAMPLES = 32
 """A rank's samples in a step, where nobody says."""
@@ -35,10 +37,12 @@ def parameters(name: str) -> list[Parameter]:
 
 
 def replayed(name: str, backward_s: float | None = None) -> Profile:
-    """A model's profile with backward times in proportion to each layer's operations, the forward pass half as long.
+    """A model's profile with backward times in proportion to each layer's operations, the forward
+    pass half as long.
 
-    backward_s : of the whole pass, seconds; without it what 32 samples take at 10 Tflop/s.  Real passes spend more on
-        small layers than their operations tell: a measured profile is better wherever there is one.
+    backward_s : of the whole pass, seconds; without it what 32 samples take at 10 Tflop/s.  Real
+        passes spend more on small layers than their operations tell: a measured profile is better
+        wherever there is one.
     """
     listed = parameters(name)
     per_flop_s = 2 * SAMPLES / FLOPS

@@ -13,8 +13,8 @@ class Parameter(NamedTuple):
     ----------
     name : as in a PyTorch module
     shape : its dimensions
-    flops : of the forward pass over one sample, multiplications and additions counted apart; the backward pass takes
-        about twice as many
+    flops : of the forward pass over one sample, multiplications and additions counted apart; the
+        backward pass takes about twice as many
     """
 
     name: str
@@ -32,7 +32,8 @@ NORM_FLOPS = 4
 
 
 class Maps:
-    """Feature maps on their way through a convolutional network, and the parameters that they have passed."""
+    """Feature maps on their way through a convolutional network, and the parameters that they have
+    passed."""
 
     def __init__(self, channels: int, size: int) -> None:
         self.channels = channels
@@ -50,7 +51,8 @@ class Maps:
         padded: bool = True,
         bias: bool = False,
     ) -> None:
-        """A convolution over maps of ``entering`` channels; its output's channels and size are the maps' from here.
+        """A convolution over maps of ``entering`` channels; its output's channels and size are the
+        maps' from here.
 
         padded : the border is filled so that stride 1 keeps the size; else the kernel stays inside
         """

@@ -10,7 +10,8 @@ CLASSES = 1000
 
 
 def resnet50(width: int = 64) -> list[Parameter]:
-    """He et al. 2016, Tab. 1, on 224 x 224 pixels: 25,557,032 entries in 161 tensors at width 64."""
+    """He et al. 2016, Tab. 1, on 224 x 224 pixels: 25,557,032 entries in 161 tensors at width
+    64."""
     maps = Maps(3, 224)
     maps.convolve("layers.0", width, 7, stride=2)
     maps.normalise("layers.1")
@@ -39,7 +40,8 @@ def _bottleneck(maps: Maps, name: str, inner: int, stride: int, *, projects: boo
 
 
 def vgg16() -> list[Parameter]:
-    """Simonyan and Zisserman 2015, configuration D, on 224 x 224 pixels: 138,357,544 entries in 32 tensors."""
+    """Simonyan and Zisserman 2015, configuration D, on 224 x 224 pixels: 138,357,544 entries in 32
+    tensors."""
     maps = Maps(3, 224)
     number = 0
     for channels, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):

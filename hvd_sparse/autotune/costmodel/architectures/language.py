@@ -8,7 +8,8 @@ VOCABULARY = 10_000
 
 
 def lstm(width: int = 1500, tokens: int = 35) -> list[Parameter]:
-    """Zaremba et al. 2014, the large model: 2 layers of 1,500, a softmax over 10,000 words; 66,034,000 entries."""
+    """Zaremba et al. 2014, the large model: 2 layers of 1,500, a softmax over 10,000 words;
+    66,034,000 entries."""
     parameters = [Parameter("embedding.weight", (VOCABULARY, width), float(width * tokens))]
     for layer in range(2):
         for part in ("weight_ih", "weight_hh"):

@@ -1,4 +1,5 @@
-"""The kernels compiled by numba, for one or several threads.  Contracts: ``core.kernels.contract``."""
+"""The kernels compiled by numba, for one or several threads.  Contracts:
+``core.kernels.contract``."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def _suiting(out: np.ndarray) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """At an address that suits its type, in the machine's own byte order: parts of messages may begin anywhere."""
+    """At an address that suits its type, in the machine's own byte order: parts of messages may
+    begin anywhere."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

@@ -1,7 +1,7 @@
 """The sum of the lists that arrived, compiled: zeros everywhere else.
 
-Written once and read by nobody soon, it goes past the caches: they keep what the next tensors' lists and their
-decoding need.
+Written once and read by nobody soon, it goes past the caches: they keep what the next tensors'
+lists and their decoding need.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ BLOCK = 4096
 """Entries that are added up in a buffer of their own, which the first cache holds."""
 
 LARGE_BYTES = 1 << 18
-"""Of a result that is written past the caches: an eighth of a second cache of 2 MiB, which many tensors share."""
+"""Of a result that is written past the caches: an eighth of a second cache of 2 MiB, which many
+tensors share."""
 
 
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
-    """out[start : start + count] = source[:count], whole vectors; ``out[start]`` begins at a multiple of 64 bytes."""
+    """out[start : start + count] = source[:count], whole vectors; ``out[start]`` begins at a
+    multiple of 64 bytes."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         entries, to = (
@@ -65,7 +67,8 @@ def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
 
 @njit(signatures("OjxII", types.void), nogil=True, cache=True)
 def assemble(out, indices, values, starts, ends):  # type: ignore[no-untyped-def]
-    """out = sum of lists, each ascending: list i lies in [starts[i], ends[i]); ``starts`` is moved along."""
+    """out = sum of lists, each ascending: list i lies in [starts[i], ends[i]); ``starts`` is moved
+    along."""
     is_large = out.size * out.itemsize >= LARGE_BYTES
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
     block = np.zeros(BLOCK, out.dtype)

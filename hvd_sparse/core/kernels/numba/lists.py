@@ -1,6 +1,7 @@
 """Work on short lists and at scattered places, compiled: cutting, keeping, adding, clearing.
 
-Loops are free of branches on the data where a list can be long: half of the candidates are kept, which no processor guesses.
+Loops are free of branches on the data where a list can be long: half of the candidates are kept,
+which no processor guesses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from numba.extending import overload
 from hvd_sparse.core.kernels.numba.signatures import signatures
 
 MOST_BIN_BITS = 11
-"""Of a histogram: its 2,048 counters fit the first cache.  Short lists get fewer, which need not be cleared."""
+"""Of a histogram: its 2,048 counters fit the first cache.  Short lists get fewer, which need not be
+cleared."""
 
 
 def _bits(x: Any) -> Any:
@@ -30,7 +32,8 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """The bit pattern of a magnitude, as an integer in its order; 0 for NaN, which is never taken."""
+    """The bit pattern of a magnitude, as an integer in its order; 0 for NaN, which is never
+    taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits
 
@@ -60,10 +63,11 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """The bits of the count-th largest magnitude, and how many equal to it are among the count; (0, 0): there are fewer.
+    """The bits of the count-th largest magnitude, and how many equal to it are among the count; (0,
+    0): there are fewer.
 
-    Bins between the smallest and the largest magnitude are counted; what falls into the bin of the count-th is binned
-    again.  Bins are of equal width in bits, so finer where values are smaller.
+    Bins between the smallest and the largest magnitude are counted; what falls into the bin of the
+    count-th is binned again.  Bins are of equal width in bits, so finer where values are smaller.
     """
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
@@ -96,7 +100,8 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """The count largest magnitudes, or all non-zeros if there are fewer; how many.  Room for one more."""
+    """The count largest magnitudes, or all non-zeros if there are fewer; how many.  Room for one
+    more."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -111,7 +116,8 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.float64), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """The count largest entries; the others go back to ``out`` if told so; the smallest magnitude kept.
+    """The count largest entries; the others go back to ``out`` if told so; the smallest magnitude
+    kept.
 
     kept_indices, kept_values : room for one more than count
     """

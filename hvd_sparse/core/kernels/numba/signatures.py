@@ -1,4 +1,5 @@
-"""Types of the compiled functions: each is compiled for float32 and float64 before anybody calls it."""
+"""Types of the compiled functions: each is compiled for float32 and float64 before anybody calls
+it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from numba import types
 def signatures(arguments: str, result: Any = types.intp) -> list[Any]:
     """One signature a float type.
 
-    arguments : a letter each: v a value, x values read, O values written, j indices read, J indices written,
-        p a position or count, I positions written, S float64 totals written; vectors are 1-D and C-contiguous
+    arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
+        written, p a position or count, I positions written, S float64 totals written; vectors are
+        1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):

@@ -1,10 +1,13 @@
-"""The loops over whole vectors, compiled: looking, taking, counting, with or without adding the gradient first.
+"""The loops over whole vectors, compiled: looking, taking, counting, with or without adding the
+gradient first.
 
-Written as instructions on vectors.  What survives the threshold is written out by a masked compress-store, which numba
-has no word for, behind one branch that is seldom taken.  Processors with AVX-512 have it as an instruction; for others
-LLVM spells it out.  Either way a loop makes one pass and is bound by memory.
+Written as instructions on vectors.  What survives the threshold is written out by a masked
+compress-store, which numba has no word for, behind one branch that is seldom taken.  Processors
+with AVX-512 have it as an instruction; for others LLVM spells it out.  Either way a loop makes one
+pass and is bound by memory.
 
-Everything is compiled when this module is loaded, or read from numba's cache: never inside a training step.
+Everything is compiled when this module is loaded, or read from numba's cache: never inside a
+training step.
 """
 
 from __future__ import annotations
@@ -20,17 +23,19 @@ from hvd_sparse.core.kernels.numba.signatures import signatures
 from hvd_sparse.core.kernels.numba.vectors import DOUBLE, WORD, Vectors, counting
 
 SEGMENT = 2048
-"""Entries between two looks at how full the list is.  Also how many magnitudes are added up before the sum goes into a
-float64."""
+"""Entries between two looks at how full the list is.  Also how many magnitudes are added up before
+the sum goes into a float64."""
 
 SPARE = SEGMENT + 16
-"""Room in a list beyond its capacity: entries of a segment, and the rest of a vector that is written behind them."""
+"""Room in a list beyond its capacity: entries of a segment, and the rest of a vector that is
+written behind them."""
 
 LARGE_BYTES = 1 << 22
 """Of an array that the caches do not keep until its next use."""
 
 CROWDED = 10
-"""A list with room for more than one entry in so many is expected to fill faster than branches can be guessed."""
+"""A list with room for more than one entry in so many is expected to fill faster than branches can
+be guessed."""
 
 
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
@@ -43,10 +48,13 @@ def _add_up(builder: Any, slots: Any, position: int, amount: Any) -> None:
 
 
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
-    """An intrinsic over whole vectors of [start, stop): out = residual + x, what reaches the threshold taken out.
+    """An intrinsic over whole vectors of [start, stop): out = residual + x, what reaches the
+    threshold taken out.
 
-    past_caches : ``out`` is written without reading its lines first, which must begin at multiples of 64 bytes
-    is_crowded : so many reach it that no branch can be guessed: every vector is appended, most of it to be overwritten
+    past_caches : ``out`` is written without reading its lines first, which must begin at multiples
+        of 64 bytes
+    is_crowded : so many reach it that no branch can be guessed: every vector is appended, most of
+        it to be overwritten
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -148,7 +156,8 @@ def _add_and_take_whole(  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _take(typing, x, start, stop, threshold, indices, values, count):  # type: ignore[no-untyped-def]
-    """Entries in whole vectors of [start, stop) that reach the threshold go to the end of the list; its new length."""
+    """Entries in whole vectors of [start, stop) that reach the threshold go to the end of the list;
+    its new length."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         entries, at, found = (_data(context, builder, signature, arguments, i) for i in (0, 4, 5))
@@ -194,7 +203,8 @@ def _count(typing, x, start, stop, threshold):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Any:
-    """An intrinsic over whole vectors of [start, stop): moments of x, or of out = residual + x, into ``totals``.
+    """An intrinsic over whole vectors of [start, stop): moments of x, or of out = residual + x,
+    into ``totals``.
 
     totals : float64 [3]: sum of magnitudes, their maximum (NaN overlooked), count of non-zeros
     """
@@ -255,7 +265,8 @@ def _whole(x, start, stop):  # type: ignore[no-untyped-def]
 
 @njit
 def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Whether ``out`` is another array than ``residual``, too large for caches, and its vectors are whole lines."""
+    """Whether ``out`` is another array than ``residual``, too large for caches, and its vectors are
+    whole lines."""
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
@@ -272,7 +283,8 @@ def _look_at(entry, totals):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xxOppS", types.void), nogil=True, cache=True)
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-    """out = residual + gradient in [start, stop), but residual where that is not finite; the sum's moments."""
+    """out = residual + gradient in [start, stop), but residual where that is not finite; the sum's
+    moments."""
     whole = _whole(gradient, start, stop)
     _add_and_look(gradient, residual, out, start, whole, totals)
     for i in range(whole, stop):
@@ -294,7 +306,8 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 def add_and_take(
     gradient, residual, out, start, stop, threshold, indices, values, capacity, totals
 ):  # type: ignore[no-untyped-def]
-    """out = residual + gradient in [start, stop); how many entries are taken, or -1: more than the capacity, so none is.
+    """out = residual + gradient in [start, stop); how many entries are taken, or -1: more than the
+    capacity, so none is.
 
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
@@ -353,8 +366,9 @@ def count_at_least(x, start, stop, threshold):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xppvJOp"), nogil=True, cache=True)
 def take(x, start, stop, threshold, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """The entries of [start, stop) that reach the threshold; how many, also if more than the capacity, beyond which they
-    are only counted.  ``indices``, ``values``: room for ``capacity + SPARE``."""
+    """The entries of [start, stop) that reach the threshold; how many, also if more than the
+    capacity, beyond which they are only counted.  ``indices``, ``values``: room for ``capacity +
+    SPARE``."""
     whole = _whole(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):

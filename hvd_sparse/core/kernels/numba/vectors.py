@@ -66,7 +66,8 @@ class Vectors:
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
     def store_past_caches(self, vector: Any, pointer: Any, index: Any) -> None:
-        """The same, for a place that is a multiple of 64 bytes, and whose line is neither read before nor kept after."""
+        """The same, for a place that is a multiple of 64 bytes, and whose line is neither read
+        before nor kept after."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
@@ -108,7 +109,8 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: Any, states: list[Any]) -> Iterator[list[Any]]:
-        """What is done only if a lane of the mask is set: it puts the new states into the list, and finds them there."""
+        """What is done only if a lane of the mask is set: it puts the new states into the list, and
+        finds them there."""
         before = self.builder.block
         changed: list[Any] = []
         with self.builder.if_then(self.is_any(mask), likely=False):
@@ -123,7 +125,8 @@ class Vectors:
     def append(
         self, entry: Any, mask: Any, index: Any, indices: Any, values: Any, count: Any
     ) -> Any:
-        """The masked entries and their indices go to the end of a list, behind which a vector has room; its new length."""
+        """The masked entries and their indices go to the end of a list, behind which a vector has
+        room; its new length."""
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -146,7 +149,8 @@ class Vectors:
 def counting(
     builder: Any, start: Any, stop: Any, step: int, states: list[Any]
 ) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """A loop over [start, stop) by step: gives (index, states on entry, a list for the states on exit)."""
+    """A loop over [start, stop) by step: gives (index, states on entry, a list for the states on
+    exit)."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
