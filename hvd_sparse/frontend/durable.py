@@ -91,8 +91,7 @@ class DurableCompressor(Compressor):
             raise error
         raise ExchangeTimeout(f"{error}; {self.watchdog.give_up()}") from error
 
-    # -- checkpoints
-    # --------------------------------------------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------------------
 
     def _place_in_world(self) -> tuple[int, int]:
         """Of the state: those of the handshake, as in an elastic run the world is another before
@@ -130,8 +129,7 @@ class DurableCompressor(Compressor):
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
 
-    # -- elastic runs
-    # -------------------------------------------------------------------------------------------------
+    # -- elastic runs -----------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Remember the state, for ``go_back``; elastic states call it when they are saved."""

@@ -90,8 +90,7 @@ class Listener:
         for connection in self._callers:
             connection.close()
 
-    # -- the thread
-    # ---------------------------------------------------------------------------------------------------
+    # -- the thread -------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._is_closed:

@@ -114,8 +114,7 @@ class Watchdog:
         self.ledger.clear()
         return self._given_up
 
-    # -- the threads
-    # --------------------------------------------------------------------------------------------------
+    # -- the threads ------------------------------------------------------------------------------
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         sight = look_at(process_of(question["process"]))

@@ -88,8 +88,7 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
             self._debts, self._clock, self.step, self.collective, tokens, self.watchdog.ledger
         )
 
-    # -- while a graph is traced
-    # --------------------------------------------------------------------------------------
+    # -- while a graph is traced ------------------------------------------------------------------
 
     def _ways_of(self, site: CallSite) -> OneWay:
         """Those of all gradients that Horovod is given at once."""
@@ -130,8 +129,7 @@ class AutoCompressor(SteppingAside, TensorflowCompressor):
             code, is_sparse, is_half, is_timed, self._note_end, site, self.name, self.process_set
         )
 
-    # -- at every step
-    # ------------------------------------------------------------------------------------------------
+    # -- at every step ----------------------------------------------------------------------------
 
     def _begin_step(
         self, order: np.int64, first: np.ndarray, tokens: np.ndarray

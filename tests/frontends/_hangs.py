@@ -53,8 +53,7 @@ def train(step: Callable[[], Any], is_victim: bool, fault: Callable[[], None]) -
         step()
 
 
-# -- what a job outlives
-# ----------------------------------------------------------------------------------------------
+# -- what a job outlives --------------------------------------------------------------------------
 
 
 def locked_a_while(processes: list[int]) -> None:

@@ -68,8 +68,7 @@ class Shared:
         """Tells when parts of the work begin and end."""
         return self.pipeline.spans
 
-    # -- which tensors travel together, and where the ranks are
-    # ---------------------------------------
+    # -- which tensors travel together, and where the ranks are -----------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
         """Let other tensors travel together from the next step on; the same on all ranks, and
@@ -127,8 +126,7 @@ class Shared:
             )
         return answer
 
-    # -- what becomes of a step
-    # -----------------------------------------------------------------------
+    # -- what becomes of a step -------------------------------------------------------------------
 
     def count(self, ticket: Ticket) -> None:
         """Count a tensor's completed step, unless the step leaves no trace."""
