@@ -14,7 +14,8 @@ import torch
 
 from hvd_sparse.tracing.spans import Spans
 
-PARTS = ("select", "encode", "exchange", "decode")
+WATCHED = ("select", "encode", "exchange", "decode")
+PARTS = (*WATCHED, "python")
 OPERATIONS = (
     "allgather_async",
     "allreduce_async",
@@ -50,6 +51,7 @@ class Meter:
         self.seconds: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self._is_inside = False
+        self._asked = 0
         self._clock_s = clock_cost()
 
     def clear(self) -> None:
@@ -82,10 +84,11 @@ class Meter:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Measure the parts too, which takes time by itself: in steps of their own.
+        """Measure the parts too, which takes time by itself: in a step of its own.
 
         AssertionError if nothing was seen of the exchange.
         """
+        self._asked = 0
         spans = spans_of(self.inner)
         clock, spans.clock = spans.clock, time.thread_time
         spans.add(self._listen)
@@ -101,8 +104,12 @@ class Meter:
             spans.clock = clock
         if self.calls["sparse"] and not self.seconds["exchange"]:
             raise AssertionError("no call of Horovod's was seen inside compress and decompress")
+        worked = self.seconds["compress"] + self.seconds["decompress"]
+        worked -= self._asked * self._clock_s
+        self.seconds["python"] = worked - sum(self.seconds[part] for part in WATCHED)
 
     def _listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
+        self._asked += 2
         if what != "exchange":  # which goes on while other work is done
             self.seconds[what] += end_s - start_s - self._clock_s
 
@@ -115,6 +122,7 @@ class Meter:
             began = time.thread_time()
             result = original(*arguments, **options)
             self.seconds["exchange"] += time.thread_time() - began - self._clock_s
+            self._asked += 2
             return result
 
         return watched

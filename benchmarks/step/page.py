@@ -10,15 +10,15 @@ from typing import Any
 from benchmarks._race import Quartiles
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.step.goals import Verdict, verdicts
+from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES
 from benchmarks.step.summary import Summary
 
-SHOWN = ("select", "encode", "exchange", "decode", "python")
 HEADER = [
     "method",
     "ms",
     "times the floor",
-    *(part if part != "python" else "Python" for part in SHOWN),
+    *(part if part != "python" else "Python" for part in PARTS),
     "process",
     "wall",
     "page faults",
@@ -37,16 +37,16 @@ with {made_with}.{quick}
 
 The floor is `residual.add_(gradient)` of the same tensors in torch, one pass over memory. In every
 round of a launch a step, a step that is traced and the floor follow each other in changing order,
-on gradients drawn anew; a figure is a quotient of one round, the median over the rounds with the
-quartiles in brackets. Every method has a launch of its own. Of the ranks it is the mean.
+each step on gradients drawn anew; a figure is a quotient of one round, the median over the rounds
+with the quartiles in brackets. Every method has a launch of its own. Of the ranks it is the mean.
 
 - *times the floor*: processor time that the training thread works in `compress` and `decompress`,
   over that of the floor; *ms* is the same without the quotient. What Horovod does in its own
   thread, and its wait for the carriers' sum, are not in it.
 - *select* (with accumulating), *encode*, *decode* (with adding up) are the spans of
   `hvd_sparse.tracing`, by the thread's clock; *exchange* is what calls of Horovod's operations
-  inside `compress` and `decompress` work, polling included. These are measured in the traced
-  steps; *Python* is the rest of a step that is not traced. All are times the floor.
+  inside `compress` and `decompress` work, polling included; *Python* is the rest. All are times
+  the floor, and of the traced steps.
 - *process*: processor time of all threads, with Horovod's and with a backward pass that only hands
   gradients over, times the floor. *wall*: from the first gradient to the last result on the slowest
   rank, over the floor's time; more ranks than cores wait for each other.
@@ -147,7 +147,7 @@ def _pairs(summary: Summary) -> str:
 
 
 def _cells(summary: Summary) -> list[str]:
-    parts = [f"{summary.parts[part].median:.2f}" if summary.parts else "" for part in SHOWN]
+    parts = [f"{summary.parts[part].median:.2f}" if summary.parts else "" for part in PARTS]
     return [
         f"`{summary.method}`",
         f"{summary.work_ms.median:.2f}",

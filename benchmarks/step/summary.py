@@ -26,9 +26,9 @@ class Summary:
     ----------
     floor_ms : processor time of ``residual.add_`` of all tensors
     work_ms : of the training thread in ``compress`` and ``decompress``
-    work, parts, process, wall : times the floor: that work; what of it each part does, "python"
-        being the rest; processor time of the whole process; time until the last result is there,
-        beside that of the floor
+    work, parts, process, wall : times the floor: that work; what each part does in a step that is
+        traced, "python" being the rest; processor time of the whole process; time until the last
+        result is there, beside that of the floor
     faults : page faults in a step
     fault_share : beside the pages that the gradients fill
     sparse_us, dense_us : of both calls of a tensor that is compressed, or is not; None where there
@@ -85,14 +85,10 @@ def summarize(
             return None
         return quartiles(lambda row: 1e6 * row[kind] / row[f"{kind}_tensors"])
 
-    def rest(row: Row) -> float:
-        return (_work(row) - sum(row[part] for part in PARTS)) / row["floor"]
-
     parts = {}
     if all(part in rows[0] for part in PARTS):
         for part in PARTS:
             parts[part] = quartiles(lambda row, part=part: row[part] / row["floor"])
-        parts["python"] = quartiles(rest)
     sent = by_rank[0]["sent"]
     faults = quartiles(lambda row: row["faults"])
     return Summary(

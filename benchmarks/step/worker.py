@@ -23,9 +23,9 @@ from benchmarks.step.models import tensors_of
 from benchmarks.step.replay import Replay
 from hvd_sparse.torch import Compression
 
-WARM = 10
+WARM = 6
 """Steps before those that count, of a method that has a state; else two."""
-WARM_MOMENTUM = 15
+WARM_MOMENTUM = 10
 """Steps more, for a method with momentum: until that is as large as it gets."""
 FEWEST, MOST = 5, 60
 """Rounds."""
@@ -86,7 +86,6 @@ class Rank:
         turns = [self._plain, self.floor, *([self._traced] if self.is_ours else [])]
         row: dict[str, float] = {}
         for turn in random.Random(number).sample(turns, len(turns)):  # alike on all ranks
-            self._draw()
             row |= turn()
         return row
 
@@ -95,9 +94,11 @@ class Rank:
         self.replay.draw(self._number)
 
     def _plain(self) -> dict[str, float]:
+        self._draw()
         return self.step()
 
     def _traced(self) -> dict[str, float]:
+        self._draw()
         self.step(is_traced=True)
         return {part: self.meter.seconds[part] for part in PARTS}
 
@@ -124,7 +125,7 @@ class Rank:
         }
 
     def floor(self) -> dict[str, float]:
-        """Add the gradients that are drawn to residuals, and do nothing else."""
+        """Add what lies in the gradients' places to residuals, and do nothing else."""
         hvd.barrier()
         began, worked = time.perf_counter(), time.thread_time()
         self.replay.add_to_residuals()

@@ -33,7 +33,7 @@ def add_parser(benches: Any) -> None:
     parser.add_argument("--ranks", nargs="+", type=int, help="how many, over Gloo (1 2 4)")
     parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
     parser.add_argument(
-        "--seconds", type=float, help="that each is measured at least; more narrow the spread (3)"
+        "--seconds", type=float, help="that each is measured at least; more narrow the spread (1.5)"
     )
     parser.set_defaults(run=run)
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         "models": list(MODELS),
         "methods": list(METHODS),
         "ranks": list(RANKS),
-        "seconds": 3.0,
+        "seconds": 1.5,
     }
     for name, value in (QUICK if options.quick else defaults).items():
         if getattr(options, name) is None:
