@@ -11,13 +11,20 @@ from typing import Callable
 
 Listener = Callable[[str, str, float, float], None]
 """Is told what was done ("select", "encode", "exchange" or "decode"), of which tensor or bucket,
-and when: from and to, in seconds of ``time.perf_counter``.  In TensorFlow from several threads."""
+and when: from and to, in seconds of ``Spans.clock``.  In TensorFlow from several threads."""
 
 
 class Spans:
-    """The listeners of one compressor."""
+    """The listeners of one compressor.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    clock : gives the seconds that listeners are told; ``time.thread_time`` tells what a thread
+        worked rather than how long it took, for a listener that is alone and compares no threads
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self._listeners: tuple[Listener, ...] = ()
 
     def add(self, listener: Listener) -> None:
@@ -30,12 +37,12 @@ class Spans:
 
     def now(self) -> float:
         """For ``tell``, when something begins; 0 while nobody listens."""
-        return time.perf_counter() if self._listeners else 0.0
+        return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
         """Something that began at ``start_s`` is over; not told if it began before anybody
         listened."""
         if self._listeners and start_s:
-            end_s = time.perf_counter()
+            end_s = self.clock()
             for listener in self._listeners:
                 listener(what, whose, start_s, end_s)
