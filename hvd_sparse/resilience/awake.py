@@ -59,6 +59,7 @@ class _Wound:
         self.clock = AwakeClock()
         self._lock = threading.Lock()
         self._winder: threading.Thread | None = None
+        self.is_still = True
 
     def start(self) -> None:
         with self._lock:
@@ -67,6 +68,7 @@ class _Wound:
                     target=self._wind, name="hvd_sparse clock", daemon=True
                 )
                 self._winder.start()
+                self.is_still = False
 
     def _wind(self) -> None:
         while True:
@@ -79,7 +81,8 @@ _wound = _Wound()
 
 def awake_s() -> float:
     """Return the seconds in which this process ran since it first asked."""
-    _wound.start()
+    if _wound.is_still:
+        _wound.start()
     return _wound.clock.now()
 
 

@@ -21,19 +21,23 @@ class Spans:
     ----------
     clock : gives the seconds that listeners are told; ``time.thread_time`` tells what a thread
         worked rather than how long it took, for a listener that is alone and compares no threads
+    is_heard : somebody listens
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._listeners: tuple[Listener, ...] = ()
+        self.is_heard = False
 
     def add(self, listener: Listener) -> None:
         """Tell it from now on."""
         self._listeners = (*self._listeners, listener)
+        self.is_heard = True
 
     def remove(self, listener: Listener) -> None:
         """Tell it no more; nothing if it never was told."""
         self._listeners = tuple(each for each in self._listeners if each != listener)
+        self.is_heard = bool(self._listeners)
 
     def now(self) -> float:
         """For ``tell``, when something begins; 0 while nobody listens."""

@@ -50,12 +50,14 @@ class Pipeline:
         dense: bool,
         is_summed: bool = False,
         waits: bool = False,
+        parts: StepParts | None = None,
     ) -> Outgoing:
         """Take the gradient in and return what this rank sends.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
         waits : nothing is selected before the tensor's group is complete (``group_selection``)
+        parts : of the tensor's step, where they are at hand
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
@@ -63,8 +65,10 @@ class Pipeline:
             self._accumulate(state, gradient, world_size, None)
             state.note_dense()
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
-        parts, source = self.configuration.at_step(state.steps), state.source
-        selector, began_s = parts.selector, self.spans.now()
+        if parts is None:
+            parts = self.configuration.at_step(state.steps)
+        spans, source, selector = self.spans, state.source, parts.selector
+        began_s = spans.now() if spans.is_heard else 0.0
         if waits or not self.exchange.selects_on(rank, world_size, state.steps, selector):
             accumulated = self._accumulate(state, gradient, world_size, None)
             vector, moments = accumulated.vector, accumulated.moments
@@ -73,7 +77,8 @@ class Pipeline:
         accumulated = self._accumulate(state, gradient, world_size, aim)
         try:
             found = self._find(source, selector, aim, accumulated, gradient, rank)
-            self.spans.tell("select", state.spec.key, began_s)
+            if began_s:
+                spans.tell("select", state.spec.key, began_s)
             return self.send_found(
                 state, parts, found, accumulated.vector, world_size, state.spec.key
             )
@@ -133,7 +138,8 @@ class Pipeline:
         vector : what was accumulated
         found : of it alone, chosen from the vector that ``selected_in`` names
         """
-        selector, codec, began_s = parts.selector, parts.codec, self.spans.now()
+        selector, codec, spans = parts.selector, parts.codec, self.spans
+        began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
             most = self.configuration.most_entries(state.spec, world_size, state.steps)
             found = _bounded(found, most, vector, self.kernels)
@@ -152,8 +158,10 @@ class Pipeline:
         if not codec.is_exact:
             sent = codec.decode(frame, self.kernels)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
-        self.spans.tell("encode", state.spec.key, began_s)
-        return Outgoing(frame, None, sent.count, self._norm(vector), found)
+        if began_s:
+            spans.tell("encode", state.spec.key, began_s)
+        norm = self._norm(vector) if self.configuration.telemetry else 0.0
+        return Outgoing(frame, None, int(sent.indices.size), norm, found)
 
     def _find(
         self,
@@ -245,10 +253,11 @@ class Pipeline:
 
         steps : completed steps of the tensor, as when they were sent
         """
-        began_s = self.spans.now()
+        began_s = self.spans.now() if self.spans.is_heard else 0.0
         codec = self.configuration.at_step(steps).codec
         add_up(spec, parts, factor, out, codec, self.kernels)
-        self.spans.tell("decode", spec.key, began_s)
+        if began_s:
+            self.spans.tell("decode", spec.key, began_s)
 
 
 def _bounded(

@@ -74,6 +74,9 @@ class StepRun:
     failure: Exception | None = None
 
 
+OF_ONE_RANK = carrier_layout(np.float64, 1)
+
+
 @dataclass(eq=False)
 class Ticket:
     """One tensor in one step; what ``compress`` hands to ``decompress``.
@@ -95,7 +98,7 @@ class Ticket:
 
     run: StepRun
     key: str
-    layout: CarrierLayout = field(default_factory=lambda: carrier_layout(np.float64, 1))
+    layout: CarrierLayout = OF_ONE_RANK
     position: int | None = None
     bucket: BucketRun | None = None
     state: TensorState | None = None
