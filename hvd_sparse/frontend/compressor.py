@@ -45,9 +45,11 @@ class Compressor:
     """
 
     step: Step
+    is_forewarned = False
+    """It has been said what becomes of accuracy with the optimizer in use."""
 
     def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
-        if world_size == 1 and os.environ.get("HOROVOD_ELASTIC") != "1":
+        if world_size == 1 and not is_elastic():
             say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""
@@ -178,6 +180,11 @@ class Compressor:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
 
 
+def is_elastic() -> bool:
+    """Return whether Horovod calls compressors in a world of one rank, too."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
 @lru_cache(maxsize=1)  # once a process
 def say_alone() -> None:
     """A single process that waits for compression to show would wait in vain."""
@@ -195,7 +202,7 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
 
 def check_process_set(process_set: Any) -> None:
     """It is one of Horovod's, and registered with it."""
-    if os.environ.get("HOROVOD_ELASTIC") == "1" and getattr(process_set, "process_set_id", None):
+    if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
             "the others while "

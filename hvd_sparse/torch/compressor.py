@@ -19,6 +19,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.driver import NOTHING, Driver
+from hvd_sparse.core.step.handover import Handover, warn_of_rare_entries
 from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import (
@@ -28,7 +29,7 @@ from hvd_sparse.errors import (
     SparseError,
     UnsupportedReduction,
 )
-from hvd_sparse.frontend.compressor import check_keys, check_process_set
+from hvd_sparse.frontend.compressor import check_keys, check_process_set, is_elastic
 from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.methods import Methods
 from hvd_sparse.resilience.checkpoint_file import with_arrays
@@ -37,7 +38,7 @@ from hvd_sparse.torch.arrays import check_device, flatten, like, memory_of, spec
 from hvd_sparse.torch.call_site import check_call_site
 from hvd_sparse.torch.identity import ParameterIndex
 from hvd_sparse.torch.last_gradient_wait import Rest
-from hvd_sparse.torch.optimizer import take_momentum
+from hvd_sparse.torch.optimizer import Follower, habits_of, read_optimizer, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
 
 
@@ -85,6 +86,7 @@ class TorchCompressor(DurableCompressor):
         self._driver = Driver(self.step, self.collective, self.name)
         self._index = ParameterIndex(named)
         self._rest = Rest()
+        self._follower: Follower | None = None
         self._has_shaken_hands = self._is_closed = False
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
@@ -212,10 +214,46 @@ class TorchCompressor(DurableCompressor):
             self.rejoin()
 
     def _shake_hands(self) -> None:
-        check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
+        self._look_at(check_call_site(self.process_set))
         if self._world is None:  # an elastic state may have been synchronized before
             self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
+        makes the compressor.
+
+        In a world of one rank, and outside of the process set, Horovod calls no compressor: the
+        optimizer stays as it is.
+        """
+        if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
+            return
+        self._follower = Follower(optimizer, self)
+        self.step.settings_of = self._settings_of
+
+    def _settings_of(self, position: int) -> dict[str, Any]:
+        assert self._follower is not None
+        spec = self.step.specs[position]
+        return self._follower.settings_of(spec.key, self._index.parameter(position), spec)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether gradients come through this compressor."""
+        return self._has_shaken_hands
+
+    def _look_at(self, caller: Any) -> None:
+        """Horovod's optimizer, which calls for the first time; None where something else does."""
+        if caller is None:
+            return
+        self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
+        if self._follower is not None:
+            self._follower.meet(caller)
+        elif self.configuration.memory.finishes:
+            refuse_momentum(caller)
+        elif not self.is_forewarned:
+            found = [what for what in map(habits_of, caller.param_groups) if what is not None]
+            if found:
+                warn_of_rare_entries(self.configuration, found[0])
 
     def _forget_world(self) -> None:
         super()._forget_world()
@@ -291,8 +329,8 @@ class Compression(AutoMethod, Methods):
         return AutoCompressor(params, configuration, process_set, grad_scaler, trial)
 
     @classmethod
-    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
-        return take_momentum(optimizer)
+    def _read_optimizer(cls, optimizer: Any) -> Handover:
+        return read_optimizer(optimizer)
 
 
 def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:

@@ -21,6 +21,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.bounds import bounded
+from hvd_sparse.core.step.stats import Observed
 from hvd_sparse.core.step.tensor_state import Outgoing, Part, Source, TensorState
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
 from hvd_sparse.memories.contract import Accumulated
@@ -79,7 +80,8 @@ class Pipeline:
             vector = accumulated.vector
             return Outgoing(None, None, 0, self._norm(vector), None, vector, accumulated.moments)
         try:
-            found = self._find(source, selector, aim, accumulated, gradient, rank)
+            added = gradient if accumulated.added is None else accumulated.added
+            found = self._find(source, selector, aim, accumulated, added, rank)
             self.spans.tell("select", state.spec.key, began_s)
             return self.send_found(
                 state, selector, found, accumulated.vector, world_size, source.spec.key
@@ -165,9 +167,24 @@ class Pipeline:
             self.kernels.restore(vector, found.selection)
         if not codec.is_exact:
             sent = codec.decode(frame, self.kernels)
+        observed = (
+            self._observe(state, vector, sent, is_taken) if self.configuration.telemetry else None
+        )
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         self.spans.tell("encode", state.spec.key, began_s)
-        return Outgoing(frame, None, sent.count, self._norm(vector), found)
+        return Outgoing(frame, None, sent.count, self._norm(vector), found, observed=observed)
+
+    def _observe(
+        self, state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
+    ) -> Observed:
+        """Compare what is sent with what there was; before the memory keeps the rest."""
+        there = _squared(vector)
+        if is_taken:  # the vector has zeros there
+            kept, there = there, there + _squared(sent.values)
+        else:
+            left = vector[sent.indices]
+            kept = there - _squared(left) + _squared(left - sent.values)
+        return Observed(max(kept, 0.0), there, state.waited(sent.indices))
 
     def _find(
         self,
@@ -294,6 +311,10 @@ class Pipeline:
             arrived.append(Selection(indices, values, spec.numel))
         self.kernels.assemble(out, arrived)
         self.spans.tell("decode", spec.key, began_s)
+
+
+def _squared(x: np.ndarray) -> float:
+    return float(np.linalg.norm(x)) ** 2
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

@@ -103,7 +103,7 @@ class Receiving:
         with self._step.staging.lock:
             run = self._step.staging.open_run(position)
             if self._step.configuration.memory.finishes:
-                self._step.staging.enter(position, run)
+                self._step.prepare(position, self._step.staging.enter(position, run))
             else:
                 run.entered.add(position)
         return Ticket(run, self._step.specs[position].key, position=position, scale=scale)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvd_sparse.core.step.stats import Observed
 from hvd_sparse.core.step.tensor_state import Outgoing
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 
@@ -42,6 +43,7 @@ class StepRun:
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    observed: list[tuple[str, Observed, int]] = field(default_factory=list)
     received: set[int] = field(default_factory=set)
     is_raising: bool = False
     is_closed: bool = False

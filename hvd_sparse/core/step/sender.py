@@ -67,6 +67,7 @@ class Sending:
         waits = is_joined and self._step.configuration.select_over == "group"
         try:
             check_scale(scale)
+            self._step.prepare(position, state)
             ticket.outgoing = self._step.pipeline.send(
                 state, unscaled(gradient, scale), rank, world_size, dense=dense, waits=waits
             )

@@ -9,7 +9,7 @@ frontend move bytes.  What it sends is made in ``core.step.sender``, what comes 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,7 @@ from hvd_sparse.core.step.receiver import Receiving
 from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.core.step.sender import Sending
 from hvd_sparse.core.step.stats import Stats
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.step.transactions import Staging
 from hvd_sparse.core.wire.replicas import Replicas
 from hvd_sparse.exchanges.contract import Exchange
@@ -58,6 +59,7 @@ class Step:
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
         self.reduction = "average"
+        self.settings_of: Callable[[int], Mapping[str, Any]] | None = None
         self.replicas = Replicas(configuration.check_replicas_every)
         self.staging = Staging(configuration, self.specs)
         self.placement: Placement | None = None
@@ -121,6 +123,16 @@ class Step:
                 self.exchange.id,  # type: ignore[attr-defined]
             )
 
+    def prepare(self, position: int, state: TensorState) -> None:
+        """Tell the memory of a tensor that begins a step how ranks are reduced and what the
+        optimizer holds for it.
+
+        ``settings_of``, by position, is set where a frontend knows the optimizer.
+        """
+        state.memory.step, state.memory.is_average = state.steps, self.reduction == "average"
+        if self.settings_of is not None and self.configuration.memory.finishes:
+            state.memory.tune(**self.settings_of(position))
+
     # -- what becomes of a step
     # -------------------------------------------------------------------------------------
 
@@ -140,6 +152,9 @@ class Step:
             counts |= {"fallbacks": int(sent.found.is_fallback)}
         self.stats.count_tensor(ticket.key, **counts)
         ticket.run.counted.append((ticket.key, counts))
+        if sent.observed is not None:
+            self.stats.observe(ticket.key, sent.observed, sent.entries)
+            ticket.run.observed.append((ticket.key, sent.observed, sent.entries))
         if not ticket.run.is_finite:
             self._uncount(ticket.run)
 
@@ -162,3 +177,6 @@ class Step:
         for key, counts in run.counted:
             self.stats.count_tensor(key, **{name: -count for name, count in counts.items()})
         run.counted.clear()
+        for key, observed, entries in run.observed:
+            self.stats.observe(key, observed, entries, sign=-1)
+        run.observed.clear()

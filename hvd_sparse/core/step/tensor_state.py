@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.core.step.stats import Observed
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -65,6 +66,19 @@ class TensorState:
         self._new: tuple[float | None, Any, str] = (None, None, spec.key)
         self._new_exchange_memo: Any = None
         self._returned: Selection | None = None
+        self._sent_at: np.ndarray | None = None
+        self._leaving: np.ndarray | None = None
+
+    def waited(self, indices: np.ndarray) -> int:
+        """Return for how many steps the entries that leave have waited, added up; remembered once
+        the step is good.
+
+        Kept from the first call on, which telemetry makes, and in no checkpoint.
+        """
+        if self._sent_at is None:
+            self._sent_at = np.full(self.part.stop - self.part.start, self.steps - 1, np.int64)
+        self._leaving = indices
+        return int(self.steps * indices.size - self._sent_at[indices].sum())
 
     @property
     def source(self) -> Source:
@@ -106,12 +120,16 @@ class TensorState:
         self.memory.commit()
         if self._returned is not None:
             self.memory.add(self._returned)
+        if self._sent_at is not None and self._leaving is not None:
+            self._sent_at[self._leaving] = self.steps
+        self._leaving = None
         self.threshold, self.memo, self.selected_in = self._new
         self._returned, self.exchange_memo = None, self._new_exchange_memo
         self.steps += 1
 
     def roll_back(self) -> None:
         self.memory.roll_back()
+        self._leaving = None
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo
 
@@ -129,6 +147,7 @@ class Outgoing:
     norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is
         known only later
     found : how the selection was come by; None on a dense step, and where another rank selects
+    observed : what telemetry found out; None without it, and where it is not known yet what leaves
     accumulated : what was or is to be selected from, until that and the exchange are over; or,
         where the exchange sums first, the gradient
     moments : of the accumulated, where the selection waits for the group's other tensors
@@ -141,3 +160,4 @@ class Outgoing:
     found: Found | None
     accumulated: np.ndarray | None = None
     moments: Moments | None = None
+    observed: Observed | None = None
