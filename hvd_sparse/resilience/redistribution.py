@@ -8,8 +8,8 @@ An optimizer is still to be given ``factor * sum over ranks (residual)``, where 
 
 Computed in float64 and rounded once.  Velocities of momentum correction are pending gradients too,
 and go the same way.  What is the same on every rank (the state of tensors that are never
-compressed, weight decay) stays as it is: the mean, whatever the reduction.  Thresholds are
-forgotten: the new residuals have others.
+compressed, weight decay), or an estimate of the same (Adam's moments), stays as it is: the mean,
+whatever the reduction.  Thresholds are forgotten: the new residuals have others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.resilience.state_form import check_form
 
-REPLICATED = frozenset({"decay"})
-"""Names of memories' arrays that are the same on every rank."""
+REPLICATED = frozenset({"decay", "mean", "square"})
+"""Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
+same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 
 

@@ -20,6 +20,7 @@ from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.resilience.ledger import Ledger
+from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.types import TensorSpec
 
 logger = logging.getLogger("hvd_sparse")
@@ -95,6 +96,7 @@ class Traffic:
         self._dense_bytes: dict[str, int] = {}
         self._traced: set[str] = set()
         self._counted: StepRun | None = None
+        self.follower: Follower | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
         """A tensor that Horovod reduces dense at every step; known when the graph is traced."""
@@ -150,7 +152,7 @@ class Traffic:
                 gradient,
                 rank,
                 world_size,
-                float(scale),
+                self._note(scale),
                 everything=everything,
                 is_joined=is_joined,
             )
@@ -231,8 +233,15 @@ class Traffic:
         self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
         """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.receiver.enter_dense(self._tokens[as_bytes(token)], float(scale))
+        ticket = self._step.receiver.enter_dense(self._tokens[as_bytes(token)], self._note(scale))
         return self._step.receiver.finish_dense(ticket, reduced, parameter)
+
+    def _note(self, scale: Any) -> float:
+        """The loss scale; the optimizer's rate, if it comes behind it, is noted."""
+        values = np.ravel(scale)
+        if self.follower is not None:
+            self.follower.rate = float(values[1])
+        return float(values[0])
 
     def _wait_for_others(self, run: StepRun) -> None:
         """Let the step's other tensors go through all phases: once this one has raised, TensorFlow

@@ -23,7 +23,7 @@ from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.summation import add_up
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Outgoing, Part
+from hvd_sparse.exchanges.context import Observed, Outgoing, Part
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
@@ -76,7 +76,8 @@ class Pipeline:
         aim = selector.aim(gradient.size, source.threshold, source.memo)
         accumulated = self._accumulate(state, gradient, world_size, aim)
         try:
-            found = self._find(source, selector, aim, accumulated, gradient, rank)
+            added = gradient if accumulated.added is None else accumulated.added
+            found = self._find(source, selector, aim, accumulated, added, rank)
             if began_s:
                 spans.tell("select", state.spec.key, began_s)
             return self.send_found(
@@ -157,11 +158,16 @@ class Pipeline:
             self.kernels.restore(vector, found.selection)
         if not codec.is_exact:
             sent = codec.decode(frame, self.kernels)
+        norm, observed = 0.0, None
+        if self.configuration.telemetry:
+            observed = _observe(state, vector, sent, is_taken)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
-        norm = self._norm(vector) if self.configuration.telemetry else 0.0
-        return Outgoing(frame, None, int(sent.indices.size), norm, found)
+        if observed is not None:
+            norm = self._norm(vector)
+        entries = int(sent.indices.size)
+        return Outgoing(frame, None, entries, norm, found, observed=observed)
 
     def _find(
         self,
@@ -258,6 +264,21 @@ class Pipeline:
         add_up(spec, parts, factor, out, codec, self.kernels)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
+
+
+def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
+    """Compare what is sent with what there was; before the memory keeps the rest."""
+    there = _squared(vector)
+    if is_taken:  # the vector has zeros there
+        kept, there = there, there + _squared(sent.values)
+    else:
+        left = vector[sent.indices]
+        kept = there - _squared(left) + _squared(left - sent.values)
+    return Observed(max(kept, 0.0), there, state.waited(sent.indices))
+
+
+def _squared(x: np.ndarray) -> float:
+    return float(np.linalg.norm(x)) ** 2
 
 
 def _bounded(

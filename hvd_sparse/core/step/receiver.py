@@ -126,6 +126,7 @@ class Receiver:
             state = None
             if self._finishes:
                 run, state = transactions.enter(position)
+                self._shared.prepare(position, state)
             else:
                 run = transactions.open_run(position)
                 run.entered.add(position)

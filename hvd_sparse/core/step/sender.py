@@ -70,6 +70,7 @@ class Sender:
             if scale != 1.0:
                 check_scale(scale)
                 gradient = unscaled(gradient, scale)
+            shared.prepare(position, state)
             ticket.outgoing = shared.pipeline.send(
                 state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
             )
