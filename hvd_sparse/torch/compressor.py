@@ -142,7 +142,7 @@ class TorchCompressor(DurableCompressor):
         if policy is not None:
             way = policy.begin(self, position)
             if way not in (SPARSE, EVERYTHING):
-                return self._pass(tensor, spec.key, way)
+                return self._pass(tensor, position, spec.key, way)
         self.watchdog.ledger.begin(spec.key)
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
@@ -264,12 +264,17 @@ class TorchCompressor(DurableCompressor):
         self.step.stats.count_bytes("dense", dense.nbytes)
         return dense
 
-    def _pass(self, tensor: torch.Tensor, key: str, way: str) -> tuple[torch.Tensor, DenseTicket]:
+    def _pass(
+        self, tensor: torch.Tensor, position: int, key: str, way: str
+    ) -> tuple[torch.Tensor, DenseTicket]:
         """Hand a gradient to Horovod on a dense way, which keeps nothing."""
         self.watchdog.ledger.begin(key)
         is_wide = tensor.dtype in (torch.float32, torch.float64)
-        wire = tensor.half() if way == "fp16" and is_wide else tensor
-        return self._as_horovod_wants(wire), DenseTicket(tensor, key, None)
+        wire = self._as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
+        parameter = self._index.parameter(position)
+        if wire is not parameter.grad:
+            self._changes.give(position, key, parameter, None)
+        return wire, DenseTicket(tensor, key, None)
 
     def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
         ticket = ctx.ticket
