@@ -116,9 +116,11 @@ class Fallback(Policy):
         return self.trial.verdict
 
     def begin(self, owner: Owner, position: int | None) -> str:
+        if position is None:
+            return SPARSE
         if self._starts.begins(position):
             self._way = self.next_way(owner)
-        if position is None or self._way == SPARSE:
+        if self._way == SPARSE:
             return SPARSE
         return EVERYTHING if self._is_owed(position) else self._way
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
+
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
 from hvd_sparse.torch.optimizer import refuse_momentum
@@ -50,4 +52,13 @@ def _compare(optimizer: Any, process_set: Any) -> None:
         raise UnsupportedReduction(
             f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
             "restored"
+        )
+
+
+def refuse_parameter(tensor: torch.Tensor) -> None:
+    """Raise UnsupportedReduction for a parameter, which Horovod hands over for Adasum alone."""
+    if isinstance(tensor, torch.nn.Parameter):
+        raise UnsupportedReduction(
+            "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
+            "sum to restore; use op=hvd.Average or hvd.Sum"
         )

@@ -56,6 +56,7 @@ class StepRun:
     received : tickets whose phases are over, by number (TensorFlow)
     is_raising : a thread is about to raise its failure (TensorFlow)
     is_closed : the next ``compress`` begins another step
+    is_driven : all of its exchanges are over
     is_finite : no rank had NaN or Inf in it
     failure : why it was taken back
     """
@@ -68,6 +69,7 @@ class StepRun:
     received: set[int] = field(default_factory=set)
     is_raising: bool = False
     is_closed: bool = False
+    is_driven: bool = False
     is_finite: bool = True
     failure: Exception | None = None
 
