@@ -12,6 +12,7 @@ from hvd_sparse.methods import Methods
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import take_momentum
+from hvd_sparse.tensorflow.variables import refuse_graphs
 
 
 class Compression(AutoMethod, Methods):
@@ -43,6 +44,7 @@ class Compression(AutoMethod, Methods):
 
     @classmethod
     def _fallback(cls, trial: Trial) -> GraphFallback:
+        refuse_graphs()
         return GraphFallback(trial)
 
     @classmethod
