@@ -1,9 +1,9 @@
-"""Seconds in which this process ran.
+"""A clock that counts the seconds in which this process ran.
 
 The system's clocks go on while a process is suspended (Ctrl-Z, a scheduler's freeze), and while one
-thread holds Python's lock and no other gets on.  Nobody can be blamed for a wait of that kind, so
-limits count the seconds of this clock: a thread winds it, and of what passes between two turns
-``MOST_S`` counts.
+thread holds Python's lock and no other gets on.  No other rank is to blame for such a wait, so time
+limits count the seconds of this clock.  A thread reads it every ``TURN_S`` seconds, and of the time
+between two readings at most ``MOST_S`` seconds count.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ import time
 from collections import deque
 
 TURN_S = 0.25
+"""Seconds between two readings by the thread."""
 MOST_S = 1.0
+"""Seconds that count at most between two readings."""
 REMEMBERED = 100
-"""Stillstands."""
+"""Standstills that the clock remembers."""
 
 
 class AwakeClock:
-    """Counts the seconds in which somebody looks at it at least every ``most_s``.  Safe to call
-    from many threads."""
+    """Count the seconds in which the clock is read at least every ``most_s`` seconds.
+
+    Safe to call from many threads.
+
+    Parameters
+    ----------
+    most_s : seconds that count at most between two readings
+    """
 
     def __init__(self, most_s: float = MOST_S) -> None:
         self._most_s = most_s
@@ -41,8 +49,7 @@ class AwakeClock:
             return self._counted_s
 
     def stood_s(self, within_s: float) -> float:
-        """Return the seconds that were not counted, of stillstands that ended no longer ago than
-        that."""
+        """Return the uncounted seconds of standstills that ended at most ``within_s`` ago."""
         self.now()
         with self._lock:
             return sum(
@@ -52,50 +59,50 @@ class AwakeClock:
             )
 
 
-class _Wound:
-    """The process's clock, and the thread that winds it."""
+class _RunningClock:
+    """The process's clock, and the thread that reads it."""
 
     def __init__(self) -> None:
         self.clock = AwakeClock()
         self._lock = threading.Lock()
-        self._winder: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
         self.is_still = True
 
     def start(self) -> None:
         with self._lock:
-            if self._winder is None:
-                self._winder = threading.Thread(
-                    target=self._wind, name="hvd_sparse clock", daemon=True
+            if self._reader is None:
+                self._reader = threading.Thread(
+                    target=self._read, name="hvd_sparse clock", daemon=True
                 )
-                self._winder.start()
+                self._reader.start()
                 self.is_still = False
 
-    def _wind(self) -> None:
+    def _read(self) -> None:
         while True:
             time.sleep(TURN_S)
             self.clock.now()
 
 
-_wound = _Wound()
+_running = _RunningClock()
 
 
 def awake_s() -> float:
-    """Return the seconds in which this process ran since it first asked."""
-    if _wound.is_still:
-        _wound.start()
-    return _wound.clock.now()
+    """Return the seconds in which this process ran since the first call."""
+    if _running.is_still:
+        _running.start()
+    return _running.clock.now()
 
 
 def stood_s(within_s: float) -> float:
-    """Return the seconds in which this process stood still, of stillstands that ended within so
-    many."""
-    _wound.start()
-    return _wound.clock.stood_s(within_s)
+    """Return the seconds of this process's standstills that ended at most ``within_s`` ago."""
+    _running.start()
+    return _running.clock.stood_s(within_s)
 
 
 def _start_anew_in_child() -> None:
-    global _wound
-    _wound = _Wound()  # a forked child has not the thread, and may have got a lock that is held
+    # a forked child lacks the thread, and may have inherited a lock that is held
+    global _running
+    _running = _RunningClock()
 
 
 os.register_at_fork(after_in_child=_start_anew_in_child)
