@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class SignCodec(Codec):
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # float64 sums may round, or overflow
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         assert self.number is not None
         kept = _without_zeros(selection)
         dtype = kept.values.dtype.newbyteorder("<")
@@ -49,7 +48,7 @@ class SignCodec(Codec):
         parts = self.encode_signs(kept.indices, np.signbit(kept.values), kept.numel)
         return write_frame(self.number, dtype, kept.numel, kept.count, [scale, *parts])
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"{frame.body.size} bytes are too few for a magnitude")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -52,7 +51,7 @@ class ValuedCodec(Codec):
     def is_exact(self) -> bool:
         return self.values == "float32"
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         parts, values = self.encode_indices(selection, kernels), selection.values
         index_bytes = sum(part.nbytes for part in parts)
         bytes_of_values = values_bytes(values.size, self.values, values.itemsize)
@@ -68,7 +67,7 @@ class ValuedCodec(Codec):
             format_number(self.values),
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"{frame.count} values cannot stand in {frame.body.size} bytes")
@@ -78,20 +77,18 @@ class ValuedCodec(Codec):
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
-    def read_values(self, frame: Frame, offset: int, kernels: Packers | ModuleType) -> np.ndarray:
+    def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
         """The values that stand in a body from an offset on; its length has been checked."""
         return decode_values(
             *value_codes(frame, offset, frame.count, self.values), self.values, frame, kernels
         )
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         """Arrays to be written one after the other."""
         raise NotImplementedError
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         """uint32 [count], ascending; CorruptPayload unless they fill the body exactly."""
         raise NotImplementedError

@@ -16,7 +16,6 @@ which no value has: it marks entries that are not there (``MISSING``).
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import numpy as np
 
@@ -60,9 +59,7 @@ def missing_code(width: int) -> int:
     return 0x80 if width == 1 else (1 << 8 * width) - 1
 
 
-def write_values(
-    values: np.ndarray, name: str, out: np.ndarray, kernels: Packers | ModuleType
-) -> None:
+def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packers) -> None:
     """Prefix and codes of float32 or float64 values.
 
     out : uint8 [``values_bytes``], written
@@ -79,9 +76,7 @@ def write_values(
         )
 
 
-def encode_values(
-    values: np.ndarray, name: str, kernels: Packers | ModuleType
-) -> tuple[np.ndarray, np.ndarray]:
+def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
     """(uint8 prefix, unsigned codes [count]) of float32 or float64 values."""
     written = np.empty(values_bytes(values.size, name, values.itemsize), np.uint8)
     write_values(values, name, written, kernels)
@@ -107,7 +102,7 @@ def _multiples(values: np.ndarray, step: float) -> np.ndarray:
 
 
 def decode_values(
-    prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers | ModuleType
+    prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
     """The values [count] of codes, of the frame's value type; CorruptPayload for what
     ``encode_values`` never writes."""

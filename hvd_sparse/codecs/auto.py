@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -79,12 +78,12 @@ class Auto(Codec):
         """
         return _chosen(self.values, self.density, numel, value_bytes)
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         return self.chosen(selection.numel, selection.values.dtype.itemsize).encode(
             selection, kernels
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = peek_frame(buffer)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 

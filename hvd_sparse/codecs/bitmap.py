@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -39,13 +38,11 @@ class Bitmap(ValuedCodec):
     paper: ClassVar[str | None] = "xu2021deepreduce"
     number: ClassVar[int | None] = 5
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return [encode_presence(selection.indices, selection.numel)]
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         need(
             body.size == presence_bytes(numel),

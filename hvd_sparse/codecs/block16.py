@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -46,15 +45,13 @@ class Block16(ValuedCodec):
     number: ClassVar[int | None] = 2
     has_fixed_size: ClassVar[bool] = False
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel)
         width = POSITION if selection.count < BLOCK or counts.max() < BLOCK else WIDE_COUNT
         return [counts.astype(width), selection.indices.astype(POSITION)]
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         counts, positions = _split(body, count, numel)
         need(int(counts.sum()) == count, "the blocks have another number of entries than announced")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -102,12 +101,10 @@ class Bloom(ValuedCodec):
         )  # selectors may send others than accumulated
         return BloomSelection(passing, values, numel, selection.count)
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         return super().encode(self.complete(selection, None), kernels)
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         members = selection.members if isinstance(selection, BloomSelection) else selection.count
         head = np.array([members], "<u4")
         if not _is_filtered(members, selection.numel):
@@ -117,13 +114,13 @@ class Bloom(ValuedCodec):
         # was not set
         return [head, np.packbits(_filter(selection.indices, bits, hashes), bitorder="little")]
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> BloomSelection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> BloomSelection:
         selection = super().decode(buffer, kernels)
         members = int(buffer[HEADER_BYTES : HEADER_BYTES + MEMBERS_BYTES].view("<u4")[0])
         return BloomSelection(selection.indices, selection.values, selection.numel, members)
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         need(body.size >= MEMBERS_BYTES, f"{body.size} bytes are too few for a filter")
         members, body = int(body[:MEMBERS_BYTES].view("<u4")[0]), body[MEMBERS_BYTES:]

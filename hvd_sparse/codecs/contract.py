@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,14 +55,14 @@ class Codec:
         """
         return selection
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         """uint8 [bytes]: a whole frame.
 
         kernels : the engine's; they decide how fast, never what
         """
         raise NotImplementedError
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         """The selection of the one frame that fills the buffer; CorruptPayload otherwise.
 
         Whatever is accepted encodes back to the same bytes; whatever is allocated is bounded by the
@@ -97,7 +96,7 @@ def decode_for(
     dtype: Any,
     codec: Codec,
     buffer: np.ndarray,
-    kernels: Packers | ModuleType,
+    kernels: Packers,
 ) -> Selection:
     """The selection of a frame that is of so many entries of the tensor ``key``; CorruptPayload
     where it is not.

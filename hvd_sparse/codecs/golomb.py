@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -45,13 +44,11 @@ class Golomb(ValuedCodec):
     number: ClassVar[int | None] = 3
     has_fixed_size: ClassVar[bool] = False
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return encode_gaps(selection.indices, selection.numel)
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         return decode_gaps(body, count, numel)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -43,7 +42,7 @@ class Run16(Codec):
     number: ClassVar[int | None] = 4
     has_fixed_size: ClassVar[bool] = False
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         runs, fillers = _runs(selection.indices)
         codes = encode_values(selection.values, "float32", kernels)[1]
         looks_filled = (runs == LONGEST) & (codes == 0)
@@ -59,7 +58,7 @@ class Run16(Codec):
             4, selection.values.dtype, selection.numel, selection.count, [runs, codes]
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         words = frame.body.size // (2 + width)

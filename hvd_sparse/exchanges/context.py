@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Callable, Union
 
 import numpy as np
@@ -132,7 +131,7 @@ class Member:
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
-    def decode(self, frame: np.ndarray, numel: int, kernels: Kernels | ModuleType) -> Selection:
+    def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
         """Return what a rank sent; CorruptPayload where it is not of so long a part of this
         tensor."""
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
@@ -166,7 +165,7 @@ class ExchangeContext:
     members: dict[int, Member]
     keys: Sequence[str]
     errors: list[str]
-    kernels: Kernels | ModuleType
+    kernels: Kernels
     select: Callable[[int, np.ndarray], np.ndarray]
     selector: Selector
     placement: Placement | None = None

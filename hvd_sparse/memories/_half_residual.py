@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 
 from hvd_sparse.core.kernels.contract import Aim, Kernels
@@ -44,7 +42,7 @@ class HalfResidualState:
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
@@ -53,7 +51,7 @@ class HalfResidualState:
         return accumulate(gradient, self._wide, self._wide, aim, kernels)
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if is_exact and not is_taken:
             kernels.clear(self._wide, sent.indices)

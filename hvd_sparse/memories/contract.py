@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -40,7 +39,7 @@ def accumulate(
     residual: np.ndarray,
     out: np.ndarray,
     aim: Aim | None,
-    kernels: Kernels | ModuleType,
+    kernels: Kernels,
 ) -> Accumulated:
     """residual + gradient into ``out``, by the pass that does as much along with it as is asked
     for."""
@@ -61,7 +60,7 @@ class MemoryState(Protocol):
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
@@ -69,7 +68,7 @@ class MemoryState(Protocol):
         entries apart."""
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         """Keep what was not sent.
 

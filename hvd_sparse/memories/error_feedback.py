@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -80,14 +79,14 @@ class ErrorFeedbackState:
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
         return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -100,7 +99,7 @@ class MomentumCorrectionState:
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
@@ -120,7 +119,7 @@ class MomentumCorrectionState:
         return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if not self.velocity.can_roll_back:
             self._sent, self._masked = sent, self.momentum.new[sent.indices]
@@ -147,7 +146,7 @@ class MomentumCorrectionState:
         reduced: np.ndarray,
         parameter: np.ndarray,
         is_compressed: bool,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
     ) -> np.ndarray:
         """Momentum for a tensor that is never compressed, and weight decay for all."""
         options = self._options
@@ -162,7 +161,7 @@ class MomentumCorrectionState:
             result = result + self.decay.new
         return result
 
-    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         u, options = self.momentum, self._options
         kernels.push_momentum(reduced, u.old, u.new, options.momentum, options.nesterov)
         return u.new + reduced if options.nesterov else u.new.copy()

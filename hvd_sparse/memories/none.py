@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -43,7 +42,7 @@ class NoMemoryState:
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
@@ -51,7 +50,7 @@ class NoMemoryState:
         return Accumulated(gradient, kernels.moments(gradient))
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         pass
 
