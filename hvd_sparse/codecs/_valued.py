@@ -1,4 +1,4 @@
-"""Codecs whose body is an encoding of the indices, and then the values in a format of choice."""
+"""Base of the codecs that send an encoding of the indices, and then values in a chosen format."""
 
 from __future__ import annotations
 
@@ -78,21 +78,26 @@ class ValuedCodec(Codec):
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
     def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
-        """The values that stand in a body from an offset on; its length has been checked."""
+        """Return the values that stand in a body from an offset on; its length has been checked."""
         return decode_values(
             *value_codes(frame, offset, frame.count, self.values), self.values, frame, kernels
         )
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Arrays to be written one after the other."""
+        """Return the indices as arrays, to be written one after the other."""
         raise NotImplementedError
 
     def decode_indices(
         self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
-        """uint32 [count], ascending; CorruptPayload unless they fill the body exactly."""
+        """Return the indices as uint32 [count], ascending.
+
+        Raises
+        ------
+        CorruptPayload : they do not fill the body exactly
+        """
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:
-        """As ``body_bytes``, without the values."""
+        """Return the bytes of the body without the values, as ``body_bytes`` does with them."""
         raise NotImplementedError

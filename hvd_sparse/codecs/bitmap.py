@@ -1,4 +1,4 @@
-"""One bit for every entry of the tensor, and the values of those sent."""
+"""Bitmap: one bit for every entry of the tensor, and the values of those sent."""
 
 from __future__ import annotations
 
@@ -55,19 +55,24 @@ class Bitmap(ValuedCodec):
 
 
 def presence_bytes(numel: int) -> int:
-    """Bytes of one bit an entry of the tensor."""
+    """Return the bytes of one bit an entry of the tensor."""
     return -(-numel // 8)
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """uint8 [ceil(numel / 8)]: a one for every index, the first entry in the lowest bit."""
+    """Return uint8 [ceil(numel / 8)]: a one for every index, the first entry in the lowest bit."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return np.packbits(is_sent, bitorder="little")
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """uint32 [count]: the indices; CorruptPayload if there are fewer or more."""
+    """Return the indices whose bits are set, as uint32 [count].
+
+    Raises
+    ------
+    CorruptPayload : there are fewer or more than ``count``
+    """
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"a bitmap has {indices.size} entries, and {count} are announced")
     return indices.astype(np.uint32)

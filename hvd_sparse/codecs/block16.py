@@ -1,4 +1,4 @@
-"""16-bit positions inside blocks of 65,536 entries, and short values."""
+"""Block codec: 16-bit positions inside blocks of 65,536 entries, and short values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send the low 16 bits of every index, and how many entries every block of 65,536 has: 4 bytes
-    an entry.
+    """Send the low 16 bits of every index, and the count of every block of 65,536: 4 bytes an
+    entry.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
               uint16 positions [count]; values (``values``)
@@ -67,7 +67,7 @@ class Block16(ValuedCodec):
 
 
 def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
-    """Counts of the blocks, and positions."""
+    """Return the counts of the blocks and the positions, as views of the body."""
     blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(

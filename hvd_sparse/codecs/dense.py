@@ -1,4 +1,4 @@
-"""The value of every entry of the tensor, sent or not."""
+"""Dense codec: the value of every entry of the tensor, sent or not."""
 
 from __future__ import annotations
 

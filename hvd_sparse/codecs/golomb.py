@@ -17,8 +17,7 @@ from hvd_sparse.types import Selection
 @CODECS.register("golomb")
 @dataclass(frozen=True)
 class Golomb(ValuedCodec):
-    """Send the gaps between indices in Golomb's code: 11.44 bits an index at density 0.001, where
-    entropy asks for 11.41.
+    """Send the gaps between indices in Golomb's code: 11.44 bits an index at density 0.001.
 
         body: the gaps (``_gaps``: planes of low bits, then unary quotients); values (``values``)
 
@@ -29,9 +28,9 @@ class Golomb(ValuedCodec):
 
     Notes
     -----
-    The modulus, 2^b or 3 * 2^b, follows from count and numel, so nothing about it is sent.  Random
-    indices cost within 1.1 % of their entropy at every density below 0.1; with powers of two alone
-    it would be 2.1.
+    Entropy asks for 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, follows from count
+    and numel, so nothing about it is sent. Random indices cost within 1.1 % of their entropy at
+    every density below 0.1; with powers of two alone it would be 2.1.
 
     Cost: two running sums an entry, and about ten array operations, each way.
 

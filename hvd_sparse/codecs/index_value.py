@@ -1,4 +1,4 @@
-"""Index and value of every entry, as they are."""
+"""Index and value of every entry, unchanged."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hvd_sparse.checks import is_number
 from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.contract import Accumulated, accumulate
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -55,7 +55,7 @@ class LowPass:
 
     @property
     def conserves(self) -> bool:
-        """Whether nothing is lost."""
+        """Tell whether nothing is lost."""
         return self.beta == 1
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:
@@ -63,10 +63,10 @@ class LowPass:
 
 
 class LowPassState:
-    """Implements ``MemoryState``."""
+    """The low-pass filtered residual of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, beta: float) -> None:
-        self.residual = StagedArray(spec.numel, spec.accumulator, rollback=True)
+        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=True)
         self._beta = self.residual.old.dtype.type(beta)
 
     def compensate(
@@ -76,6 +76,7 @@ class LowPassState:
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
+        # The filter needs the whole accumulated vector, so no entry is taken out of it.
         return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)
 
     def update(
@@ -96,6 +97,7 @@ class LowPassState:
         self.residual.commit()
 
     def roll_back(self) -> None:
+        """Do nothing: the old residual was never written to."""
         pass
 
     def add(self, returned: Selection) -> None:

@@ -1,5 +1,4 @@
-"""DGC's momentum correction: momentum before the selection, so that delayed entries carry theirs
-along."""
+"""DGC's momentum correction: velocities are selected from, so that delayed entries keep theirs."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.contract import Accumulated, accumulate
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -87,9 +86,9 @@ class MomentumCorrectionState:
     """u and v of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
-        self.momentum = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self.velocity = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self.decay = StagedArray(
+        self.momentum = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.velocity = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.decay = DoubleBuffer(
             spec.numel if options.weight_decay else 0, spec.accumulator, rollback=rollback
         )
         self._options = options
@@ -107,6 +106,7 @@ class MomentumCorrectionState:
         u, v, options = self.momentum, self.velocity, self._options
         kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
         if options.nesterov:
+            # The gradient is added last, in the pass that can take the aim's entries.
             kernels.compensate(u.new, v.old, v.new)
             return accumulate(gradient, v.new, v.new, aim, kernels)
         return accumulate(u.new, v.old, v.new, aim, kernels)
@@ -114,6 +114,7 @@ class MomentumCorrectionState:
     def _clip(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         if self._options.clip_norm is None:
             return gradient
+        # The sum of N independent gradients is sqrt(N) times as long as one of them.
         limit = self._options.clip_norm / math.sqrt(world_size)
         norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
         return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
@@ -148,7 +149,16 @@ class MomentumCorrectionState:
         is_compressed: bool,
         kernels: Kernels,
     ) -> np.ndarray:
-        """Momentum for a tensor that is never compressed, and weight decay for all."""
+        """Return the gradient with momentum, for tensors never compressed, and with weight decay,
+        for all.
+
+        Parameters
+        ----------
+        reduced : the reduced gradient, flat
+        parameter : the tensor's values, flat; for weight decay
+        is_compressed : False for a tensor that is never compressed
+        kernels : of the engine
+        """
         options = self._options
         result: np.ndarray = reduced if is_compressed else self._momentum_of(reduced, kernels)
         if not options.weight_decay:
@@ -173,7 +183,10 @@ class MomentumCorrectionState:
         self._forget()
 
     def roll_back(self) -> None:
-        """Without second buffers the failed step's gradient stays in u and v; nothing is lost."""
+        """Drop the new velocities, or give the sent entries back.
+
+        Without second buffers the failed step's gradient stays in u and v, so nothing is lost.
+        """
         if not self.velocity.can_roll_back:
             self.velocity.old[self._sent.indices] += self._sent.values
             self.momentum.old[self._sent.indices] = self._masked

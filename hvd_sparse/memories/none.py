@@ -1,4 +1,4 @@
-"""No memory: what is not sent is forgotten."""
+"""No memory: unsent entries are forgotten."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NoMemory:
 
 
 class NoMemoryState:
-    """Implements ``MemoryState``."""
+    """The last gradient, as long as its step.  Implements ``MemoryState``."""
 
     _gradient: np.ndarray
 

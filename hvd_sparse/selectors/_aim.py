@@ -22,8 +22,9 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""Candidates over those needed, below which the next step aims lower: it was nearly a miss.  Few
-scatter more than many, as their square root: ``_slack``."""
+"""Candidates over those needed, below which a step was nearly a miss and the next one aims lower.
+
+The bound is higher where few are needed, as counts scatter with their square root: ``_slack``."""
 
 SCATTER = 8.0
 """Standard deviations of a count that the slack is to be good for."""
@@ -35,7 +36,7 @@ SMALLEST = 2.0**-126
 """The smallest normal float32."""
 
 CAPACITY = 6
-"""Candidates over k beyond which the list is not short, and the threshold was not a good one."""
+"""Candidates over k above which the list is no longer short: the threshold was a bad one."""
 
 FEW = 4096
 """Candidates that are a short list whatever k is."""

@@ -81,12 +81,13 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 
 
 CANDIDATES = 16
-"""Times k: so many entries, or fewer, are worth taking before the search is over."""
+"""Entries over k that are worth taking before the search is over."""
 
 STANDSTILLS = 2
-"""Counts over the whole vector that are those of an end of the bracket, after which the search is
-given up: between them lie many equal magnitudes, or a spike pulled the end far away, and passes
-would go on telling nothing."""
+"""Counts over the whole vector that repeat an end of the bracket, after which the search ends.
+
+Between the ends lie many equal magnitudes then, or a spike pulled one end far away, and further
+passes would tell nothing."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 

@@ -17,8 +17,10 @@ from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo, Selection
 
 AIM = 0.97
-"""Of the last threshold: under error feedback entries pile up just below it.  A little low costs a
-few times k candidates, among which the search goes on; too high costs a pass over everything."""
+"""Part of the last threshold to start at: under error feedback entries pile up just below it.
+
+A start a little low costs a few times k candidates, among which the search goes on; one too high
+costs a pass over everything."""
 
 
 @SELECTORS.register("ldte_bs")
