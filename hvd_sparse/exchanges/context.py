@@ -221,8 +221,10 @@ class ExchangeContext:
         """
         if self.errors:  # in the place of entries, so that every rank learns of it
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        given = {} if frames is None or self.is_lost else frames
-        total = overhead_bytes(len(self.members)) + sum(frame.size for frame in given.values())
+        given = {} if frames is None or self.failure is not None else frames
+        total = overhead_bytes(len(self.members))
+        for frame in given.values():
+            total += frame.size
         if total > MOST_BYTES:
             self._note_length(total)
             return self.write()
@@ -274,10 +276,12 @@ class ExchangeContext:
         """
         # A failure comes before any mismatch: a rank that failed sends no members to compare.
         messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
-        failed = [m for m in messages if m.error is not None]
+        failed = []
+        for message in messages:
+            if message.error is not None:
+                failed.append(f"rank {message.rank}: {message.error}")
         if failed:
-            words = [f"rank {message.rank}: {message.error}" for message in failed]
-            raise PeerFailure("compressing failed on " + "; on ".join(words))
+            raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compared with this rank's own step, never with another message: old ones agree.
         own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
         for message in messages:

@@ -89,10 +89,11 @@ class LdteBs(DensitySelector):
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         count = self.count(taken.numel)
         band = band_around(count, self.tolerance)
-        if taken.count < band.least:
+        found = taken.count
+        if found < band.least:
             return None
-        memo = steer(context.memo, taken.count, band.least)
-        return Cut(taken.count if taken.count in band else count, memo)
+        memo = steer(context.memo, found, band.least)
+        return Cut(found if found <= band.most else count, memo)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, miss = context.kernels, context.miss
