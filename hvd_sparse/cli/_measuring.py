@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from hvd_sparse.autotune.costmodel.simulation import exchanges
-from hvd_sparse.autotune.handover import HANDED
+from hvd_sparse.autotune.submissions import SUBMITTED
 from hvd_sparse.autotune.probe import DENSITIES, NUMELS, SUBMITTED_BYTES, probe
-from hvd_sparse.autotune.samples import Measured
+from hvd_sparse.autotune.measured_costs import MeasuredCosts
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
@@ -34,7 +34,7 @@ def launched_ranks() -> int:
     return max(map(int, told), default=1)
 
 
-def measure(method: str, *, quick: bool = False) -> tuple[Measured, Placement]:
+def measure(method: str, *, quick: bool = False) -> tuple[MeasuredCosts, Placement]:
     """Costs of the ranks that this command runs on, the same on all of them, and where they are.
     Collective.
 
@@ -47,7 +47,7 @@ def measure(method: str, *, quick: bool = False) -> tuple[Measured, Placement]:
     collective, hvd, Users = _horovod()
     hvd.init()
     try:
-        users = Users(HANDED) if Users is not None else None
+        users = Users(SUBMITTED) if Users is not None else None
         few = QUICK if quick else {}
         measured = probe(
             collective,

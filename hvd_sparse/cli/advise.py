@@ -13,7 +13,7 @@ from hvd_sparse.autotune.costmodel.costs import MeasuredWire
 from hvd_sparse.autotune.costmodel.hiding import Hiding, hide
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.profile import Profile
-from hvd_sparse.autotune.samples import Measured
+from hvd_sparse.autotune.measured_costs import MeasuredCosts
 from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._measuring import launched_ranks, measure
 from hvd_sparse.cli._table import table
@@ -142,7 +142,7 @@ def _tell(
     options: argparse.Namespace,
     profile: Profile | None,
     setting: Setting,
-    measured: Measured | None,
+    measured: MeasuredCosts | None,
     assumed: list[str],
 ) -> None:
     """Print what was measured, and what it means for the model, if there is one."""
@@ -218,7 +218,7 @@ def _print(advice: Advice) -> None:
     print(advice.sentence)
 
 
-def _print_measured(measured: Measured) -> None:
+def _print_measured(measured: MeasuredCosts) -> None:
     rows = []
     for each in (samples.to_dict() for samples in measured.samples):
         low, median, high = (f"{1e3 * each[key]:.3g}" for key in ("low_s", "median_s", "high_s"))
