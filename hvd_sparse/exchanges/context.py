@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple, Union
 
 import numpy as np
 
@@ -35,6 +35,22 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 """A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
 
 
+class Observed(NamedTuple):
+    """What telemetry finds out about one tensor's step.
+
+    Attributes
+    ----------
+    kept_squared, accumulated_squared : squared L2 norms of what was not sent, and of what there was
+        to send
+    waited : steps since they were last sent, or since the first one, added up over the entries that
+        are sent
+    """
+
+    kept_squared: float
+    accumulated_squared: float
+    waited: int
+
+
 @dataclass(eq=False)
 class Outgoing:
     """What one tensor sends in one step: a frame, or everything.
@@ -50,6 +66,7 @@ class Outgoing:
     accumulated : what was or is to be selected from, until that and the exchange are over; or,
         where the exchange sums first, the gradient
     moments : of the accumulated, where the selection waits for the group's other tensors
+    observed : what telemetry found out; None without it, and where it is not known yet what leaves
     """
 
     frame: np.ndarray | None
@@ -59,6 +76,7 @@ class Outgoing:
     found: Found | None
     accumulated: np.ndarray | None = None
     moments: Moments | None = None
+    observed: Observed | None = None
 
 
 @dataclass(frozen=True)

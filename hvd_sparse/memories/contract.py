@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -19,11 +20,13 @@ class Accumulated(NamedTuple):
     vector : what was kept back, with this gradient; +0.0 where an entry was taken
     moments : of all of it; None where the pass had an aim
     taking : what that pass brought back; None where it had none
+    added : what this step added to what was kept back; None where that is the gradient itself
     """
 
     vector: np.ndarray
     moments: Moments | None
     taking: Taking | None = None
+    added: np.ndarray | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -45,18 +48,37 @@ def accumulate(
     """residual + gradient into ``out``, by the pass that does as much along with it as is asked
     for."""
     if aim is None:
-        return Accumulated(out, kernels.accumulate(gradient, residual, out))
-    return Accumulated(out, None, kernels.accumulate_and_take(gradient, residual, out, aim))
+        return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
+    taking = kernels.accumulate_and_take(gradient, residual, out, aim)
+    return Accumulated(out, None, taking, added=gradient)
+
+
+def limited(gradient: np.ndarray, limit: float) -> np.ndarray:
+    """Return the gradient, rescaled to a norm of ``limit`` where it is longer."""
+    norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
+    return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
+
+
+def clip_limit(clip_norm: float, world_size: int, *, is_average: bool) -> float:
+    """Return the bound of one rank's gradient under which N independent ones together keep to
+    ``clip_norm``.
+
+    Their sum is sqrt(N) times as long as each, their average 1/sqrt(N) times.
+    """
+    root = math.sqrt(world_size)
+    return clip_norm * root if is_average else clip_norm / root
 
 
 class MemoryState(Protocol):
     """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back``
     drops it.
 
-    step : completed steps of the tensor, set before each; for what is drawn at random
+    step : completed steps of the tensor, set before each
+    is_average : the ranks' gradients are averaged, not summed; set before each step
     """
 
     step: int
+    is_average: bool
 
     def compensate(
         self,
@@ -67,6 +89,10 @@ class MemoryState(Protocol):
     ) -> Accumulated:
         """The accumulated vector to select from: what was kept back, with this gradient; the aim's
         entries apart."""
+
+    def tune(self, **settings: Any) -> None:
+        """Take over what the optimizer holds for this tensor now; only for memories that declare
+        ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False

@@ -106,7 +106,7 @@ class ErrorFeedbackState:
 
     def commit(self) -> None:
         self.residual.commit()
-        self._forget()
+        self._sent = self._nothing
 
     def roll_back(self) -> None:
         """Without a second buffer the failed step's gradient stays in the residual; nothing is

@@ -66,6 +66,7 @@ class _RunningClock:
         self.clock = AwakeClock()
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
+        self.is_still = True
 
     def start(self) -> None:
         with self._lock:
@@ -74,6 +75,7 @@ class _RunningClock:
                     target=self._read, name="hvd_sparse clock", daemon=True
                 )
                 self._reader.start()
+                self.is_still = False
 
     def _read(self) -> None:
         while True:
@@ -86,7 +88,8 @@ _running = _RunningClock()
 
 def awake_s() -> float:
     """Return the seconds in which this process ran since the first call."""
-    _running.start()
+    if _running.is_still:
+        _running.start()
     return _running.clock.now()
 
 

@@ -52,13 +52,21 @@ class Ledger:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Return a context in which this rank waits under a time limit that raises by itself."""
-        with self._lock:
-            self._waits += 1
+        self.begin_wait()
         try:
             yield
         finally:
-            with self._lock:
-                self._waits -= 1
+            self.end_wait()
+
+    def begin_wait(self) -> None:
+        """Begin what ``waiting`` is for, where every call counts."""
+        with self._lock:
+            self._waits += 1
+
+    def end_wait(self) -> None:
+        """End it."""
+        with self._lock:
+            self._waits -= 1
 
     @property
     def is_waiting(self) -> bool:

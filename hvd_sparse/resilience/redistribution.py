@@ -8,8 +8,9 @@ The ranks still owe the optimizer ``factor * sum over ranks (residual)``, where 
 
 Sums are computed in float64 and rounded once.  Velocities of momentum correction are pending
 gradients too, and are treated alike.  Arrays that are the same on every rank (the state of tensors
-that are never compressed, weight decay) stay as they are: every rank takes the mean, whatever the
-reduction.  Thresholds are forgotten, as the new residuals have others.
+that are never compressed, weight decay), or each rank's own estimate of the same (Adam's moments),
+stay as they are: every rank takes the mean, whatever the reduction.  Thresholds are forgotten, as
+the new residuals have others.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.resilience.state_form import NewState, State, check_form
 
-REPLICATED = frozenset({"decay"})
-"""Names of memories' arrays that are the same on every rank."""
+REPLICATED = frozenset({"decay", "mean", "square"})
+"""Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
+same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are the same on every rank of one world."""
 

@@ -97,8 +97,8 @@ class Selector:
         being taken
     pass_limit : passes that it never exceeds, whatever the data: the proof that it ends
     needs_rng : draws at random; has a ``seed``
-    needs_gradient : tells this step's gradient from the residual, so the memory must add just these
-        two
+    needs_gradient : tells what this step added from the residual, so the memory must say what that
+        was
     is_unbiased : the expectation of what is sent is what was accumulated, so no residual is needed
     has_shared_indices : all ranks select the same indices
     sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``,

@@ -11,7 +11,7 @@ import torch
 
 from hvd_sparse.autotune.costmodel.costs import FP16
 from hvd_sparse.autotune.timed_collectives import gradients
-from hvd_sparse.torch.compressor import Compression
+from hvd_sparse.torch.api import Compression
 
 PARTS = 4
 """Tensors of a sum: Horovod fuses them, and copies them for it, as those of a step."""
