@@ -33,9 +33,15 @@ class Timings:
         them."""
         return [(self.size, seconds) for seconds in self.seconds]
 
+    @property
+    def quartiles_s(self) -> tuple[float, float, float]:
+        """Return the lower quartile, the median and the upper quartile, in seconds."""
+        low_s, median_s, high_s = np.percentile(self.seconds, [25, 50, 75]).tolist()
+        return low_s, median_s, high_s
+
     def to_dict(self) -> dict[str, object]:
         """Return the quartiles of the rounds, JSON-able."""
-        low_s, median_s, high_s = np.percentile(self.seconds, [25, 50, 75]).tolist()
+        low_s, median_s, high_s = self.quartiles_s
         described = {"what": self.what, "size": self.size, "rounds": len(self.seconds)}
         times = {"low_s": low_s, "median_s": median_s, "high_s": high_s}
         return {**described, **times, **({} if self.density is None else {"density": self.density})}

@@ -24,16 +24,16 @@ class Submission(Protocol):
 
 
 class Users(Protocol):
-    """The submissions and sums of a program, by Horovod's optimizer and its own wait.
+    """The submissions and sums of a program, by Horovod's optimizer and its own wait."""
 
-    Attributes
-    ----------
-    plain : submission without this package
-    compressed : submission with a compressor, which leaves tensors of one entry as they are
-    """
+    @property
+    def plain(self) -> Submission:
+        """Return the submission without this package."""
 
-    plain: Submission
-    compressed: Submission
+    @property
+    def compressed(self) -> Submission:
+        """Return the submission with a compressor, which leaves tensors of one entry as they
+        are."""
 
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
         """A sum of so many bytes a rank, from handing over to the result, without this package.
