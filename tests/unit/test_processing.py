@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hvd_sparse.autotune.probe import Prober
-from hvd_sparse.autotune.processor_time import MOST_CORES, Stopwatch, cores_there, idle_share
+from hvd_sparse.autotune.processor_time import MOST_CORES, Stopwatch, available_cores, idle_share
 from hvd_sparse.collectives.local import LocalWorld
 
 WORK_S = 0.05
@@ -36,7 +36,7 @@ def test_all_threads_count_and_what_waiting_ones_use_is_taken_out():
 
 
 def test_cores_are_no_more_than_there_are():
-    assert 0.0 < cores_there(0.05) <= 1.01 * min(MOST_CORES, os.cpu_count() or 1)
+    assert 0.0 < available_cores(0.05) <= 1.01 * min(MOST_CORES, os.cpu_count() or 1)
     assert 0.0 <= idle_share(0.05) <= (os.cpu_count() or 1)
 
 
