@@ -1,4 +1,5 @@
-"""Worked examples and identities of the papers: AdaComp, signs, TernGrad, RedSync's reuse, shared seeds, DGC's bytes."""
+"""Worked examples and identities of the papers: AdaComp, signs, TernGrad, RedSync's reuse, shared
+seeds, DGC's bytes."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def squares(x):
 @pytest.mark.parametrize("id", ["stc", "ef_sign"])
 @pytest.mark.parametrize("name", ALL)
 def test_2_messages_of_signs_leave_what_their_identity_says(id, name):
-    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is not zero."""
+    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is
+    not zero."""
     x = draw(name, 500, "float64")
     x[x == 0] = 1e-9
     selector = SELECTORS.create(id, **({"density": 0.1} if id == "stc" else {}))
@@ -178,7 +180,7 @@ def test_21_dgc_accounting_of_resnet_50_gives_the_published_ratio():
 
 @pytest.mark.parametrize("id", ["topk", "random_k"])
 def test_7_the_residual_stays_bounded(id):
-    """Of gradients of norm 1: |r|^2 <= 4 (1 - d) / d^2, d = k / n, in the mean for random places."""
+    """|r|^2 <= 4 (1 - d) / d^2, d = k / n, for gradients of norm 1, in the mean for random places."""
     numel, density, rng = 50, 0.1, np.random.default_rng(5)
     selector, residual, seen = SELECTORS.create(id, density=density), np.zeros(numel), []
     for _ in range(400):

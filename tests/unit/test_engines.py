@@ -45,7 +45,10 @@ def test_the_fast_engine_is_used_unless_told_otherwise():
 
 
 def test_without_numba_it_is_numpy_which_says_so_once():
-    script = "from hvd_sparse.core.kernels import reference\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
+    script = (
+        "from hvd_sparse.core.kernels import reference\n"
+        "from hvd_sparse.core.kernels.engines import resolve_engine\n"
+    )
     done = run(
         WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference"
     )
@@ -121,7 +124,7 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
 @pytest.mark.parametrize(
     "numel", [assembly.LARGE_BYTES // 4 + more for more in (0, 1, assembly.BLOCK + 17)]
 )
-def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_nothing_beside_them_is_touched(
+def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_touch_nothing_else(
     dtype, numel
 ):
     rng = np.random.default_rng(numel)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_sparse.autotune.costmodel.candidate import Candidate
 from hvd_sparse.autotune.costmodel.costs import Work
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.planner import STRATEGIES
@@ -30,21 +31,6 @@ AS_GOOD = 1.02
 sends most.  So dense wins where fp16 saves next to nothing."""
 BANDWIDTHS = (1e6, 1e12)
 """Between which the crossover is looked for, bit/s."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to compress, and its step."""
-
-    density: float
-    codec: str
-    exchange: str
-    prediction: Prediction
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        named = {"density": self.density, "codec": self.codec, "exchange": self.exchange}
-        return {**named, **self.prediction.to_dict()}
 
 
 @dataclass(frozen=True)

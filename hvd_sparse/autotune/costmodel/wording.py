@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from hvd_sparse.autotune.costmodel.candidate import Candidate
 from hvd_sparse.autotune.costmodel.predict import Prediction
-
-if TYPE_CHECKING:
-    from hvd_sparse.autotune.costmodel.advice import Candidate
 
 
 def sentence_of(
