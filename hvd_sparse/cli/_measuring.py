@@ -85,8 +85,8 @@ def _horovod() -> tuple[Any, Any, Any]:
                 from hvd_sparse.collectives.horovod_torch import hvd
                 from hvd_sparse.torch.handover import TorchUsers as Users
             else:
-                from hvd_sparse.collectives.horovod_tensorflow import (
-                    HorovodTensorflowCollective as Found,  # type: ignore
+                from hvd_sparse.collectives.horovod_tensorflow import (  # type: ignore
+                    HorovodTensorflowCollective as Found,
                 )
                 from hvd_sparse.collectives.horovod_tensorflow import hvd
 

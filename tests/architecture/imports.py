@@ -1,4 +1,4 @@
-"""The package's imports as its source states them: a graph of modules, its units and its circles."""
+"""The package's imports as its source states them: modules, units and circles."""
 
 from __future__ import annotations
 
