@@ -42,6 +42,7 @@ from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import GradScaler, Optimizer, Option, ProcessSet, Report
 
 
 @dataclass(eq=False)
@@ -91,8 +92,8 @@ class TorchCompressor(DurableCompressor):
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],
         configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any = None,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler = None,
         policy: Policy | None = None,
     ) -> None:
         self._scale = None if grad_scaler is None else scale_of(grad_scaler)
@@ -322,7 +323,7 @@ class TorchCompressor(DurableCompressor):
         self._follower = Follower(optimizer, self)
         self.step.settings_of = self._settings_of
 
-    def _settings_of(self, position: int) -> dict[str, Any]:
+    def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
         spec = self.step.specs[position]
         return self._follower.settings_of(spec.key, self._index.parameter(position), spec)
@@ -332,7 +333,7 @@ class TorchCompressor(DurableCompressor):
         """Gradients come through this compressor."""
         return self._has_met
 
-    def _look_at(self, caller: Any) -> None:
+    def _look_at(self, caller: Optimizer) -> None:
         """Look at Horovod's optimizer, which calls for the first time.
 
         caller : None where something else calls
@@ -349,7 +350,7 @@ class TorchCompressor(DurableCompressor):
             if found:
                 warn_of_rare_entries(self.configuration, found[0])
 
-    def regroup(self, groups: Any) -> None:
+    def regroup(self, groups: Option) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on
         all ranks alike.
 
@@ -383,7 +384,7 @@ class TorchCompressor(DurableCompressor):
         if self._policy is not None:
             self._policy.regrouped(self, groups)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Report:
         """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
         ``torch.load(..., weights_only=True)``."""
         return with_arrays(super().state_dict(), torch.from_numpy)

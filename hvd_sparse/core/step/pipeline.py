@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.tracing.spans import Spans
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Memo, Selection, TensorSpec
 
 
 class Pipeline:
@@ -219,7 +218,7 @@ class Pipeline:
         return Outgoing(None, whole, state.spec.numel, 0.0, None)
 
     def settle(
-        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Any
+        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
         """Keep back what did not leave, after an exchange that settles later.
 
