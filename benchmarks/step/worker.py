@@ -27,7 +27,9 @@ WARM = 6
 """Steps before those that count, of a method that has a state; else two."""
 WARM_MOMENTUM = 10
 """Steps more, for a method with momentum: until that is as large as it gets."""
-FEWEST, MOST = 5, 60
+FEWEST_WARM, WARM_S = 2, 3.0
+"""Steps, and seconds after which a slow method is warm enough."""
+FEWEST, MOST = 3, 60
 """Rounds."""
 HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
@@ -63,9 +65,12 @@ class Rank:
                 self.replay.draw_steady(self._density, -momentum / (1.0 - momentum))
                 self.step()
                 steps += WARM_MOMENTUM
-        for _ in range(steps):
+        began = time.perf_counter()
+        for number in range(steps):
             self._draw()
             self.step()
+            if number + 1 >= FEWEST_WARM and seconds_since(began) > WARM_S:
+                break
         self.floor()
 
     def check_gradients(self) -> None:
@@ -155,6 +160,12 @@ def _hooks_on_one_rank() -> Iterator[None]:
             yield
 
 
+def seconds_since(began: float) -> float:
+    """Return how long it is since then, the same on all ranks, so that all stop alike."""
+    spent = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
+    return float(hvd.allreduce(spent, name="bench.spent"))
+
+
 def _page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
@@ -169,9 +180,7 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
     gc.disable()  # it runs when it likes
     for number in range(MOST):
         rows.append(rank.round(number))
-        spent = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
-        spent_s = float(hvd.allreduce(spent, name="bench.spent"))  # all ranks stop alike
-        if spent_s > options.seconds and number + 1 >= FEWEST:
+        if seconds_since(began) > options.seconds and number + 1 >= FEWEST:
             break
     gc.enable()
     counted = {name: value - before[name] for name, value in _sent(rank).items()}
