@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,14 +70,14 @@ class TensorSpec:
                 "split it into several parameters"
             )
 
-    @property
+    @cached_property
     def numel(self) -> int:
         numel = 1
         for dimension in self.shape:
             numel *= int(dimension)
         return numel
 
-    @property
+    @cached_property
     def accumulator(self) -> np.dtype:
         """Dtype of the residual: float64 for float64 gradients, else float32."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)

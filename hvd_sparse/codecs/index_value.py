@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._values import decode_values, value_codes
+from hvd_sparse.codecs._values import exact_values
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
@@ -42,17 +42,14 @@ class IndexValue(Codec):
     def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
         indices = selection.indices.astype("<u4", copy=False)
         values = selection.values.astype(selection.values.dtype.newbyteorder("<"), copy=False)
-        return write_frame(1, values.dtype, selection.numel, selection.count, [indices, values])
+        return write_frame(1, values.dtype, selection.numel, indices.size, [indices, values])
 
     def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
         frame = open_frame(buffer, self)
-        need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
+        need_size(frame, frame.count * (4 + frame.value_type.itemsize))
         indices = frame.body[: 4 * frame.count].view("<u4")
         need_ascending(indices, frame.numel)
-        values = decode_values(
-            *value_codes(frame, 4 * frame.count, frame.count, "float32"), "float32", frame, kernels
-        )
-        return selection_from(frame, indices, values)
+        return selection_from(frame, indices, exact_values(frame, 4 * frame.count))
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return count * (4 + value_bytes)

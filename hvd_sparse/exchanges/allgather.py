@@ -36,14 +36,16 @@ class AllGatherExchange(Exchange):
         return (placement.world_size - 1) * density * entry_bytes
 
     def run(self, context: ExchangeContext) -> Conversation:
-        frames = {position: member.outgoing.frame for position, member in context.members.items()}
-        gathered = yield AllGather(
-            context.write({p: frame for p, frame in frames.items() if frame is not None})
-        )
+        frames = {}
+        for position, member in context.members.items():
+            if member.outgoing.frame is not None:
+                frames[position] = member.outgoing.frame
+        gathered = yield AllGather(context.write(frames))
         messages = context.read(gathered)
-        return {
-            position: Arrival(
-                tuple((slice(0, member.spec.numel), m.frame(position)) for m in messages)
-            )
-            for position, member in context.members.items()
-        }
+        arrivals = {}
+        for position, member in context.members.items():
+            whole, parts = slice(0, member.spec.numel), []
+            for message in messages:
+                parts.append((whole, message.frame(position)))
+            arrivals[position] = Arrival(tuple(parts))
+        return arrivals

@@ -21,8 +21,8 @@ from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.contract import Kernels, Moments
 from hvd_sparse.core.wire.message import (
+    OVERHEAD_BYTES,
     Message,
-    overhead_bytes,
     split_messages_of,
     write_error,
     write_message,
@@ -194,8 +194,10 @@ class ExchangeContext:
         """Return a message, uint8, with these frames or with what went wrong on this rank."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        given = {} if frames is None or self.is_lost else frames
-        total = overhead_bytes(len(self.members)) + sum(frame.size for frame in given.values())
+        given = {} if frames is None or self.failure is not None else frames
+        total = OVERHEAD_BYTES + 4 * len(self.members)
+        for frame in given.values():
+            total += frame.size
         if total > MOST_BYTES:
             self._note_length(total)
             return self.write()
@@ -240,10 +242,12 @@ class ExchangeContext:
         CorruptPayload : these are no messages
         """
         messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
-        failed = [m for m in messages if m.error is not None]
+        failed = []
+        for message in messages:
+            if message.error is not None:
+                failed.append(f"rank {message.rank}: {message.error}")
         if failed:
-            words = [f"rank {message.rank}: {message.error}" for message in failed]
-            raise PeerFailure("compressing failed on " + "; on ".join(words))
+            raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compared with this rank's own step, never with another message: old ones agree.
         own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
         for message in messages:

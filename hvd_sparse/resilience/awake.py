@@ -79,8 +79,10 @@ _wound = _Wound()
 
 def awake_s() -> float:
     """Return the seconds in which this process ran since it first asked."""
-    _wound.start()
-    return _wound.clock.now()
+    wound = _wound
+    if wound._winder is None:  # asked for at every tensor
+        wound.start()
+    return wound.clock.now()
 
 
 def stood_s(within_s: float) -> float:
