@@ -21,7 +21,7 @@ from hvd_sparse.compatibility import (
 from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.contract import Exchange, Traffic
+from hvd_sparse.exchanges.contract import Exchange, StepVolume
 from hvd_sparse.memories.contract import Memory
 from hvd_sparse.registry import (
     CODECS,
@@ -255,16 +255,16 @@ class Configuration:
             placement,
         )
 
-    def traffic(self, numel: int, buckets: int) -> Traffic:
+    def step_volume(self, numel: int, buckets: int) -> StepVolume:
         """Return what a step of so many entries in so many buckets is to move."""
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        return Traffic(self.selector, density, entry_bytes, numel, buckets)
+        return StepVolume(self.selector, density, entry_bytes, numel, buckets)
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
         """Return the exchange that runs among these ranks."""
-        traffic = self.traffic(numel, buckets)
-        return self.exchange.resolve(self.exchanges(placement), traffic, placement)
+        volume = self.step_volume(numel, buckets)
+        return self.exchange.resolve(self.exchanges(placement), volume, placement)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)

@@ -1,4 +1,4 @@
-"""Every rank gets every rank's message."""
+"""Allgather: every rank gets every rank's message."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class AllGatherExchange(Exchange):
 
         received a rank: (N - 1) * k entries
 
-    Grows with the number of ranks N, and beats a dense ring while density < 1 / N (at 8 bytes an
-    entry).
+    The bytes grow with the number of ranks N, and are fewer than a dense ring's while density < 1 /
+    N (at 8 bytes an entry).
 
     Paper: aji2017sparse.
     """

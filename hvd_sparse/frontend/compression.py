@@ -55,6 +55,11 @@ class AutoMethod:
 
         What was found, and why, is logged by rank 0, and is ``compressor.verdict``.
         """
+        if options.pop("optimizer", None) is not None:
+            raise InvalidOption(
+                "auto cannot step aside once a memory does the optimizer's work: leave out "
+                "optimizer=, or use ldte_bs"
+            )
         options = {"codec": "block16", **options}
         configuration = Configuration.create(selector=LdteBs(density), **options)
         if configuration.memory.finishes:

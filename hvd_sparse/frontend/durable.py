@@ -21,7 +21,7 @@ from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.resilience.checkpoint_file import read
 from hvd_sparse.resilience.commits import Commits
 from hvd_sparse.resilience.gathering import gather_into_file
-from hvd_sparse.resilience.patience import PatientCollective
+from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.resilience.peers import introduce
 from hvd_sparse.resilience.redistribution import redistribute
 from hvd_sparse.resilience.state_check import IncompatibleKeys

@@ -9,9 +9,10 @@ from hvd_sparse.autotune.trial import Trial
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
-from hvd_sparse.tensorflow.optimizer import take_momentum
+from hvd_sparse.tensorflow.optimizer import read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
 
 
@@ -48,5 +49,5 @@ class Compression(AutoMethod, Methods):
         return GraphFallback(trial)
 
     @classmethod
-    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
-        return take_momentum(optimizer)
+    def _read_optimizer(cls, optimizer: Any) -> Handover:
+        return read_optimizer(optimizer)

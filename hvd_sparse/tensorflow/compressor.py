@@ -16,15 +16,21 @@ from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import one_per_tensor
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
-from hvd_sparse.frontend.compressor import check_process_set
+from hvd_sparse.frontend.compressor import check_process_set, is_elastic
 from hvd_sparse.frontend.durable import DurableCompressor
+from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.bucket import GraphBucket
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, runtime_token
-from hvd_sparse.tensorflow.optimizer import refuse_momentum
+from hvd_sparse.tensorflow.optimizer import (
+    Follower,
+    calling_optimizer,
+    habits_of,
+    refuse_momentum,
+)
 from hvd_sparse.tensorflow.scaler import scale_of
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
 from hvd_sparse.types import TensorSpec
@@ -101,6 +107,7 @@ class TensorflowCompressor(DurableCompressor):
         self._policy = policy
         self._unbranched = Unbranched()
         self._index: VariableIndex | None = None
+        self._follower: Follower | None = None
         self._filling: tuple[object | None, GraphBucket | None] = (None, None)
         self._has_shaken_hands = False
 
@@ -114,6 +121,9 @@ class TensorflowCompressor(DurableCompressor):
         self.step = Step(
             self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels
         )
+        if self._follower is not None:
+            follower = self._follower
+            self.step.settings_of = lambda position: follower.settings()
         if self.configuration.exchange.needs_nodes and self.process_set.included():
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._variables = variables
@@ -123,6 +133,7 @@ class TensorflowCompressor(DurableCompressor):
         self._functions = GraphFunctions(
             self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._policy
         )
+        self._functions.follower = self._follower
 
     def position_of(self, token: Any) -> int | None:
         """Return whose token it is (``identity.runtime_token``); None for a variable that is not
@@ -174,7 +185,9 @@ class TensorflowCompressor(DurableCompressor):
         site = find_call_site(tensor)
         self._check_reduction(site)
         if not self._has_shaken_hands:
-            self._shake_hands()
+            self._shake_hands(site)
+        elif self._follower is not None:
+            self._look_at(calling_optimizer())
         position = self._position(tensor, site)
         spec = self.step.specs[position] if position is not None else self._unknown(tensor, site)
         wire_dtype = tf.as_dtype(spec.accumulator)
@@ -311,10 +324,32 @@ class TensorflowCompressor(DurableCompressor):
                 "process_set= to both"
             )
 
-    def _shake_hands(self) -> None:
-        if self.configuration.memory.finishes:
-            refuse_momentum()
+    def take_over(self, optimizer: Any) -> None:
+        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
+        makes the compressor.
+
+        In a world of one rank Horovod calls no compressor: the optimizer stays as it is.
+        """
+        if self.process_set.included() and (self.process_set.size() > 1 or is_elastic()):
+            follower, scale = Follower(optimizer, self.configuration.memory), self._scale
+            self._follower, self._scale = follower, lambda: follower.beside(scale())
+
+    def _look_at(self, caller: Any) -> None:
+        """Horovod's Keras optimizer, which calls; None where a tape does."""
+        if caller is None:
+            return
+        if self._follower is not None:
+            self._follower.meet(caller)
+        elif self.configuration.memory.finishes:
+            refuse_momentum(caller)
+        elif not self.is_forewarned and (what := habits_of(caller)) is not None:
+            warn_of_rare_entries(self.configuration, what)
+
+    def _shake_hands(self, site: CallSite) -> None:
+        self._look_at(calling_optimizer())
         self.resolve()
+        if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
+            self.step.reduction = "sum" if site.op == hvd.Sum else "average"
         # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
         # meets before tracing.
         if self.process_set.included() and self._world is None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.autotune.fallback import Fallback, agree
+from hvd_sparse.autotune.fallback import Fallback
 from hvd_sparse.autotune.policy import Owner
 from hvd_sparse.autotune.trial import Trial
 from hvd_sparse.core.step.records import Ticket
@@ -133,7 +133,7 @@ class GraphFallback(Fallback):
         """
         owing = [position for position in positions if self.debts.is_owed(position)]
         mine = all(self.debts.is_paid(position) for position in owing)
-        are_paid = bool(agree(owner, np.array([float(mine)])).all())
+        are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
         if are_paid:
             for position in owing:
                 self.debts.settle(position)

@@ -21,6 +21,7 @@ from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.resilience.ledger import Ledger
 from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
 from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.types import TensorSpec
 
 logger = logging.getLogger("hvd_sparse")
@@ -93,6 +94,7 @@ class GraphFunctions:
         """Of the tensors that Horovod reduces dense, in a step."""
         self._traced: set[str] = set()
         self._counted: StepRun | None = None
+        self.follower: Follower | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
         """Learn of a tensor that Horovod reduces dense at every step, when the graph is traced."""
@@ -157,7 +159,7 @@ class GraphFunctions:
                 gradient,
                 rank,
                 world_size,
-                float(scale),
+                self._note(scale),
                 everything=everything,
                 is_joined=is_joined,
             )
@@ -267,6 +269,13 @@ class GraphFunctions:
         self._step.fail(run, error)
         run.is_raising = False
 
+    def _note(self, scale: Any) -> float:
+        """Return the loss scale; the optimizer's rate, if it comes behind it, is noted."""
+        values = np.ravel(scale)
+        if self.follower is not None:
+            self.follower.rate = float(values[1])
+        return float(values[0])
+
     def _wait_for_others(self, run: StepRun) -> None:
         """Let the step's other tensors go through all phases: once this one has raised, TensorFlow
         drops what it has not begun, and the other ranks would wait for it."""
@@ -280,7 +289,7 @@ class GraphFunctions:
         """Return what the optimizer is given for a tensor that Horovod reduced by itself."""
         position = self.position(token)
         assert position is not None  # one that is unknown is refused when it is traced
-        ticket = self._receiver.enter_dense(position, float(scale))
+        ticket = self._receiver.enter_dense(position, self._note(scale))
         return self._receiver.finish_dense(ticket, reduced, parameter)
 
 

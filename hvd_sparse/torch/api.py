@@ -8,8 +8,9 @@ from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.torch.compressor import TorchCompressor
-from hvd_sparse.torch.optimizer import take_momentum
+from hvd_sparse.torch.optimizer import read_optimizer
 
 
 class Compression(AutoMethod, Methods):
@@ -41,5 +42,5 @@ class Compression(AutoMethod, Methods):
         return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
 
     @classmethod
-    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
-        return take_momentum(optimizer)
+    def _read_optimizer(cls, optimizer: Any) -> Handover:
+        return read_optimizer(optimizer)

@@ -31,6 +31,7 @@ from hvd_sparse.errors import (
 )
 from hvd_sparse.frontend.compressor import check_process_set
 from hvd_sparse.frontend.durable import DurableCompressor
+from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
 from hvd_sparse.torch.arrays import check_device, flatten, like, own_memory, spec_of, unflatten
@@ -38,6 +39,7 @@ from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
+from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
 from hvd_sparse.types import TensorSpec
 
@@ -109,6 +111,7 @@ class TorchCompressor(DurableCompressor):
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
+        self._follower: Follower | None = None
         self._has_met = self._is_closed = False
         self._is_elastic = is_elastic()
         self._watch(rank_in(self.process_set))
@@ -139,7 +142,7 @@ class TorchCompressor(DurableCompressor):
         if policy is not None:
             way = policy.begin(self, position)
             if way not in (SPARSE, EVERYTHING):
-                return self._pass(tensor, spec.key, way)
+                return self._pass(tensor, position, spec.key, way)
         self.watchdog.ledger.begin(spec.key)
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
@@ -261,12 +264,17 @@ class TorchCompressor(DurableCompressor):
         self.step.stats.count_bytes("dense", dense.nbytes)
         return dense
 
-    def _pass(self, tensor: torch.Tensor, key: str, way: str) -> tuple[torch.Tensor, DenseTicket]:
+    def _pass(
+        self, tensor: torch.Tensor, position: int, key: str, way: str
+    ) -> tuple[torch.Tensor, DenseTicket]:
         """Hand a gradient to Horovod on a dense way, which keeps nothing."""
         self.watchdog.ledger.begin(key)
         is_wide = tensor.dtype in (torch.float32, torch.float64)
-        wire = tensor.half() if way == "fp16" and is_wide else tensor
-        return self._as_horovod_wants(wire), DenseTicket(tensor, key, None)
+        wire = self._as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
+        parameter = self._index.parameter(position)
+        if wire is not parameter.grad:
+            self._changes.give(position, key, parameter, None)
+        return wire, DenseTicket(tensor, key, None)
 
     def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
         ticket = ctx.ticket
@@ -295,10 +303,49 @@ class TorchCompressor(DurableCompressor):
         if self._has_met:  # workers left, and Horovod does not synchronize elastic states then
             self.rejoin()
             return
-        check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
+        self._look_at(check_call_site(self.process_set))
         if self._world is None:  # an elastic state may have been synchronized before
             self._meet(self.step.specs, self.collective)
         self._has_met = True
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
+        makes the compressor.
+
+        In a world of one rank, and outside of the process set, Horovod calls no compressor: the
+        optimizer stays as it is.
+        """
+        if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
+            return
+        self._follower = Follower(optimizer, self)
+        self.step.settings_of = self._settings_of
+
+    def _settings_of(self, position: int) -> dict[str, Any]:
+        assert self._follower is not None
+        spec = self.step.specs[position]
+        return self._follower.settings_of(spec.key, self._index.parameter(position), spec)
+
+    @property
+    def has_begun(self) -> bool:
+        """Gradients come through this compressor."""
+        return self._has_met
+
+    def _look_at(self, caller: Any) -> None:
+        """Look at Horovod's optimizer, which calls for the first time.
+
+        caller : None where something else calls
+        """
+        if caller is None:
+            return
+        self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
+        if self._follower is not None:
+            self._follower.meet(caller)
+        elif self.configuration.memory.finishes:
+            refuse_momentum(caller)
+        elif not self.is_forewarned:
+            found = [what for what in map(habits_of, caller.param_groups) if what is not None]
+            if found:
+                warn_of_rare_entries(self.configuration, found[0])
 
     def regroup(self, groups: Any) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on

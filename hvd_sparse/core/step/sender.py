@@ -60,7 +60,7 @@ class Sender:
         ticket = self._enter(position, scale)
         state, bucket = ticket.state, ticket.bucket
         assert state is not None and bucket is not None
-        parts = shared.configuration.at_step(state.steps)
+        parts = shared.parts_at(state.steps)
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
         ticket.layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
         waits = shared.configuration.select_over == "group" and (
@@ -70,8 +70,9 @@ class Sender:
             if scale != 1.0:
                 check_scale(scale)
                 gradient = unscaled(gradient, scale)
+            shared.prepare(position, state)
             ticket.outgoing = shared.pipeline.send(
-                state, gradient, rank, world_size, dense=dense, waits=waits
+                state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
             )
         except NonFiniteGradient as error:
             self._note_nonfinite(ticket, gradient, error, dense)
@@ -84,8 +85,7 @@ class Sender:
     def _enter(self, position: int, scale: float) -> Ticket:
         shared = self._shared
         with shared.transactions.lock:
-            run = shared.transactions.open_run(position)
-            state = shared.transactions.enter(position, run)
+            run, state = shared.transactions.enter(position)
             index = shared.bucket_of[position]
             bucket = run.buckets.get(index)
             if bucket is None:
@@ -158,7 +158,8 @@ class Sender:
         """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
         rank."""
         shared = self._shared
-        self._select_merged(bucket, run, rank, world_size)
+        if shared.configuration.select_over == "group":  # else the exchange selects what waits
+            self._select_merged(bucket, run, rank, world_size)
 
         def select(position: int, gradient: np.ndarray) -> np.ndarray:
             """Walk the first half with what the exchange has summed up.
@@ -175,16 +176,16 @@ class Sender:
             assert ticket.outgoing.frame is not None
             return ticket.outgoing.frame
 
-        steps_of = shared.transactions.steps_of
+        members = {}
+        for position in sorted(bucket.sending):
+            members[position] = _member(bucket, position, shared)
         context = ExchangeContext(
             rank=rank,
             world_size=world_size,
-            step=max(map(steps_of, bucket.entered), default=0),
+            step=max(map(shared.transactions.steps_of, bucket.entered), default=0),
             configuration=shared.configuration.checksum,
             bucket=bucket.index,
-            members={
-                position: _member(bucket, position, shared) for position in sorted(bucket.sending)
-            },
+            members=members,
             keys=shared.keys,
             errors=bucket.errors + run.errors,
             kernels=shared.pipeline.kernels,
@@ -198,8 +199,6 @@ class Sender:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the
         message alone."""
         shared = self._shared
-        if shared.configuration.select_over != "group":  # the exchange selects, if anything waits
-            return
         waiting = [ticket for _, ticket in sorted(bucket.sending.items()) if ticket.is_waiting]
         if not waiting:
             return
@@ -232,7 +231,7 @@ def _member(bucket: BucketRun, position: int, shared: Shared) -> Member:
     ticket = bucket.sending[position]
     state, outgoing = ticket.state, ticket.outgoing
     assert state is not None and outgoing is not None
-    parts = shared.configuration.at_step(state.steps)
+    parts = shared.parts_at(state.steps)
     return Member(
         position=position,
         spec=state.spec,

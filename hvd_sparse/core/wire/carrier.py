@@ -134,18 +134,18 @@ class CarrierLayout:
     ) -> np.ndarray:
         """Return this rank's carrier, [size]."""
         mask, (unit, squared) = (1 << self.word_bits) - 1, self._units
-        words, squares = [], []
+        words: list[int] = []
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
-                word = (each >> place) & mask
-                words.append(word * unit)
-                squares.append(word * word * squared)
+                words.append((each >> place) & mask)
+        # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
+        carrier = [1.0, float(rank), float(rank * rank), drawn_for(rank)]
+        carrier.extend(map(unit.__mul__, words))
+        for word in words:
+            carrier.append(squared * word * word)
         squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
-        told = SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed
-        shared = 1, rank, rank * rank, drawn_for(rank)
-        return np.array((*shared, *words, *squares, *told), np.float64).astype(
-            self.dtype, copy=False
-        )
+        carrier += (SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed)
+        return np.array(carrier, self.dtype)
 
     def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
         """Return what the ranks said together.
@@ -174,7 +174,7 @@ class CarrierLayout:
         size, wanted, slack = self.world_size, _rank_sums(self.world_size), self._slack
         is_sum = factor > 0 and all(map(math.isfinite, values))
         if is_sum:
-            for value, each in zip(values[1:], wanted):
+            for value, each in zip(values[1:SHARED], wanted):
                 is_sum = is_sum and abs(value / factor - each) <= each * slack
         if not is_sum:
             raise UnsupportedReduction(
