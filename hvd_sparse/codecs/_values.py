@@ -164,15 +164,6 @@ def value_codes(frame: Frame, offset: int, count: int, name: str) -> tuple[np.nd
     )
 
 
-def exact_values(frame: Frame, offset: int) -> np.ndarray:
-    """Return the values of format float32 that end a body, from an offset on; CorruptPayload for
-    what no encoder writes.  Its length has been checked."""
-    values: np.ndarray = frame.body[offset:].view(frame.value_type)
-    if not np.isfinite(values).all():
-        raise CorruptPayload("a payload has values that are NaN or Inf")
-    return values
-
-
 def values_bytes(count: int, name: str, value_bytes: int) -> int:
     """Return the bytes of a prefix and ``count`` codes."""
     return prefix_bytes(name) + count * code_bytes(name, value_bytes)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._values import exact_values
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
@@ -18,6 +17,7 @@ from hvd_sparse.core.wire.frame import (
     selection_from,
     write_frame,
 )
+from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 
@@ -48,7 +48,10 @@ class IndexValue(Codec):
         need_size(frame, frame.count * (4 + frame.value_type.itemsize))
         indices = frame.body[: 4 * frame.count].view("<u4")
         need_ascending(indices, frame.numel)
-        return selection_from(frame, indices, exact_values(frame, 4 * frame.count))
+        values = frame.body[4 * frame.count :].view(frame.value_type)
+        if not np.isfinite(values).all():
+            raise CorruptPayload("a payload has values that are NaN or Inf")
+        return selection_from(frame, indices, values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return count * (4 + value_bytes)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -161,49 +161,48 @@ class CarrierLayout:
         values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
         size = self.world_size
         factor = values[0] / size
-        self._check_reduction(values, factor, key)
+        is_sum = factor > 0 and all(map(math.isfinite, values))
+        if is_sum:
+            slack = self._slack
+            for value, each in zip(values[1:SHARED], _rank_sums(size)):
+                is_sum = is_sum and abs(value / factor - each) <= each * slack
+        if not is_sum:
+            self._refuse_reduction(values, key)
         failures = round(values[-4] / factor / SCALE)
         non_finite = round(values[-3] / factor / SCALE)
         if not failures:
-            self._check_words(values, factor, key)
+            unit, squared = self._units
+            pairs = zip(values[SHARED:], values[SHARED + self.words : -TOLD])
+            for number, (first, second) in enumerate(pairs):
+                if size * round(second / factor / squared) != round(first / factor / unit) ** 2:
+                    self._refuse_words(number, key)
             self._check_own(values, factor, checksum, key)
         density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
         return CarrierReport(factor, failures, non_finite, density / size, norm / size)
 
-    def _check_reduction(self, values: list[float], factor: float, key: str) -> None:
-        size, wanted, slack = self.world_size, _rank_sums(self.world_size), self._slack
-        is_sum = factor > 0 and all(map(math.isfinite, values))
-        if is_sum:
-            for value, each in zip(values[1:SHARED], wanted):
-                is_sum = is_sum and abs(value / factor - each) <= each * slack
-        if not is_sum:
-            raise UnsupportedReduction(
-                f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple "
-                f"of the sum {[size, *wanted]} over the {size} ranks of the compressor's process "
-                "set; give Horovod op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), "
-                "and the same process_set as the compressor"
-            )
+    def _refuse_reduction(self, values: list[float], key: str) -> NoReturn:
+        size = self.world_size
+        raise UnsupportedReduction(
+            f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of "
+            f"the sum {[size, *_rank_sums(size)]} over the {size} ranks of the compressor's "
+            "process set; give Horovod op=hvd.Average or hvd.Sum (not Adasum, Min, Max or "
+            "Product), and the same process_set as the compressor"
+        )
 
-    def _check_words(self, values: list[float], factor: float, key: str) -> None:
-        """Compare the ranks with each other, in each of the checksums."""
-        size, (unit, squared) = self.world_size, self._units
-        own = len(self._places)
-        pairs = zip(values[SHARED:], values[SHARED + self.words : -TOLD])
-        for number, (first, second) in enumerate(pairs):
-            if size * round(second / factor / squared) == round(first / factor / unit) ** 2:
-                continue
-            if number < own:
-                raise RankMismatch(
-                    f"tensor {key!r}: the ranks do not run the same step of the same configuration "
-                    "on it; they must call compress for the same tensors equally often, with the "
-                    "same options"
-                )
-            raise ReplicaMismatch(
-                f"tensor {key!r}: the gradients that were applied in the last step that was "
-                "checked differ between ranks, so the replicas do too; go back to a checkpoint, "
-                "and look for a faulty machine or memory, or for code that changes results of "
-                "Horovod's on one rank"
+    def _refuse_words(self, number: int, key: str) -> NoReturn:
+        """Raise what it means that the ranks differ in a word: those of the first checksum come
+        first."""
+        if number < len(self._places):
+            raise RankMismatch(
+                f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
+                "it; they must call compress for the same tensors equally often, with the same "
+                "options"
             )
+        raise ReplicaMismatch(
+            f"tensor {key!r}: the gradients that were applied in the last step that was checked "
+            "differ between ranks, so the replicas do too; go back to a checkpoint, and look for "
+            "a faulty machine or memory, or for code that changes results of Horovod's on one rank"
+        )
 
     def _check_own(
         self, values: list[float], factor: float, checksum: int | None, key: str

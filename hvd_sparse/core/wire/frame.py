@@ -111,33 +111,27 @@ def measure_frame(buffer: np.ndarray) -> int:
 def peek_frame(buffer: np.ndarray) -> Frame:
     """Return the frame at the start of a buffer as its header says; its checksum is left to
     ``read_frame``."""
+    return read_frame(buffer, has_checksum=False)
+
+
+def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
+    """Return the frame at the start of a buffer, which may go on behind it; CorruptPayload if it is
+    not whole.
+
+    has_checksum : its checksum is compared, too
+    """
     header, _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer)
     is_known = value_number in VALUE_TYPES and value_format in FORMAT_NUMBERS
     if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
+    if has_checksum:
+        checksum = crc32(np.ascontiguousarray(body).data, crc32(header[: _FIELDS.size]))
+        if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
+            raise CorruptPayload(
+                "a payload's checksum does not match its bytes: altered on its way"
+            )
     return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
-
-
-def read_announced(buffer: np.ndarray) -> tuple[int, np.dtype]:
-    """Return entries and dtype of the tensor that the frame at the start of a buffer says it is of.
-
-    Asked for before a frame is decoded: what reading one costs may grow with the tensor, not with
-    the bytes.
-    """
-    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
-        peek_frame(buffer)  # says what is wrong
-    return int.from_bytes(buffer[8:12].tobytes(), "little"), NATIVE_TYPES[int(buffer[4])]
-
-
-def read_frame(buffer: np.ndarray) -> Frame:
-    """Return the frame at the start of a buffer, which may go on behind it; CorruptPayload if it is
-    not whole."""
-    frame, header = peek_frame(buffer), buffer[:HEADER_BYTES].tobytes()
-    checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
-    if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
-        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
-    return frame
 
 
 def _fields(buffer: np.ndarray) -> tuple[Any, ...]:
@@ -201,7 +195,7 @@ def need_size(frame: Frame, expected: int) -> None:
 
 def need_ascending(indices: np.ndarray, numel: int) -> None:
     """Raise CorruptPayload unless indices ascend strictly inside a tensor."""
-    if indices.size and not (int(indices[-1]) < numel and bool((indices[1:] > indices[:-1]).all())):
+    if indices.size and (indices[-1] >= numel or not (indices[1:] > indices[:-1]).all()):
         raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
 
 

@@ -180,8 +180,17 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if kind == ERROR:
         return Message(rank, step, configuration, (), (), _read_error(body)), total
     framed = tuple(flagged[flagged < WITHOUT_FRAME].tolist())
-    frames = _split_frames(body, len(framed))
-    return Message(rank, step, configuration, tuple(positions), frames, None, framed), total
+    frames, offset = [], 0
+    for _ in framed:
+        size = measure_frame(body[offset:])
+        frames.append(body[offset : offset + size])
+        offset += size
+    if offset != body.size:
+        raise CorruptPayload(
+            f"{body.size - offset} bytes follow the {len(framed)} frames of a message"
+        )
+    message = Message(rank, step, configuration, tuple(positions), tuple(frames), None, framed)
+    return message, total
 
 
 def _read_error(body: np.ndarray) -> str:
@@ -198,15 +207,3 @@ def _read_error(body: np.ndarray) -> str:
         return words.decode()
     except UnicodeDecodeError as error:
         raise CorruptPayload(f"an error message is no UTF-8: {error}") from None
-
-
-def _split_frames(body: np.ndarray, members: int) -> tuple[np.ndarray, ...]:
-    frames = []
-    offset = 0
-    for _ in range(members):
-        size = measure_frame(body[offset:])
-        frames.append(body[offset : offset + size])
-        offset += size
-    if offset != body.size:
-        raise CorruptPayload(f"{body.size - offset} bytes follow the {members} frames of a message")
-    return tuple(frames)

@@ -155,15 +155,15 @@ class CompiledKernels(CompiledPackers):
         cut = _pattern(aim.threshold, out.dtype)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            indices, values = _room(min(aim.capacity, stop - start) + sweeps.SPARE, out)
-            totals = np.zeros(2)
+            room, totals = min(aim.capacity, stop - start) + sweeps.SPARE, np.zeros(2)
+            indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
             count = sweeps.add_and_take(
                 gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
             )
             listed = max(0, count)
             return totals, count, Selection(indices[:listed], values[:listed], out.size)
 
-        if not self._parts(out.size):
+        if self._pool is None or not self._parts(out.size):
             totals, count, taken = add(0, out.size)
             return Taking(float(totals[0]), int(totals[1]), taken if count >= 0 else None)
         parts = self._spread(out.size, add)
@@ -175,7 +175,8 @@ class CompiledKernels(CompiledPackers):
         return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        indices, values = _room(min(count, taken.indices.size) + 1, taken.values)
+        room = min(count, taken.indices.size) + 1
+        indices, values = np.empty(room, np.uint32), np.empty(room, taken.values.dtype)
         where = values if out is None else out
         found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
