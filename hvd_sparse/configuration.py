@@ -219,7 +219,7 @@ class Configuration:
         """What every step runs with, where the density stays as it is; else None."""
         if self.schedule is None:
             return self._parts_at(None)
-        return self._parts_at(self.schedule.value) if type(self.schedule) is Constant else None
+        return self._parts_at(self.schedule.value) if isinstance(self.schedule, Constant) else None
 
     def density(self, step: int) -> float | None:
         """Return the density asked for at a tensor's step; None where the method decides."""
