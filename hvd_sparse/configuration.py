@@ -56,11 +56,22 @@ class StepParts:
     ----------
     density : asked for at this step; None where the method decides by itself
     selector, codec : at this density
+    is_exact : the codec gives selections back bit for bit
+    sends_accumulated : what is sent are accumulated values, bit for bit
     """
 
     density: float | None
     selector: Selector
     codec: Codec
+    is_exact: bool
+    sends_accumulated: bool
+
+    @classmethod
+    def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
+        """Return the record of these parts, with what they declare."""
+        is_exact = codec.is_exact
+        sends_accumulated = is_exact and not selector.changes_values
+        return cls(density, selector, codec, is_exact, sends_accumulated)
 
 
 @dataclass(frozen=True)
@@ -207,7 +218,7 @@ class Configuration:
             selector, codec = self.selector, self.codec
             if density is not None:
                 selector, codec = selector.at_density(density), codec.at_density(density)
-            made = self._at_density[density] = StepParts(density, selector, codec)
+            made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
     @cached_property

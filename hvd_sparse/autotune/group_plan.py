@@ -1,5 +1,4 @@
-"""From what all ranks have measured to groups of tensors: the quickest plan, and what the simple
-ones would take."""
+"""The plan of groups of tensors, made from the measurements of all ranks."""
 
 from __future__ import annotations
 
@@ -24,24 +23,27 @@ from hvd_sparse.types import TensorSpec
 Buckets = list[tuple[int, ...]]
 
 WAYS = ("none", "all", "default", "planned")
+Told = Mapping[str, Any]
+"""``Measurements.to_dict`` or ``GroupPlan.to_dict`` of another rank.  Any, as it is JSON."""
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What was measured and decided; the same on all ranks.
+    """The groups that were decided, and the costs by which; the same on all ranks.
 
     Attributes
     ----------
-    groups : names of the tensors that travel together
-    predicted_s : seconds from a step's first gradient to its last result: of "none" merged, of
-        "all" in one message, of the "default", and as "planned".  By the model, and with what it
-        does not know of (Horovod's own work, tensors that are not compressed): by how much longer
-        the measured steps took.  With several optimizers the sum over a step of each
-    wire : seconds of a message's first collective over the bytes that a rank receives, on these
-        ranks
-    late : of those behind it, which begin when the last gradient has come; nothing where a message
-        is one allgather
-    work : seconds of selecting and encoding, and "decode" of decoding, over the entries of a tensor
+    groups : names of the tensors of each group, which travel together
+    predicted_s : seconds from a step's first gradient to its last result with "none" merged, with
+        "all" in one message, by the "default" groups, and as "planned".  The model's seconds, and
+        as much more as the measured steps took beyond them, for what it does not know (Horovod's
+        own work, tensors that are not compressed).  With several optimizers the sum over a step of
+        each
+    wire : seconds of a message's first collective, over the bytes that a rank receives
+    late : seconds of the collectives behind it, which begin when the last gradient has come; 0
+        where a message is one allgather
+    work : seconds of selecting and encoding, over the entries of a tensor
+    decode : seconds of decoding, over the entries of a tensor
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -51,19 +53,20 @@ class GroupPlan:
     work: Line
     decode: Line
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able; ``GroupPlan.from_dict`` gives an equal one back."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it, JSON-able; ``GroupPlan.from_dict`` returns an equal plan."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> GroupPlan:
+    def from_dict(cls, told: Told) -> GroupPlan:
+        """Return the plan that ``to_dict`` described."""
         lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
         )
 
     def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
-        """Positions of the tensors that travel together, as ``core.step.buckets`` has them."""
+        """Return the positions of each group's tensors, as ``core.step.buckets`` has them."""
         positions = {spec.key: position for position, spec in enumerate(specs)}
         return [tuple(sorted(positions[name] for name in names)) for names in self.groups]
 
@@ -85,22 +88,23 @@ class GroupPlan:
 def make_plan(
     route: Route,
     specs: Sequence[TensorSpec],
-    told: Sequence[Mapping[str, Any]],
+    told: Sequence[Told],
     samples: Sequence[Samples],
     default: Buckets,
 ) -> GroupPlan:
-    """The quickest groups by the model, the default ones if none are quicker.
+    """Return the groups that are quickest by the model; the default ones if none are quicker.
 
-    Of every time the slowest rank's counts, as all wait for it.  Tensors that different steps
-    bring, those of another optimizer, do not travel together; those that no measured step brought
-    stay together as in the default.
+    The slowest rank's times count, as all ranks wait for it.  Tensors that come in different steps,
+    as those of another optimizer do, get groups of their own.  Tensors that came in no measured
+    step stay together as in the default.
 
     Parameters
     ----------
     route : of a message
+    specs : the registered tensors
     told : ``Measurements.to_dict`` of every rank; rank 0 has seen a step
-    samples : every rank's times of the route's collectives
-    default : the buckets of before
+    samples : times of the route's collectives, of every rank
+    default : the present buckets
     """
     numel = {spec.key: spec.numel for spec in specs}
     costs = _Costs(
@@ -130,7 +134,7 @@ def make_plan(
 
 @dataclass(frozen=True)
 class _Costs:
-    """The lines, and when the gradient of each tensor is ready and how many bytes it sends."""
+    """The costs of messages and computing, and each tensor's ready time and bytes sent."""
 
     wire: Line
     late: Line
@@ -147,7 +151,7 @@ def _plan_family(
     specs: Sequence[TensorSpec],
     default: Buckets,
 ) -> tuple[Buckets, dict[str, float]]:
-    """The groups of tensors that come in the same steps, and the seconds of a step in every way."""
+    """Return the groups of tensors that come in the same steps, and a step's seconds by plan."""
     profile = measured_profile(
         specs, {key: [costs.ready_s[key]] for key in keys}, route.configuration
     )
@@ -184,7 +188,7 @@ def _plan_family(
     return buckets["planned"], ends_s
 
 
-def _slowest(told: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+def _slowest(told: Sequence[Told], kind: str) -> dict[str, float]:
     largest: dict[str, float] = {}
     for each in told:
         for key, value in each[kind].items():
@@ -192,8 +196,8 @@ def _slowest(told: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     return largest
 
 
-def _whole_s(told: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> float:
-    """Seconds that these steps took on the slowest rank."""
+def _whole_s(told: Sequence[Told], steps: Sequence[int]) -> float:
+    """Return the seconds that these steps took on the slowest rank."""
     return max(
         float(np.median([each["whole"].get(str(step), 0.0) for step in steps])) for each in told
     )
@@ -202,7 +206,7 @@ def _whole_s(told: Sequence[Mapping[str, Any]], steps: Sequence[int]) -> float:
 def _families(
     seen: Mapping[str, Sequence[int]], configuration: Configuration, specs: Sequence[TensorSpec]
 ) -> list[list[str]]:
-    """Tensors that the same steps brought, if any of them is compressed."""
+    """Return the sets of tensors that come in the same steps, those with a compressed one."""
     families: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for key, steps in seen.items():
         families[tuple(steps)].append(key)
@@ -211,15 +215,17 @@ def _families(
 
 
 def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
-    """The same buckets without all other tensors."""
+    """Return the buckets without the tensors at other positions."""
     wanted = set(positions)
     parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
     return [part for part in parts if part]
 
 
 def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
-    """Of the first collective, and of those behind it together; with the headers that every message
-    has."""
+    """Return the costs of the first collective, and of those behind it together.
+
+    They hold the headers that every message has.
+    """
     lines = {
         kind: _wire([each[kind] for each in samples], route.header_bytes) for kind in samples[0]
     }
@@ -227,7 +233,7 @@ def _wires(route: Route, samples: Sequence[Samples]) -> tuple[Line, Line]:
 
 
 def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
-    """Of the slowest rank at every repetition."""
+    """Return the cost of a collective, by the slowest rank at every repetition."""
     pairs: list[tuple[float, float]] = []
     for at_size in zip(*of_ranks):
         slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
@@ -237,8 +243,10 @@ def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes:
 
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
-    """Seconds of a tensor over its entries; with tensors of one size alone, all of it by
-    entries."""
+    """Return the seconds of a tensor over its entries.
+
+    With tensors of one size alone, all of them count for the entries.
+    """
     samples = [(float(numel[key]), value) for key, value in seconds.items()]
     if not samples:
         return Line(0.0, 0.0)

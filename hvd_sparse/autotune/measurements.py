@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.autotune.route import Route
-from hvd_sparse.autotune.timed_collectives import message
+from hvd_sparse.autotune.timed_collectives import timed_collective
 from hvd_sparse.collectives.contract import Collective
 
 WARMUP = 2
@@ -160,7 +160,7 @@ def time_messages(
         for number, size in enumerate(sizes):
             times, received = [], []
             for repetition in range(1 + REPETITIONS):
-                made = message(collective, kind, size + ITEM * repetition, mates)
+                made = timed_collective(collective, kind, size + ITEM * repetition, mates)
                 start_s = time.perf_counter()
                 made.start(f"{name}.{kind}.{number}").wait(timeout_s)
                 times.append(time.perf_counter() - start_s)

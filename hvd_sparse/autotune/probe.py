@@ -1,4 +1,7 @@
-"""What messages and computing cost here: measured on all ranks at once, by the slowest of them."""
+"""The probe: measures the costs of collectives and computing on all ranks at once.
+
+Of every round the slowest rank's time counts.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,57 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, Callable
+from types import ModuleType
+from typing import Callable
 
 import numpy as np
 
 from hvd_sparse.autotune.costmodel.costs import DENSE, FP16, SUMS, Line, Work, fit_line, fit_work
-from hvd_sparse.autotune.measured_costs import Measured, Samples
+from hvd_sparse.autotune.measured_costs import MeasuredCosts, Timings
 from hvd_sparse.autotune.measurements import ITEM
 from hvd_sparse.autotune.probed_tensors import TENSORS, ProbedTensors, wait_for
-from hvd_sparse.autotune.processor_time import Stopwatch, cores_there, idle_share
+from hvd_sparse.autotune.processor_time import Stopwatch, available_cores, idle_share
 from hvd_sparse.autotune.route import Route, route_of
-from hvd_sparse.autotune.submissions import HANDED, Handing, PlainHanding, Users
-from hvd_sparse.autotune.timed_collectives import message, received_of_sum
+from hvd_sparse.autotune.submissions import SUBMITTED, PlainSubmission, Submission, Users
+from hvd_sparse.autotune.timed_collectives import received_of_sum, timed_collective
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption
 
 SUBMITTED_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 21, 1 << 24)
-"""Sizes of a rank's message: up to where a network's buffers no longer count."""
+"""Bytes of a rank's message: up to a size at which a network's buffers no longer count."""
 LONG_S = 1.0
-"""A size at which a round would take longer is left out, as the smaller ones tell enough of a wire
-so slow."""
+"""Seconds of a round above which a size is left out, as smaller ones tell enough of so slow a
+wire."""
 KINDS = ("allgather", *SUMS, "alltoall")
-HANDED_S = 0.02
-"""Until all are there, so that taking them back waits for none."""
+SETTLED_S = 0.02
+"""Seconds after which all submitted results are there, so that collecting them does not wait."""
 NUMELS = (1 << 14, 1 << 17, 1 << 20)
 DENSITIES = (0.001, 0.03)
-"""Two and far apart, so that what an entry of the tensor costs and what one that is sent costs can
-be told apart."""
+"""Two densities far apart, so that the cost of an entry of the tensor can be told from the cost of
+an entry that is sent."""
 OPTIMIZER, COMPRESSOR = "optimizer: ", "compressor: "
 SHARE_S = 0.25
-"""To see how many cores there are, and what is used of them at rest."""
+"""Seconds for which cores are counted, and for which idle threads are watched."""
 WARMUP, LEAST, MOST = 2, 5, 25
-"""Rounds: not measured; measured however long they take, and at the most."""
+"""Rounds that are not measured, and the least and most that are."""
 
 
 class Prober:
-    """Repeats calls on all ranks together.
+    """Repeat operations on all ranks together, and time them.
 
     Parameters
     ----------
     collective : of ranks that all probe the same, in the same order
-    timeout_s : of every wait
-    budget_s : after so many seconds of one thing at one size no round is added to the least that
-        there must be
-    users : sums of Horovod's own; without, the collective's are taken for them
+    timeout_s : seconds that one wait may take
+    budget_s : seconds of one operation at one size after which only the ``LEAST`` rounds are made
+    users : sums by Horovod's optimizer; without them the collective's stand for them
+
+    Raises
+    ------
+    InvalidOption
+        If there is one rank alone.
     """
 
     def __init__(
@@ -65,54 +74,67 @@ class Prober:
             raise InvalidOption(
                 "one rank has nobody to send to: start several, as horovodrun -np 4 does"
             )
-        self._collective, self._timeout_s, self._budget_s, self._users = (
-            collective,
-            timeout_s,
-            budget_s,
-            users,
-        )
+        self._collective, self._timeout_s = collective, timeout_s
+        self._budget_s, self._users = budget_s, users
         self._idle, self.cores = 0.0, math.inf
 
     def share_cores(self) -> None:
-        """See how many cores a rank has while all work.  From then on no work takes less time than
-        they need for it."""
+        """Measure the cores that a rank has while all ranks work.
+
+        From then on no work counts less time than that many cores need for it.
+        """
         self._idle = float(self._tell(idle_share(SHARE_S)).mean())
-        self.cores = float(self._tell(cores_there(SHARE_S)).mean())
+        self.cores = float(self._tell(available_cores(SHARE_S)).mean())
 
     def repeat(
-        self, what: str, size: float, call: Callable[[], Any], density: float | None = None
-    ) -> Samples:
-        """Rounds of a call.  Telling the slowest rank's time lets all of them begin the next
-        together."""
+        self, what: str, size: float, call: Callable[[], object], density: float | None = None
+    ) -> Timings:
+        """Return the times of repeated calls.  Collective.
+
+        The ranks exchange their times after every round, so that all begin the next one together.
+
+        Parameters
+        ----------
+        what, size, density : attributes of the result
+        call : made once a round
+        """
         for _ in range(WARMUP):
             self._slowest(call)
         seconds: list[float] = []
         while len(seconds) < LEAST or (len(seconds) < MOST and sum(seconds) < self._budget_s):
             seconds.append(self._slowest(call))
-        return Samples(what, size, tuple(seconds), density)
+        return Timings(what, size, tuple(seconds), density)
 
-    def _slowest(self, call: Callable[[], Any]) -> float:
+    def _slowest(self, call: Callable[[], object]) -> float:
         watch = Stopwatch()
         call()
         return self._agree(watch.clock_s())
 
     def _agree(self, clock_s: float, processor_s: float = 0.0) -> float:
-        """The slowest rank's; longer, where all threads of all ranks have used more of the cores
-        than there are for so long."""
+        """Return the slowest rank's seconds, the same on all ranks.
+
+        They are more where the threads of all ranks have used more processor time than the cores
+        have in so many seconds.
+        """
         told = self._tell(clock_s, processor_s)
         return float(max(told[:, 0].max(), told[:, 1].mean() / self.cores))
 
     def _tell(self, *mine: float) -> np.ndarray:
-        """Of all ranks [ranks, numbers]."""
+        """Return the numbers of all ranks [ranks, numbers]."""
         told = self._collective.allgather(np.array(mine), "hvd_sparse.probe.time").wait(
             self._timeout_s
         )
         return np.asarray(told).reshape(-1, len(mine))
 
-    def messages(self, kind: str, submitted_bytes: Sequence[int]) -> list[Samples]:
-        """A collective of all these sizes, ascending, as far as a round does not take too long: of
-        two at least."""
-        found: list[Samples] = []
+    def messages(self, kind: str, submitted_bytes: Sequence[int]) -> list[Timings]:
+        """Time a collective at several sizes, up to one whose round would take too long.
+
+        Parameters
+        ----------
+        kind : as ``timed_collective`` takes it
+        submitted_bytes : bytes that a rank submits, ascending; the first two are always timed
+        """
+        found: list[Timings] = []
         for number, nbytes in enumerate(submitted_bytes):
             longer = nbytes / submitted_bytes[max(0, number - 1)]
             if number >= 2 and longer * float(np.median(found[-1].seconds)) > LONG_S:
@@ -120,57 +142,66 @@ class Prober:
             found.append(self.message(kind, nbytes))
         return found
 
-    def message(self, kind: str, nbytes: int) -> Samples:
-        """A collective of so many bytes a rank; its size counts as the planner's bytes received do.
+    def message(self, kind: str, nbytes: int) -> Timings:
+        """Time a collective in which every rank submits ``nbytes`` bytes.
 
-        Payloads are never of the last step's length, so Horovod has to agree on each anew: here
-        too.  Sums are of the same.
+        The result's size is the bytes that a rank receives, as the planner counts them.  An
+        allgather's length changes from round to round, as that of payloads does: Horovod agrees
+        anew on every length.  A sum's length stays.
         """
         if kind in (DENSE, FP16) and self._users is not None:
             size = received_of_sum(nbytes, self._collective.world_size)
             return self.repeat(kind, size, self._users.sum(kind, nbytes))
         longer = 0 if kind in SUMS else ITEM
-        made = [message(self._collective, kind, nbytes + more) for more in (0, longer)]
+        made = [timed_collective(self._collective, kind, nbytes + more) for more in (0, longer)]
         turns, name = cycle(made), f"hvd_sparse.probe.{kind}.{nbytes}"
         return self.repeat(
             kind, made[0].received, lambda: next(turns).start(name).wait(self._timeout_s)
         )
 
-    def hand(self, handing: Handing, label: str = "") -> tuple[Samples, Samples]:
-        """Handing ``HANDED`` tensors over, of an entry each, and taking them back when all are
-        there.
+    def hand(self, submission: Submission, label: str = "") -> tuple[Timings, Timings]:
+        """Time the submission of ``SUBMITTED`` tensors, and the collection of their results.
 
-        The first has what Horovod's thread does with them, as far as the cores are not enough for
-        it beside.
+        The first holds the work of Horovod's thread, as far as there are too few cores for it.
+
+        Parameters
+        ----------
+        submission : of the tensors
+        label : beginning of the results' names
         """
         submitting: list[float] = []
         collecting: list[float] = []
         for _ in range(WARMUP + MOST):
             watch = Stopwatch()
-            handing.submit()
+            submission.submit()
             submit_s = watch.clock_s()
-            time.sleep(HANDED_S)
+            time.sleep(SETTLED_S)
             submitting.append(self._agree(submit_s, watch.processor_s(self._idle)))
             watch = Stopwatch()
-            handing.collect()
+            submission.collect()
             collecting.append(self._agree(watch.clock_s()))
         found = ((f"{label}submit", submitting), (f"{label}collect", collecting))
-        first, second = (Samples(what, HANDED, tuple(seconds[WARMUP:])) for what, seconds in found)
+        first, second = (
+            Timings(what, SUBMITTED, tuple(seconds[WARMUP:])) for what, seconds in found
+        )
         return first, second
 
     def work(
-        self, route: Route, lines: Mapping[str, Line], kernels: Any, numel: int
-    ) -> tuple[Samples, Samples]:
-        """A tensor's selecting, encoding and handing over; its taking back, with all that the
-        exchange computes.
+        self, route: Route, lines: Mapping[str, Line], kernels: Kernels | ModuleType, numel: int
+    ) -> tuple[Timings, Timings]:
+        """Time a tensor's selection, encoding and submission, and its decoding and summing.
 
-        Of rounds of ``TENSORS``, as steps are: the work on one is over before the scheduler of
-        cores that several ranks share, or Horovod's own thread, takes any of its time.  What the
-        cores need for the message, before it is there, counts with selecting where they are too few
-        for both.  What the exchange's collectives behind the first take is taken out.
+        A round has ``TENSORS`` tensors, as a step has many: the work on one alone is over before
+        the scheduler of shared cores, or Horovod's own thread, takes any of its time.  The
+        processor time of the message counts with the selection where there are too few cores for
+        both.  The time of the collectives behind the first is taken off.
 
-        route : at its density, of the codec ``index_value``
-        lines : of the collectives
+        Parameters
+        ----------
+        route : of an exchange, at its configuration's density, with the codec ``index_value``
+        lines : cost of every kind of collective
+        kernels : of the engine
+        numel : entries of a tensor
         """
         tensors = ProbedTensors(route, kernels, numel, self._collective)
         late_s = route.late(lines)(TENSORS * route.received(numel, 0.0)[1]) / TENSORS
@@ -191,12 +222,12 @@ class Prober:
             for what, seconds in (("select", selecting), ("settle", settling))
         )
         first, second = (
-            Samples(what, numel, tuple(seconds[WARMUP:]), density) for what, seconds in found
+            Timings(what, numel, tuple(seconds[WARMUP:]), density) for what, seconds in found
         )
         return first, second
 
     def _is_enough(self, selecting: Sequence[float], settling: Sequence[float]) -> bool:
-        """The same on all ranks, as they agree on the seconds."""
+        """Tell whether there are rounds enough; the same on all ranks, as their seconds are."""
         rounds = len(selecting) - WARMUP
         taken_s = TENSORS * (sum(selecting[WARMUP:]) + sum(settling[WARMUP:]))
         return rounds >= LEAST and (rounds >= MOST or taken_s >= self._budget_s)
@@ -205,22 +236,37 @@ class Prober:
 def probe(
     collective: Collective,
     configurations: Mapping[str, Sequence[Configuration]],
-    kernels: Any,
+    kernels: Kernels | ModuleType,
     *,
     timeout_s: float,
     submitted_bytes: Sequence[int] = SUBMITTED_BYTES,
     numels: Sequence[int] = NUMELS,
     budget_s: float = 1.0,
     users: Users | None = None,
-) -> Measured:
-    """Measure collectives and computing, on all ranks at once, and fit costs to them.  Collective.
+) -> MeasuredCosts:
+    """Measure collectives and computing on all ranks at once, and fit costs to them.  Collective.
 
+    All ranks return the same, as the slowest rank's time of every round counts.
+
+    Parameters
+    ----------
+    collective : of the ranks
     configurations : by exchange, "allgather" among them; of each at two densities, with the codec
         ``index_value``
-    users : what programs do without this package: its sums are those of dense steps, and every
-        tensor of a step is taken to cost what its handing over takes beyond the rest
+    kernels : of the engine
+    timeout_s : seconds that one wait may take
+    submitted_bytes : sizes of a rank's messages, in bytes, ascending
+    numels : entries of the tensors that are selected from
+    budget_s : seconds of one operation at one size after which only the least rounds are made
+    users : submissions and sums without this package.  Its sums are those of dense steps, and a
+        tensor's submission costs what the optimizer's takes
 
-    All ranks return the same, as each round counts with the time of the rank that took longest.
+    Raises
+    ------
+    InvalidOption
+        If there is one rank alone.
+    ExchangeTimeout
+        If a rank does not take part in time.
     """
     prober = Prober(collective, timeout_s, budget_s, users)
     prober.share_cores()
@@ -229,7 +275,7 @@ def probe(
         kind: fit_line([pair for each in found for pair in each.pairs])
         for kind, found in messages.items()
     }
-    handed = _all_handed(prober, PlainHanding(collective, timeout_s), users)
+    handed = _all_handed(prober, PlainSubmission(collective, timeout_s), users)
     samples = [each for found in (*messages.values(), *handed.values()) for each in found]
     works: dict[str, Work] = {}
     for id, at_densities in configurations.items():
@@ -248,25 +294,27 @@ def probe(
         works[id] = _handed(found, handed)
         samples += [each for both in computed for each in both]
     work = replace(works.pop("allgather"), exchanges=works)
-    return Measured(collective.world_size, prober.cores, lines, work, tuple(samples))
+    return MeasuredCosts(collective.world_size, prober.cores, lines, work, tuple(samples))
 
 
 def _all_handed(
-    prober: Prober, plain: Handing, users: Users | None
-) -> dict[str, tuple[Samples, Samples]]:
-    """By how tensors are handed over: "" as exchanges hand over carriers, "optimizer: " and
+    prober: Prober, plain: Submission, users: Users | None
+) -> dict[str, tuple[Timings, Timings]]:
+    """Time the submissions, by label: "" as carriers are submitted, "optimizer: " and
     "compressor: "."""
-    handings = (
+    submissions = (
         {"": plain}
         if users is None
         else {"": plain, OPTIMIZER: users.plain, COMPRESSOR: users.compressed}
     )
-    return {label: prober.hand(handing, label) for label, handing in handings.items()}
+    return {label: prober.hand(submission, label) for label, submission in submissions.items()}
 
 
-def _handed(work: Work, handed: Mapping[str, tuple[Samples, Samples]]) -> Work:
-    """With what handing a tensor over takes by the optimizer, where that was timed, beyond what the
-    rounds had of it."""
+def _handed(work: Work, handed: Mapping[str, tuple[Timings, Timings]]) -> Work:
+    """Return the work with the cost of a tensor's submission by the optimizer.
+
+    Where that was timed, its part beyond the submission that the rounds hold is added.
+    """
     submit_s, collect_s = map(_each_s, handed[""])
     through_s, back_s = map(_each_s, handed.get(OPTIMIZER, handed[""]))
     left_s, left_back_s = map(_each_s, handed.get(COMPRESSOR, handed[""]))
@@ -281,10 +329,10 @@ def _handed(work: Work, handed: Mapping[str, tuple[Samples, Samples]]) -> Work:
     )
 
 
-def _each_s(handed: Samples) -> float:
-    """Seconds of one tensor."""
+def _each_s(handed: Timings) -> float:
+    """Return the seconds of one tensor."""
     return float(np.median(handed.seconds)) / handed.size
 
 
-def _densities(computed: Sequence[tuple[Samples, Samples]]) -> list[float]:
+def _densities(computed: Sequence[tuple[Timings, Timings]]) -> list[float]:
     return sorted({each.density for each, _ in computed if each.density is not None})

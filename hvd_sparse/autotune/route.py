@@ -1,4 +1,4 @@
-"""What a message of a run takes: its collectives, and the bytes that each brings."""
+"""The route of a message: the collectives that carry it, and the bytes that each brings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 
 @dataclass(frozen=True)
 class Route:
-    """The exchange that runs, among these ranks.
+    """An exchange among given ranks.
 
     Attributes
     ----------
-    configuration : of the compressor
+    configuration : the compressor's
     exchange : the one that runs
-    placement : of the ranks
+    placement : the node of every rank
     """
 
     configuration: Configuration
@@ -34,24 +34,36 @@ class Route:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Its collectives, in order, by the names of ``messages.message``."""
+        """Return the kinds of its collectives, in order, as ``timed_collective`` takes them."""
         phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     @property
     def header_bytes(self) -> float:
-        """What a rank receives however little is sent."""
+        """Return the bytes that a rank receives however little is sent."""
         return overhead_bytes(0) * self._others
 
     def late(self, lines: Mapping[str, Line]) -> Line:
-        """Of the collectives behind the first, by those of all."""
+        """Return the cost of the collectives behind the first.
+
+        Parameters
+        ----------
+        lines : cost of every kind of collective
+        """
         return one_after_another([lines[kind] for kind in self.kinds[1:]])
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Bytes of a tensor that a rank receives in the first collective, and in those behind it.
+        """Return the bytes of a tensor that a rank receives, in two parts.
 
-        brought : what a rank was seen to send of it, where a message is one allgather; else the
-            exchange's formula counts
+        Parameters
+        ----------
+        numel : entries of the tensor
+        brought : bytes that a rank was seen to send of it, where a message is one allgather; 0
+            where that is unknown.  Otherwise the exchange's formula counts
+
+        Returns
+        -------
+        Bytes in the first collective, and bytes in the collectives behind it
         """
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel)
@@ -61,8 +73,14 @@ class Route:
         return by_collective(self.exchange, len(self.kinds), self.placement, numel, inbound)
 
     def messages(self, numel: int) -> float:
-        """How many times the entries that it sends a rank adds up, its own among them: as
-        ``autotune.costmodel.predict`` counts."""
+        """Return the number of payloads that a rank adds up, its own among them.
+
+        It need not be whole, and is counted as in ``autotune.costmodel.predict``.
+
+        Parameters
+        ----------
+        numel : entries of the tensor
+        """
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
         inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
         return 1.0 + inbound / expected_bytes(self.configuration, numel)
@@ -73,7 +91,10 @@ class Route:
 
 
 def expected_bytes(configuration: Configuration, numel: int) -> float:
-    """What a rank sends of a tensor behind any warm-up, where no measured step sent it sparse."""
+    """Return the bytes that a rank sends of a tensor of ``numel`` entries behind any warm-up.
+
+    It stands for a measurement where no measured step sent the tensor sparse.
+    """
     density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
     return float(
         count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
@@ -81,7 +102,10 @@ def expected_bytes(configuration: Configuration, numel: int) -> float:
 
 
 def route_of(configuration: Configuration, collective: Collective) -> Route:
-    """Every rank on a node of its own, for exchanges to which nodes do not matter."""
+    """Return the route of a configuration's exchange, with every rank on a node of its own.
+
+    It is for exchanges to which nodes do not matter.
+    """
     return Route(
         configuration,
         configuration.exchange,

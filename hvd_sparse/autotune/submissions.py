@@ -1,4 +1,4 @@
-"""Handing many small tensors to Horovod, and taking them back: to be timed."""
+"""Submissions of many small tensors to Horovod, for timing."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
 
-HANDED = 64
-"""Tensors that are handed over one after the other: about as many as a model has, as Horovod's
-cycles take longer the more names it knows."""
+SUBMITTED = 64
+"""Tensors that are submitted one after the other: about as many as a model has, as Horovod's cycles
+take longer the more names it knows."""
 
 
-class Handing(Protocol):
-    """Hands ``HANDED`` tensors of an entry each to Horovod."""
+class Submission(Protocol):
+    """A way to submit ``SUBMITTED`` tensors of one entry each to Horovod."""
 
     def submit(self) -> None:
-        """All of them, without waiting."""
+        """Submit all of them, without waiting."""
 
     def collect(self) -> None:
-        """All of them back; they are there."""
+        """Collect the results, which are there."""
 
 
 class Users(Protocol):
-    """What programs do: by Horovod's optimizer, and its own wait.
+    """The submissions and sums of a program, by Horovod's optimizer and its own wait."""
 
-    Attributes
-    ----------
-    plain : its handing over, without this package
-    compressed : the same with a compressor, which leaves tensors of an entry as they are
-    """
+    @property
+    def plain(self) -> Submission:
+        """Return the submission without this package."""
 
-    plain: Handing
-    compressed: Handing
+    @property
+    def compressed(self) -> Submission:
+        """Return the submission with a compressor, which leaves tensors of one entry as they
+        are."""
 
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
         """A sum of so many bytes a rank, from handing over to the result, without this package.
@@ -42,8 +42,14 @@ class Users(Protocol):
         """
 
 
-class PlainHanding:
-    """By the collective that exchanges run on, as carriers are handed over here."""
+class PlainSubmission:
+    """Submission by the collective that exchanges run on, as carriers are submitted.
+
+    Parameters
+    ----------
+    collective : of the ranks
+    timeout_s : seconds that one result may take
+    """
 
     def __init__(self, collective: Collective, timeout_s: float) -> None:
         self._collective, self._timeout_s = collective, timeout_s
@@ -51,9 +57,11 @@ class PlainHanding:
         self._pending: list[Pending] = []
 
     def submit(self) -> None:
-        names = (f"hvd_sparse.probe.hand.{number}" for number in range(HANDED))
+        """Submit all tensors, without waiting."""
+        names = (f"hvd_sparse.probe.hand.{number}" for number in range(SUBMITTED))
         self._pending = [self._collective.allreduce(self._entry, name) for name in names]
 
     def collect(self) -> None:
+        """Wait for the results."""
         for each in self._pending:
             each.wait(self._timeout_s)

@@ -14,7 +14,16 @@ COMMANDS = (parts, cite, doctor, advise, simulate, launch, timeline, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command; its exit code."""
+    """Run a sub-command.
+
+    Parameters
+    ----------
+    arguments : of the command line; by default those of this process
+
+    Returns
+    -------
+    The exit code: 1 after an error of this package, whose message is printed
+    """
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

@@ -1,22 +1,20 @@
-"""What ``advise`` and ``simulate`` take for granted where nobody has said it, in words and with the
-option that says it."""
+"""Assumptions of ``advise`` and ``simulate``, in words, each with the option that replaces it."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, FLOPS, SAMPLES
 from hvd_sparse.autotune.costmodel.costs import Work
-from hvd_sparse.autotune.costmodel.network import CALL_S, Network
+from hvd_sparse.autotune.costmodel.network import CALL_S, Network, Wire
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.costmodel.published import CPU
 from hvd_sparse.cli import _settings
 
 
 def of_model(options: argparse.Namespace, profile: Profile) -> list[str]:
-    """Name the times of a step that are guessed, and where the backward pass is taken to run."""
+    """Return the assumed times of a step, and the processor assumed for the backward pass."""
     found = []
     if options.backward is None and options.model in ARCHITECTURES:
         found.append(
@@ -36,7 +34,7 @@ def of_model(options: argparse.Namespace, profile: Profile) -> list[str]:
 
 
 def of_work(work: Work) -> list[str]:
-    """Name the processor whose times are taken where none were measured."""
+    """Return the assumed costs of computing, where none were measured."""
     if work is not CPU:
         return []
     return [
@@ -45,8 +43,8 @@ def of_work(work: Work) -> list[str]:
     ]
 
 
-def of_networks(options: argparse.Namespace, networks: Iterable[Any]) -> list[str]:
-    """Name what networks are taken to be where they were neither measured nor described."""
+def of_networks(options: argparse.Namespace, networks: Iterable[Wire]) -> list[str]:
+    """Return the assumed properties of networks that were neither measured nor described."""
     described = [network for network in networks if isinstance(network, Network)]
     if not described:
         return []
@@ -70,7 +68,7 @@ def of_networks(options: argparse.Namespace, networks: Iterable[Any]) -> list[st
 
 
 def in_lines(assumed: Sequence[str]) -> str:
-    """Return them one a line, for people."""
+    """Return the assumptions as lines of text."""
     return "\n".join(["assumed, as nobody has said otherwise:", *(f"  {each}" for each in assumed)])
 
 

@@ -1,4 +1,4 @@
-"""A model, a network and costs, as ``advise`` and ``simulate`` are told of them."""
+"""Options of ``advise`` and ``simulate`` that describe a model, a network and costs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
 BITS |= {prefix + unit: value for prefix, value in PREFIXES.items() for unit in ("", *BITS)}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 LATENCY_S = 50e-6
-"""Of a network that nobody has described."""
+"""Latency of a network that no option describes, in seconds."""
 
 
 def bandwidth(text: str) -> float:
-    """Return the bits a second of "1Gbit", "100mbit" or "25G"; what argparse reports otherwise."""
+    """Return the bits a second of "1Gbit", "100mbit" or "25G".
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If the text is no bandwidth with its unit.
+    """
     found = _measure(text, BITS, "Gbit", "Mbit")
     if found is None or found <= 0:
         raise argparse.ArgumentTypeError(
@@ -36,7 +42,13 @@ def bandwidth(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Return the seconds of "50us", "80ms" or "1.5s"; what argparse reports otherwise."""
+    """Return the seconds of "50us", "80ms" or "1.5s".
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If the text is no time with its unit.
+    """
     found = _measure(text, SECONDS, "us", "ms", "s")
     if found is None or found < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write 50us or 80ms")
@@ -57,7 +69,7 @@ def _measure(text: str, units: Mapping[str, float], *examples: str) -> float | N
 
 
 def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True) -> None:
-    """Add what both commands can be told."""
+    """Add the options that both commands have."""
     words = f"{', '.join(ARCHITECTURES)}, or a JSON file of layers"
     parser.add_argument("--model", required=model_required, metavar="MODEL", help=words)
     parser.add_argument(
@@ -86,7 +98,13 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
 
 
 def profile_of(options: argparse.Namespace) -> Profile:
-    """Return the model, from its architecture or from a file."""
+    """Return the profile of the model, from its architecture or from a file.
+
+    Raises
+    ------
+    InvalidOption
+        If there is no such model, or its file lacks times that no option gives.
+    """
     if options.model in ARCHITECTURES:
         profile = replayed(options.model)
     else:
@@ -108,7 +126,7 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 
 def tells_forward(options: argparse.Namespace) -> bool:
-    """Return whether the model's file says how long a step takes outside of the backward pass."""
+    """Tell whether the model's file has the time of a step outside of the backward pass."""
     if options.model in ARCHITECTURES:
         return False
     document = json.loads(_text_of(options.model))
@@ -135,7 +153,15 @@ def _text_of(model: str) -> str:
 
 
 def costs_of(options: argparse.Namespace) -> tuple[Work, MeasuredNetwork | None]:
-    """Work, and lines where the file has any; without a file what was measured on one processor."""
+    """Return the costs of computing, and those of collectives where the file has any.
+
+    Without a file they are those measured on one processor.
+
+    Raises
+    ------
+    InvalidOption
+        If the file cannot be read, or holds no costs.
+    """
     if options.costs is None:
         return CPU, None
     try:

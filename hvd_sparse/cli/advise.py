@@ -1,40 +1,45 @@
-"""``hvd-sparse advise``: dense, fp16 or compressed, and how, for a model and a network; described,
-or measured here."""
+"""The command ``hvd-sparse advise``: says whether to compress a model on a network, and how.
+
+The network is described by options, or measured on the ranks that the command is launched on.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.advice import CODEC_IDS, DENSITIES, Advice, advise
 from hvd_sparse.autotune.costmodel.costs import MeasuredWire
 from hvd_sparse.autotune.costmodel.hiding import Hiding, hide
 from hvd_sparse.autotune.costmodel.network import Network, Setting
+from hvd_sparse.autotune.costmodel.predict import Prediction
 from hvd_sparse.autotune.costmodel.profile import Profile
-from hvd_sparse.autotune.measured_costs import Measured
+from hvd_sparse.autotune.measured_costs import MeasuredCosts
 from hvd_sparse.cli import _assumptions, _settings
-from hvd_sparse.cli._measuring import launched_ranks, measure
+from hvd_sparse.cli._commands import Commands
+from hvd_sparse.cli._cost_probe import launched_ranks, measure
 from hvd_sparse.cli._table import table
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import InvalidOption
 
 ROWS = 8
-"""Ways to compress that the table shows; JSON has all."""
+"""Candidates that the table shows; JSON has all."""
 WORDS = ("", "codec", "exchange", "layer", "measured", "quartiles")
 """Headings of columns that hold words."""
 BANDWIDTH_BIT_S = 1e9
-"""Of a network that nobody has described."""
+"""Bandwidth of a network that no option describes."""
 DESCRIPTIONS = ("world_size", "bandwidth", "latency", "ranks_per_node", "costs")
-"""Options that have no place beside a measurement."""
+"""Options that are refused beside a measurement."""
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "advise",
         help="say whether compression will help, and how to compress",
-        description="Offline by what it is told; under horovodrun or mpirun it measures the ranks that it is launched on.",
+        description="Offline by what it is told; under horovodrun or mpirun it measures the ranks "
+        "that it is launched on.",
     )
     _settings.add_options(parser, model_required=False)
     parser.add_argument("--world-size", type=int, metavar="N", help="number of ranks")
@@ -60,7 +65,8 @@ def add_parser(commands: Any) -> None:
         type=float,
         nargs=2,
         metavar=("LOW", "HIGH"),
-        help="also the density of every layer, between these, whose message hides behind the rest of the backward pass",
+        help="also the density of every layer, between these, whose message hides behind the rest "
+        "of the backward pass",
     )
     parser.add_argument(
         "--quick", action="store_true", help="measure few and small ones, to see that it works"
@@ -73,6 +79,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the sub-command; return its exit code."""
     if options.measure or launched_ranks() > 1:
         return _run_measured(options)
     if options.save is not None:
@@ -98,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_measured(options: argparse.Namespace) -> int:
-    """All ranks measure, and rank 0 speaks."""
+    """Measure on all ranks, and print the advice on rank 0."""
     given = [name for name in DESCRIPTIONS if getattr(options, name) is not None]
     if given:
         raise InvalidOption(
@@ -142,14 +149,14 @@ def _tell(
     options: argparse.Namespace,
     profile: Profile | None,
     setting: Setting,
-    measured: Measured | None,
+    measured: MeasuredCosts | None,
     assumed: list[str],
 ) -> None:
-    """Print what was measured, and what it means for the model, if there is one."""
+    """Print the measured costs, and the advice for the model, if there is one."""
     placement = setting.placement
     if options.ranks_per_node is None and 1 < placement.world_size == placement.node_count:
         assumed = [*assumed, "every rank has a node of its own (--ranks-per-node)"]
-    said: dict[str, Any] = {}
+    said: dict[str, object] = {}
     advice = hiding = None
     if profile is not None:
         advice = advise(
@@ -218,16 +225,15 @@ def _print(advice: Advice) -> None:
     print(advice.sentence)
 
 
-def _print_measured(measured: Measured) -> None:
+def _print_measured(measured: MeasuredCosts) -> None:
     rows = []
-    for each in (samples.to_dict() for samples in measured.samples):
-        low, median, high = (f"{1e3 * each[key]:.3g}" for key in ("low_s", "median_s", "high_s"))
-        density = f"{each['density']:g}" if "density" in each else ""
+    for each in measured.samples:
+        low, median, high = (f"{1e3 * seconds:.3g}" for seconds in each.quartiles_s)
         row = [
-            each["what"],
-            f"{each['size']:,.0f}",
-            density,
-            str(each["rounds"]),
+            each.what,
+            f"{each.size:,.0f}",
+            "" if each.density is None else f"{each.density:g}",
+            str(len(each.seconds)),
             median,
             f"{low} to {high}",
         ]
@@ -264,6 +270,6 @@ def _print_hiding(hiding: Hiding) -> None:
     )
 
 
-def _cells(prediction: Any) -> list[str]:
+def _cells(prediction: Prediction) -> list[str]:
     times = (prediction.step_s, prediction.waiting_s, prediction.compute_s + prediction.settle_s)
     return [str(len(prediction.plan)), *(f"{1e3 * seconds:,.1f}" for seconds in times)]

@@ -1,5 +1,4 @@
-"""``hvd-sparse doctor``: what is installed here, what of it is used, and what does not fit
-together."""
+"""The command ``hvd-sparse doctor``: prints what is installed and used, and what does not fit."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import argparse
 import importlib
 import importlib.metadata
 import platform
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
 from hvd_sparse.core.wire import checksum
 from hvd_sparse.version import __version__
@@ -34,11 +33,12 @@ EXTRAS = {
     ),
     "scikit-learn": ("plot", "no data for the examples, nor for hvd-sparse bench digits"),
 }
-"""Packages that may be missing: the extra that brings each, and what goes without it."""
+"""Packages that may be missing: the extra that brings each, and what is lost without it."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "doctor",
         help="print versions, what is used, what is missing and what does not fit together",

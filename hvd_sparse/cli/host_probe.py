@@ -1,8 +1,8 @@
-"""Runs on every host before a launch, as text over ssh: nothing but Python's own library can be
-counted on.
+"""The program that runs on every host before a launch, sent as text over ssh.
 
-One line of JSON out: what is here.  One line in: the other hosts.  One line out: those that cannot
-be reached.  Then it keeps its port open until its input ends, so that the others can reach it.
+It can use Python's own library alone.  It writes one line of JSON with the facts about its host,
+reads one with the other hosts, and writes one with those that it cannot reach.  Then it keeps its
+port open until its input ends, so that the other hosts can reach it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ CONNECT_S = 5
 
 
 def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -28,9 +29,9 @@ def version_of(package: str) -> str | None:
 
 
 def interfaces() -> dict[str, list[str]]:
-    """IPv4 addresses by interface; psutil comes with Horovod."""
+    """Return the IPv4 addresses by interface; none where psutil is not installed."""
     try:
-        import psutil  # type: ignore[import-untyped]
+        import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:
         return {}
     return {
@@ -40,13 +41,14 @@ def interfaces() -> dict[str, list[str]]:
 
 
 def answer(listener: socket.socket) -> None:
+    """Accept and close connections for ever."""
     while True:
         connection, _ = listener.accept()
         connection.close()
 
 
-def reach(peer: dict[str, Any]) -> str | None:
-    """Why a peer's port cannot be connected to; None if it can."""
+def reach(peer: dict[str, Any]) -> str | None:  # Any: JSON of the asking host
+    """Return the reason why another host's port cannot be connected to; None if it can."""
     try:
         socket.create_connection((peer["address"], peer["port"]), timeout=CONNECT_S).close()
     except OSError as error:
@@ -55,6 +57,12 @@ def reach(peer: dict[str, Any]) -> str | None:
 
 
 def main(files: list[str]) -> None:
+    """Answer the questions of ``survey``.
+
+    Parameters
+    ----------
+    files : paths that the host must have
+    """
     listener = socket.create_server(("", 0))
     threading.Thread(target=answer, args=(listener,), daemon=True).start()
     facts = {

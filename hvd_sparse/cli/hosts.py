@@ -1,4 +1,4 @@
-"""The hosts of a launch: which they are, where they are found, and in what they differ."""
+"""The hosts of a launch: their names, addresses and differences."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ from typing import Any
 
 from hvd_sparse.errors import SparseError
 
+Facts = dict[str, Any]
+"""The first answer of ``host_probe`` on one host.  Any, as it is JSON."""
+
 
 class LaunchError(SparseError):
-    """A launch that would not work; every reason found, each with its host and the remedy."""
+    """An error of a launch that would not work, with each reason, its host and the remedy."""
 
 
-# A name that began with "-" would be an option of ssh.
+# a name that began with "-" would be an option of ssh
 HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 INTERFACE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._:@-]*"
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host and how many ranks it takes; LaunchError for a name that could be read as more than
-    one.
+    """A host and the number of ranks that it takes.
 
     The name ends up on the command lines of ssh, horovodrun and mpirun, some of which a shell
     reads.
+
+    Attributes
+    ----------
+    name : name of the host
+    slots : number of ranks
+
+    Raises
+    ------
+    LaunchError
+        If the name could be read as more than a name.
     """
 
     name: str
@@ -44,7 +56,13 @@ class Host:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Read ``host1:2,host2:2``; a host without a number takes one rank."""
+    """Read ``host1:2,host2:2``; a host without a number takes one rank.
+
+    Raises
+    ------
+    LaunchError
+        If the text names no host, one twice, or a number that is none.
+    """
     hosts = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, slots = part.partition(":")
@@ -55,8 +73,13 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def read_hostfile(path: Path) -> list[Host]:
-    """Read a host a line, ``NAME``, ``NAME:RANKS`` or ``NAME slots=RANKS``; ``#`` starts a
-    comment."""
+    """Read a host a line, ``NAME``, ``NAME:RANKS`` or ``NAME slots=RANKS``; ``#`` starts a comment.
+
+    Raises
+    ------
+    LaunchError
+        If the file cannot be read, or ``parse_hosts`` refuses its content.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -84,7 +107,13 @@ def _check_names(hosts: list[Host], text: str) -> list[Host]:
 
 
 def address_of(name: str) -> str:
-    """The IPv4 address of a host, as this machine sees it; LaunchError for a name that has none."""
+    """Return the IPv4 address of a host, as this machine resolves it.
+
+    Raises
+    ------
+    LaunchError
+        If the name has no address.
+    """
     try:
         return socket.gethostbyname(name)
     except OSError:
@@ -95,7 +124,7 @@ def address_of(name: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is this machine's own, which is so if a socket can be bound to it."""
+    """Tell whether an address is this machine's own: a socket can be bound to it."""
     with socket.socket() as probe:
         try:
             probe.bind((address, 0))
@@ -104,11 +133,16 @@ def is_local(address: str) -> bool:
     return True
 
 
-def shared_address(name: str, facts: dict[str, Any]) -> str:
-    """By which the others find a host.
+def shared_address(name: str, facts: dict[str, Facts]) -> str:
+    """Return the address by which the other hosts find a host.
 
-    Its name may be a loopback address here, as Debian's own names are: then of its addresses the
-    one nearest to theirs.
+    On this host its own name may be a loopback address, as Debian sets it up.  The address of its
+    interfaces that is nearest to the other hosts' is then taken.
+
+    Parameters
+    ----------
+    name : name of the host
+    facts : of all hosts, by name
     """
     address = address_of(name)
     if not address.startswith("127.") or len(facts) == 1:
@@ -131,8 +165,8 @@ def _bits(address: str) -> int:
     return int(ipaddress.IPv4Address(address))
 
 
-def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
-    """Versions that are not the first host's, and files that are not there."""
+def differences(facts: dict[str, Facts]) -> list[str]:
+    """Return the versions that are not the first host's, and the missing files, in words."""
     problems = []
     for name, found in facts.items():
         first_name, first = next(iter(facts.items()))
@@ -156,11 +190,17 @@ def differences(facts: dict[str, dict[str, Any]]) -> list[str]:
     return problems
 
 
-def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
-    """The interface that carries every host's address; None where all are this host or an interface
-    is not known.
+def common_interface(facts: dict[str, Facts]) -> str | None:
+    """Return the interface that carries every host's address.
 
-    LaunchError where its name differs, as Horovod takes one name for all hosts.
+    Returns
+    -------
+    Its name; None where there is one host alone, or no interface is known
+
+    Raises
+    ------
+    LaunchError
+        If its name differs between hosts, as Horovod takes one name for all.
     """
     names = {}
     for host, found in facts.items():
@@ -181,10 +221,14 @@ def common_interface(facts: dict[str, dict[str, Any]]) -> str | None:
 
 
 def check_interface(names: str) -> str:
-    """Return the name of an interface, or several with commas; LaunchError if a shell could read
-    more.
+    """Return the name of an interface, or several with commas, if it is safe.
 
-    The user or the other hosts told it, and horovodrun hands it to shells.
+    It comes from the user or the other hosts, and horovodrun passes it to shells.
+
+    Raises
+    ------
+    LaunchError
+        If a shell could read it as more than names.
     """
     for name in names.split(","):
         if not re.fullmatch(INTERFACE_NAME, name):

@@ -1,5 +1,7 @@
-"""``hvd-sparse launch``: start a training script on several hosts through horovodrun, with what
-people forget."""
+"""The command ``hvd-sparse launch``: starts a training script on several hosts through horovodrun.
+
+It checks the hosts first, and adds the settings that people forget.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.hosts import (
+    Facts,
     Host,
     LaunchError,
     check_interface,
@@ -24,28 +27,30 @@ from hvd_sparse.cli.survey import over_ssh, survey
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=10")
 PASSED = ("HVD_SPARSE_", "HOROVOD_")
-"""Settings of these names reach every rank."""
+"""Beginnings of the names of settings that reach every rank."""
 
 YIELDING = ("--oversubscribe", "--mca mpi_yield_when_idle 1")
-"""Without it ranks that wait keep those that work from their core: a one-element allreduce of 4
-ranks on 2 cores took 36 ms, with it 1 ms.
-"""
+"""Options of mpirun with which waiting ranks yield their core to those that work: a one-element
+allreduce of 4 ranks on 2 cores took 36 ms without them, and 1 ms with them."""
 
 KEEPALIVE = "-o ServerAliveInterval=4 -o ServerAliveCountMax=5"
-"""A session to a frozen host, or one that is cut off, ends; by itself it would stay for ever."""
+"""Options of ssh with which a session to a frozen or unreachable host ends; without them it would
+stay for ever."""
 
 DESCRIPTION = """\
 Start a training script on several hosts through horovodrun.
 
-First it asks every host for its versions, its interfaces and whether it reaches the others, and names the one that does
-not fit. Then it starts horovodrun with the interface that joins the hosts, with waiting ranks that yield where ranks
-outnumber cores, with every HVD_SPARSE_* and HOROVOD_* setting, and with one log a rank.
+First it asks every host for its versions, its interfaces and whether it reaches the others, and
+names the one that does not fit. Then it starts horovodrun with the interface that joins the hosts,
+with waiting ranks that yield where ranks outnumber cores, with every HVD_SPARSE_* and HOROVOD_*
+setting, and with one log a rank.
 
   hvd-sparse launch -H host1:2,host2:2 -- python train.py --epochs 3
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "launch",
         help="start a training script on several hosts",
@@ -98,7 +103,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """horovodrun's exit code; 0 of a check or a dry run that found nothing wrong."""
+    """Run the sub-command.
+
+    Returns
+    -------
+    The exit code of horovodrun; 0 after a check or a dry run that found nothing wrong
+    """
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command and not options.check_only:
         raise LaunchError("nothing to run: end with -- python train.py")
@@ -136,18 +146,32 @@ def _hosts(options: argparse.Namespace) -> list[Host]:
 
 
 def _files(command: Sequence[str]) -> list[str]:
-    """The script that every host must have."""
+    """Return the script that every host must have."""
     return [part for part in command if part.endswith(".py")][:1]
 
 
 def build(
     options: argparse.Namespace,
     hosts: Sequence[Host],
-    facts: dict[str, dict[str, Any]] | None,
+    facts: dict[str, Facts] | None,
     command: Sequence[str],
     surroundings: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
-    """horovodrun's command line, and the settings that it and the ranks get."""
+    """Return the command line of horovodrun, and the settings for it and the ranks.
+
+    Parameters
+    ----------
+    options : of the command line
+    hosts : of the launch
+    facts : of every host, by name; None if they were not asked
+    command : that every rank runs
+    surroundings : settings of this process
+
+    Raises
+    ------
+    LaunchError
+        If the interface between the hosts is unknown, or there is no horovodrun.
+    """
     several = len(hosts) > 1
     interface = options.interface or (common_interface(facts) if facts else None)
     if several and interface is None and facts is None:
@@ -182,7 +206,7 @@ def build(
 
 
 def _horovodrun(python: str) -> str:
-    """The one beside the ranks' Python, else the one that PATH finds."""
+    """Return the horovodrun beside the ranks' Python, else the one that PATH finds."""
     beside = Path(python).parent / "horovodrun"
     found = str(beside) if beside.exists() else shutil.which("horovodrun")
     if found is None:
@@ -199,7 +223,7 @@ def _start(
     options: argparse.Namespace,
     hosts: Sequence[Host],
 ) -> int:
-    """Become horovodrun, or watch over its mpirun; the logs' names are laid out beforehand."""
+    """Become horovodrun, or supervise its mpirun; links to the logs are made beforehand."""
     folder: Path = options.log_dir
     folder.mkdir(parents=True, exist_ok=True)
     width = len(str(options.ranks - 1))

@@ -1,16 +1,17 @@
-"""``hvd-sparse list``: every registered part with its options and paper."""
+"""The command ``hvd-sparse list``: prints every registered part with its options and paper."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.methods import METHODS
 from hvd_sparse.registry import ALL
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "list", help="list every method and part with its options and paper"
     )
@@ -18,6 +19,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the sub-command; return its exit code."""
     _print_section("methods", [(id, paper, "") for id, paper in METHODS.items()])
     for registry in ALL:
         rows = [
@@ -28,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _options(part: Any) -> str:
+def _options(part: type) -> str:
     fields = [field for field in dataclasses.fields(part) if field.init]
     return ", ".join(
         f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}" for f in fields

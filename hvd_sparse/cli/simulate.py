@@ -1,5 +1,7 @@
-"""``hvd-sparse simulate``: step time and scaling efficiency of every exchange on 2 to 4,096 ranks;
-nothing is sent."""
+"""The command ``hvd-sparse simulate``: predicts the steps of every exchange on 2 to 4,096 ranks.
+
+It prints seconds and scaling efficiency; nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network
 from hvd_sparse.autotune.costmodel.simulation import WORLD_SIZES, Point, simulate
 from hvd_sparse.cli import _assumptions, _settings
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli._table import table
 
 BANDWIDTHS_BIT_S = (1e9, 10e9)
-"""Where nobody has measured or named any."""
+"""Bandwidths that are simulated where none is measured or given."""
 COLOURS = {
     "dense": "#000000",
     "fp16": "#7f7f7f",
@@ -28,11 +30,11 @@ COLOURS = {
     "oktopk": "#cc79a7",
     "hierarchical": "#e69f00",
 }
-"""Of the methods that had a colour when this was written; others take what the library gives
-them."""
+"""Colours of methods; those that are not here take the plotting library's."""
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "simulate", help="predict steps on 2 to 4,096 ranks: table, JSON and a picture"
     )
@@ -73,15 +75,20 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict, then print and write what was asked for."""
+    """Predict, print and write the steps; return the exit code."""
     profile, (work, measured) = _settings.profile_of(options), _settings.costs_of(options)
     networks = networks_of(options, measured)
     points = list(
         simulate(
-            profile, networks, work, density=options.density, codec=options.codec, method=options.method,
+            profile,
+            networks,
+            work,
+            density=options.density,
+            codec=options.codec,
+            method=options.method,
             world_sizes=options.world_size,
         )
-    )  # fmt: skip
+    )
     assumed = _assumptions.of_model(options, profile) + _assumptions.of_work(work)
     assumed += _assumptions.of_networks(options, networks.values())
     options.output.mkdir(parents=True, exist_ok=True)
@@ -108,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_page(points: list[Point], title: str, folder: Path) -> None:
-    """Write the page, with a picture where something draws it."""
+    """Write the page, with a picture if matplotlib is installed."""
     can_draw = importlib.util.find_spec("matplotlib") is not None
     if can_draw:
         draw(points, title, folder / "simulation.png")
@@ -127,8 +134,11 @@ def _write_page(points: list[Point], title: str, folder: Path) -> None:
 def networks_of(
     options: argparse.Namespace, measured: MeasuredNetwork | None
 ) -> dict[str, Network | MeasuredNetwork]:
-    """The one that was measured, if it was; every bandwidth that is asked for, flat and with
-    several ranks a node."""
+    """Return the networks to simulate, by name.
+
+    They are the measured one, if there is one, and one of every bandwidth that is asked for, flat
+    and with several ranks a node.
+    """
     found: dict[str, Network | MeasuredNetwork] = {}
     if measured is not None:
         ranks = f" on {measured.world_size} ranks" if measured.world_size else ""
@@ -144,8 +154,10 @@ def networks_of(
 
 
 def tables(points: list[Point]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """By network: headings, and one row a number of ranks with milliseconds a step and
-    efficiency."""
+    """Return by network the headings and rows of a table.
+
+    A row has the milliseconds of a step and the scaling efficiency on one number of ranks.
+    """
     found = {}
     for network in dict.fromkeys(point.network for point in points):
         here = [point for point in points if point.network == network]
@@ -166,7 +178,7 @@ def _cell(point: Point | None) -> str:
 
 
 def draw(points: list[Point], title: str, path: Path) -> None:
-    """Scaling efficiency over ranks, one panel a network."""
+    """Draw the scaling efficiency over the number of ranks, with a panel for each network."""
     importlib.import_module("matplotlib").use("Agg")
     plt = importlib.import_module("matplotlib.pyplot")
     networks = list(dict.fromkeys(point.network for point in points))

@@ -1,5 +1,7 @@
-"""Watch over mpirun: it waits for the daemon of a frozen or unreachable host for ever, after every
-rank has ended."""
+"""The supervision of mpirun, which by itself may wait for ever after every rank has ended.
+
+It does so for the daemon of a host that is frozen or unreachable.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psutil  # type: ignore[import-untyped] # Horovod depends on it
 
 NAMES = ("mpirun", "orterun", "prterun")
 GRACE_S = 10.0
-"""How long mpirun may be without any rank or ssh session of its own before it ends."""
+"""Seconds for which mpirun may have no rank or ssh session before it is ended."""
 ANSWER_S = 10.0
 
 
@@ -25,10 +26,18 @@ def supervise(
     asking: Mapping[str, Sequence[str]],
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run a command that starts mpirun; its exit code, or 1 after ending it because only a silent
-    host keeps it.
+    """Run a command that starts mpirun, and end mpirun if only a silent host keeps it.
 
-    asking : for every host a command that ends with 0 where the host answers
+    Parameters
+    ----------
+    command : to run
+    environment : of the command
+    asking : for every host, a command that ends with 0 if the host answers
+    grace_s : seconds for which mpirun may have no rank or ssh session
+
+    Returns
+    -------
+    The command's exit code; 1 if mpirun was ended
     """
     process = subprocess.Popen(list(command), env=dict(environment))
     signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to mpirun too
@@ -80,7 +89,7 @@ def _say(words: str) -> None:
 
 
 def _silent(asking: Mapping[str, Sequence[str]]) -> str:
-    """The hosts that do not answer, in words; all are asked at once."""
+    """Return the hosts that do not answer, in words; all are asked at once."""
     with ThreadPoolExecutor(max(1, len(asking))) as pool:
         answers = list(pool.map(_answers, asking.values()))
     names = [repr(host) for host, answer in zip(asking, answers) if not answer]
@@ -88,7 +97,7 @@ def _silent(asking: Mapping[str, Sequence[str]]) -> str:
 
 
 def _terminate(pid: int) -> None:
-    """mpirun, which ends its ranks, and not the shell that horovodrun puts before it."""
+    """End mpirun, which ends its ranks, and not the shell that horovodrun puts before it."""
     family = _family(pid)
     for member in [member for member in family if _name(member) in NAMES] or family[:1]:
         try:
@@ -109,7 +118,7 @@ def _answers(question: Sequence[str]) -> bool:
         return False
 
 
-def _family(pid: int) -> list[Any]:
+def _family(pid: int) -> list[psutil.Process]:
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -117,14 +126,14 @@ def _family(pid: int) -> list[Any]:
         return []
 
 
-def _children(process: Any) -> list[Any]:
+def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
         return [child for child in process.children() if child.status() != psutil.STATUS_ZOMBIE]
     except psutil.NoSuchProcess:
         return []
 
 
-def _name(process: Any) -> str:
+def _name(process: psutil.Process) -> str:
     try:
         return str(process.name())
     except psutil.NoSuchProcess:

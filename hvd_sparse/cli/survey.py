@@ -1,4 +1,4 @@
-"""Ask all hosts of a launch at once: what they have, and whether they reach each other."""
+"""The survey of all hosts of a launch: what each has installed, and which reach each other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hvd_sparse.cli.hosts import (
+    Facts,
     Host,
     LaunchError,
     address_of,
@@ -24,11 +24,17 @@ from hvd_sparse.cli.hosts import (
 
 PROBE = Path(__file__).with_name("host_probe.py")
 LIMIT_S = 30.0
-"""For everything that a host is asked before a launch."""
+"""Seconds for everything that a host is asked before a launch."""
 
 
-class Conversation:
-    """The probe on one host, over ssh or, on this host, without."""
+class HostProbe:
+    """The probe that runs on one host, over ssh or, on this host, without it.
+
+    Parameters
+    ----------
+    host : the host
+    command : starts the probe
+    """
 
     def __init__(self, host: Host, command: Sequence[str]) -> None:
         self.host = host
@@ -37,21 +43,33 @@ class Conversation:
         )
         self._received = b""
 
-    def ask(self, question: Any) -> None:
+    def ask(self, question: object) -> None:
+        """Send a line of JSON."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended; hearing it says why
+        with contextlib.suppress(OSError):  # the probe has ended; ``hear`` says why
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
             self._process.stdin.flush()
 
-    def hear(self, deadline: float) -> Any:
-        """Its next line of JSON; whatever else a login shell prints is passed over."""
+    def hear(self, deadline: float) -> Facts:
+        """Return the probe's next line of JSON; other lines, as of a login shell, are skipped.
+
+        Parameters
+        ----------
+        deadline : in seconds of ``time.monotonic``
+
+        Raises
+        ------
+        LaunchError
+            If the probe has ended, or does not answer in time.
+        """
         assert self._process.stdout is not None
         while True:
             line, newline, rest = self._received.partition(b"\n")
             if newline:
                 self._received = rest
                 if line.startswith(b"{"):
-                    return json.loads(line)
+                    answer: Facts = json.loads(line)
+                    return answer
                 continue
             if not select.select(
                 [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
@@ -77,9 +95,10 @@ class Conversation:
         return f"{said[-1] if said else 'nothing was said'} (exit code {code}); {remedy}"
 
     def close(self) -> None:
+        """End the probe."""
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
-                with contextlib.suppress(OSError):  # unsent words of a host that is gone
+                with contextlib.suppress(OSError):  # a question could not be sent to a host
                     stream.close()
         try:
             self._process.wait(timeout=2)
@@ -89,8 +108,15 @@ class Conversation:
 
 
 def probe_command(host: Host, python: str, files: Iterable[str], ssh: Sequence[str]) -> list[str]:
-    """What asks a host: the probe's text, in this folder, by the Python that the ranks will
-    have."""
+    """Return the command that runs the probe's text on a host.
+
+    Parameters
+    ----------
+    host : the host
+    python : the Python that the ranks will have
+    files : paths that the host must have, in this folder
+    ssh : beginning of an ssh command
+    """
     here = [
         "env",
         f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}",
@@ -105,21 +131,37 @@ def probe_command(host: Host, python: str, files: Iterable[str], ssh: Sequence[s
 
 
 def over_ssh(ssh: Sequence[str], host: Host, script: str) -> list[str]:
-    """Return the command that runs a script on a host: behind ``--`` nothing is an option of
+    """Return the command that runs a script on a host; behind ``--`` nothing is an option of
     ssh."""
     return [*ssh, "--", host.name, script]
 
 
 def survey(
     hosts: Sequence[Host], python: str, files: Sequence[str], ssh: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """What every host has, after all of them were asked at once; LaunchError with everything that
-    is wrong."""
+) -> dict[str, Facts]:
+    """Ask all hosts at once.
+
+    Parameters
+    ----------
+    hosts : of the launch
+    python : the Python that the ranks will have
+    files : paths that every host must have
+    ssh : beginning of an ssh command
+
+    Returns
+    -------
+    Facts by the host's name
+
+    Raises
+    ------
+    LaunchError
+        With everything that is wrong: hosts that do not answer, differ or do not reach each other.
+    """
     deadline = time.monotonic() + LIMIT_S
-    asked: list[Conversation] = []
+    asked: list[HostProbe] = []
     try:
         for host in hosts:
-            asked.append(Conversation(host, probe_command(host, python, files, ssh)))
+            asked.append(HostProbe(host, probe_command(host, python, files, ssh)))
         facts, problems = {}, []
         for conversation in asked:
             try:
@@ -137,8 +179,8 @@ def survey(
     return facts
 
 
-def _unreached(heard: Sequence[Conversation], facts: dict[str, Any], deadline: float) -> list[str]:
-    """Every pair of hosts in which one cannot connect to the other."""
+def _unreached(heard: Sequence[HostProbe], facts: dict[str, Facts], deadline: float) -> list[str]:
+    """Return a line for each pair of hosts in which one cannot connect to the other."""
     peers = [
         {"name": name, "address": shared_address(name, facts), "port": found["port"]}
         for name, found in facts.items()

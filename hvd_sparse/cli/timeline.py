@@ -1,18 +1,21 @@
-"""``hvd-sparse timeline``: our timelines and Horovod's in one file, for chrome://tracing or
-ui.perfetto.dev."""
+"""The command ``hvd-sparse timeline``: merges this package's timelines and Horovod's into one file.
+
+chrome://tracing and ui.perfetto.dev show it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tracing.merge import merge_traces, read_trace
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
+    """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "timeline", help="put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
     )
@@ -26,6 +29,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the sub-command; return its exit code."""
     events = merge_traces({name: read_trace(name) for name in options.files})
     try:
         options.output.write_text(

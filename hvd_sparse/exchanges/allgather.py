@@ -40,11 +40,11 @@ class AllGatherExchange(Exchange):
         for position, member in context.members.items():
             if member.outgoing.frame is not None:
                 frames[position] = member.outgoing.frame
-        gathered = yield AllGather(context.write(frames))
-        messages = context.read(gathered)
+        messages = context.read((yield AllGather(context.write(frames))))
         arrivals = {}
         for position, member in context.members.items():
-            whole, parts = slice(0, member.spec.numel), []
+            whole = slice(0, member.spec.numel)
+            parts = []
             for message in messages:
                 parts.append((whole, message.frame(position)))
             arrivals[position] = Arrival(tuple(parts))

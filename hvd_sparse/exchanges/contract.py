@@ -64,6 +64,7 @@ class Exchange:
     needs_count : must be told k
     needs_nodes : must be told which ranks share a node
     is_one_allgather : consists of one allgather of what every rank has encoded
+    selects_everywhere : every rank selects when it is handed its gradient; else ``selects_on`` says
     only_chooses : is replaced by another exchange before the first step
     """
 
@@ -76,6 +77,7 @@ class Exchange:
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
+    selects_everywhere: ClassVar[bool] = True
     only_chooses: ClassVar[bool] = False
 
     @property

@@ -54,6 +54,7 @@ class SharedIndex(Exchange):
     paper: ClassVar[str | None] = "chen2020scalecom"
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
+    selects_everywhere: ClassVar[bool] = False
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         sums = 2 if selector.sums_statistics else 1

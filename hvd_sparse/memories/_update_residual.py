@@ -39,9 +39,7 @@ class UpdateResidualState:
         self._is_held = False
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> np.ndarray:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         """Take a gradient of this rank in, and return the way that it points to.  Not kept, and not
         written to."""
         raise NotImplementedError

@@ -122,9 +122,7 @@ class AdamCorrectionState(UpdateResidualState):
         if any(getattr(options, name) != value for name, value in told.items()):
             self._options = replace(options, **told)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> np.ndarray:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         if self._options.weight_decay and self._parameter is not None:
             gradient = gradient + self._parameter * gradient.dtype.type(self._options.weight_decay)
         if not self.velocity.can_roll_back:
@@ -152,9 +150,7 @@ class AdamCorrectionState(UpdateResidualState):
                 "compressed"
             )
 
-    def _moments(
-        self, gradient: np.ndarray, kernels: Kernels
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _moments(self, gradient: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, np.ndarray]:
         """Take a gradient in; return mean and square, without the bias of their start."""
         options, real = self._options, gradient.dtype.type
         with np.errstate(

@@ -74,6 +74,7 @@ class ErrorFeedbackState:
 
     def __init__(self, spec: TensorSpec, rollback: bool) -> None:
         self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self._rolls_back = rollback
         self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
 
     def compensate(
@@ -92,7 +93,7 @@ class ErrorFeedbackState:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_exact:
             self.residual.new[sent.indices] -= sent.values
-        if not self.residual.can_roll_back:
+        if not self._rolls_back:
             self._sent = sent
 
     def take_all(self) -> np.ndarray:

@@ -117,9 +117,7 @@ class MomentumCorrectionState(UpdateResidualState):
                 self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
             )
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> np.ndarray:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         u, options = self.momentum, self._options
         if not options.momentum:
             return gradient

@@ -87,12 +87,12 @@ class LdteBs(DensitySelector):
         return aim_below(warm, memo, self.count(numel), numel) if self.warm_start else None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count, there = self.count(taken.numel), taken.indices.size
+        count, found = self.count(taken.numel), taken.indices.size
         band = band_around(count, self.tolerance)
-        if there < band.least:
+        if found < band.least:
             return None
-        memo = steer(context.memo, there, band.least)
-        return Cut(there if there <= band.most else count, memo)
+        memo = steer(context.memo, found, band.least)
+        return Cut(found if found <= band.most else count, memo)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, miss = context.kernels, context.miss

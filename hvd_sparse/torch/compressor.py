@@ -95,7 +95,7 @@ class TorchCompressor(DurableCompressor):
         grad_scaler: Any = None,
         policy: Policy | None = None,
     ) -> None:
-        self._scale = scale_of(grad_scaler)
+        self._scale = None if grad_scaler is None else scale_of(grad_scaler)
         named = check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -160,7 +160,8 @@ class TorchCompressor(DurableCompressor):
         self, tensor: torch.Tensor, position: int, spec: TensorSpec, everything: bool
     ) -> tuple[torch.Tensor, Ticket]:
         flat = flatten(tensor, spec)
-        wire, ticket = self._driver.compress(position, flat, self._scale(), everything=everything)
+        scale = 1.0 if self._scale is None else self._scale()
+        wire, ticket = self._driver.compress(position, flat, scale, everything=everything)
         memory = flat if own_memory(tensor) else None
         ticket.extra = Given(tensor, memory)
         carrier = torch.from_numpy(wire)
@@ -177,7 +178,7 @@ class TorchCompressor(DurableCompressor):
             policy.end(self)
         ledger.begin_wait()
         try:
-            if self._changes.are_there:
+            if self._changes.given:
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
                 result = self._finish_dense(tensor, ctx)
@@ -250,7 +251,8 @@ class TorchCompressor(DurableCompressor):
     # -- tensors that Horovod reduces by itself ---------------------------------------------------
 
     def _leave_dense(self, gradient: torch.Tensor, position: int) -> tuple[torch.Tensor, Ticket]:
-        ticket = self.step.receiver.enter_dense(position, self._scale())
+        scale = 1.0 if self._scale is None else self._scale()
+        ticket = self.step.receiver.enter_dense(position, scale)
         wire, parameter = self._as_horovod_wants(gradient), self._index.parameter(position)
         if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
             self._changes.give(position, ticket.key, parameter, ticket.run)

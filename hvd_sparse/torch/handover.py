@@ -20,7 +20,7 @@ Named = list[tuple[str, torch.nn.Parameter]]
 
 class OptimizerHanding:
     """Parameters of one entry each, handed over by Horovod's optimizer.  A
-    ``autotune.submissions.Handing``.
+    ``autotune.submissions.Submission``.
 
     count : of the parameters
     label : of their names

@@ -9,7 +9,7 @@ import pytest
 
 from hvd_sparse.autotune.costmodel import Layer, Profile
 from hvd_sparse.cli import main
-from hvd_sparse.cli._measuring import SIZES
+from hvd_sparse.cli._cost_probe import SIZES
 from hvd_sparse.cli._settings import bandwidth, duration
 from hvd_sparse.cli._table import table
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hvd_sparse.autotune.costmodel.costs import MeasuredWire, Work
-from hvd_sparse.autotune.measured_costs import Samples
+from hvd_sparse.autotune.measured_costs import Timings
 from hvd_sparse.autotune.probe import LEAST, LONG_S, MOST, Prober, probe
-from hvd_sparse.autotune.submissions import HANDED, PlainHanding
+from hvd_sparse.autotune.submissions import SUBMITTED, PlainSubmission
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration
@@ -123,7 +123,7 @@ def test_sizes_that_would_take_too_long_are_left_out():
 
     def script(collective):
         prober = Prober(collective, 20, budget_s=0.0)
-        prober.message = lambda kind, nbytes: Samples(kind, nbytes, (0.4 * LONG_S,))
+        prober.message = lambda kind, nbytes: Timings(kind, nbytes, (0.4 * LONG_S,))
         return [each.size for each in prober.messages("allgather", (1, 1000, 2000, 8000))]
 
     assert LocalWorld(2, 60.0).run(script) == [[1, 1000, 2000]] * 2
@@ -131,9 +131,11 @@ def test_sizes_that_would_take_too_long_are_left_out():
 
 def test_handing_over_is_counted_by_tensor(outcomes):
     handed = {each.what: each for each in outcomes[0].samples if each.what in ("submit", "collect")}
-    assert outcomes[0].work.submit_s == pytest.approx(np.median(handed["submit"].seconds) / HANDED)
+    assert outcomes[0].work.submit_s == pytest.approx(
+        np.median(handed["submit"].seconds) / SUBMITTED
+    )
     assert outcomes[0].work.collect_s == pytest.approx(
-        np.median(handed["collect"].seconds) / HANDED
+        np.median(handed["collect"].seconds) / SUBMITTED
     )
 
 
@@ -142,7 +144,7 @@ class Users:
 
     def __init__(self, collective):
         self.plain, self.compressed = (
-            Slow(PlainHanding(collective, 20), times) for times in (1, 2)
+            Slow(PlainSubmission(collective, 20), times) for times in (1, 2)
         )
         self._collective = collective
 
@@ -163,7 +165,7 @@ class Slow:
         self._plain.collect()
 
 
-def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_part_for_those_that_it_leaves():
+def test_the_optimizers_part_counts_for_every_tensor_and_the_compressors_for_those_that_it_leaves():
     configurations = {
         "allgather": [
             Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False)
@@ -183,9 +185,9 @@ def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_pa
     first, second = LocalWorld(2, 60.0).run(script)
     assert first == second
     medians = {
-        each.what: float(np.median(each.seconds)) / HANDED
+        each.what: float(np.median(each.seconds)) / SUBMITTED
         for each in first.samples
-        if each.size == HANDED
+        if each.size == SUBMITTED
     }
     assert set(medians) == {
         f"{how}{what}"
@@ -195,11 +197,11 @@ def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_pa
     work = first.work
     assert (
         work.dense_submit_s == pytest.approx(medians["optimizer: submit"])
-        and work.dense_submit_s >= 0.01 / HANDED
+        and work.dense_submit_s >= 0.01 / SUBMITTED
     )
     assert (
         work.submit_s == pytest.approx(medians["compressor: submit"])
-        and work.collect_s >= 0.02 / HANDED
+        and work.collect_s >= 0.02 / SUBMITTED
     )
     assert work.call_s >= medians["optimizer: submit"] - medians["submit"]
     assert work.tensor_s >= medians["optimizer: collect"] - medians["collect"]
@@ -229,7 +231,7 @@ def test_payloads_are_of_another_length_every_time():
 
 
 def test_quartiles_say_how_much_the_rounds_differ():
-    described = Samples("allgather", 10, (1.0, 2.0, 3.0, 4.0, 100.0)).to_dict()
+    described = Timings("allgather", 10, (1.0, 2.0, 3.0, 4.0, 100.0)).to_dict()
     assert (described["low_s"], described["median_s"], described["high_s"]) == (2.0, 3.0, 4.0)
     assert "density" not in described
 

@@ -1,8 +1,7 @@
-"""Which tensors to send together, by which exchange, at which density, and whether to compress at
-all: on paper.
+"""The cost model: predicts the step of every method, exchange, density and grouping of tensors.
 
-Everything here is arithmetic on measured or assumed costs: nothing is sent, and numpy is all it
-needs.
+Everything here is arithmetic on measured or assumed costs: nothing is sent, and numpy is all that
+it needs.
 """
 
 from hvd_sparse.autotune.costmodel.profile import Layer, Profile

@@ -1,14 +1,16 @@
-"""Whether to compress at all, and how: by what the model says, and never slower than what needs no
-compression."""
+"""Advice on whether to compress, and how, by the predicted steps.
+
+The advised step is never slower than those without compression.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.advice_sentence import sentence_of
+from hvd_sparse.autotune.costmodel.candidate import Candidate
 from hvd_sparse.autotune.costmodel.costs import Work
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.planner import STRATEGIES
@@ -23,45 +25,30 @@ from hvd_sparse.registry import CODECS, EXCHANGES
 DENSITIES = (0.001, 0.01)
 CODEC_IDS = ("index_value", "block16")
 MARGIN = 1.05
-"""Compression is advised if it is quicker by this factor: models err, and dense gradients ask for
+"""Factor by which compression must be quicker to be advised: models err, and dense gradients need
 no trust."""
 AS_GOOD = 1.02
-"""Ways that are slower by no more than this factor count as equally quick: of these, the one that
-sends most.  So dense wins where fp16 saves next to nothing."""
+"""Factor up to which steps count as equally quick.  Of these the one that sends most is taken, so
+that dense wins where fp16 saves next to nothing."""
 BANDWIDTHS = (1e6, 1e12)
-"""Between which the crossover is looked for, bit/s."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to compress, and its step."""
-
-    density: float
-    codec: str
-    exchange: str
-    prediction: Prediction
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        named = {"density": self.density, "codec": self.codec, "exchange": self.exchange}
-        return {**named, **self.prediction.to_dict()}
+"""Range in which the crossover is searched for, bit/s."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the model says of one setting.
+    """The advice for one setting.
 
     Attributes
     ----------
     choice : "dense", "fp16" or "sparse"
-    dense, fp16 : their steps
-    candidates : all ways to compress that were looked at, the quickest first
-    chosen : the one to take, None unless ``choice`` is "sparse"
-    strategies : seconds a step by strategy, of the chosen one or else of the quickest
-    groups : names of the layers that travel together, in the order of the backward pass, of the
-        same
-    crossover_bit_s : above this bandwidth the same is no quicker than the better of dense and fp16,
-        below it is; 0 if it is quicker nowhere, infinity if everywhere; None where the network was
+    dense, fp16 : the steps without compression
+    candidates : all candidates, the quickest first
+    chosen : the candidate to take; None unless ``choice`` is "sparse"
+    strategies : seconds of a step by strategy, of the chosen candidate or else of the quickest
+    groups : names of the layers of each group of the same candidate, in the order of the backward
+        pass
+    crossover_bit_s : bandwidth below which the same candidate is quicker than the better of dense
+        and fp16; 0 if it is quicker at none, infinity if at every; None where the network was
         measured and not described
     sentence : all of it in words
     """
@@ -78,13 +65,13 @@ class Advice:
 
     @property
     def step_s(self) -> float:
-        """Of what is advised."""
+        """Return the seconds of the advised step."""
         if self.chosen is not None:
             return self.chosen.prediction.step_s
         return (self.fp16 if self.choice == "fp16" else self.dense).step_s
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able; an infinite crossover is None."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it, JSON-able; an infinite crossover is None."""
         crossover = self.crossover_bit_s
         return {
             "choice": self.choice,
@@ -110,15 +97,16 @@ def advise(
     exchange_ids: Sequence[str] | None = None,
     margin: float = MARGIN,
 ) -> Advice:
-    """Predict every way to compress, and take one only if it beats dense and fp16 by ``margin``.
+    """Predict every candidate, and advise one only if it beats dense and fp16 by ``margin``.
 
-    Dense is taken where fp16 is no quicker than it by more than ``AS_GOOD``: what loses nothing
-    wins ties.
+    Dense is advised unless fp16 is quicker by more than ``AS_GOOD``, as dense loses nothing.
 
     Parameters
     ----------
-    method : a selector that is told a density
-    densities : that training is known to stand; the model knows time alone, nothing of accuracy
+    profile : the model's layers
+    setting : ranks and costs
+    method : id of a selector that takes a density
+    densities : densities that training is known to bear; the model predicts time, not accuracy
     codecs : ids, with their default options
     exchange_ids : by default those whose result rests on no assumption about the gradients: not
         ``shared_index``
@@ -126,16 +114,18 @@ def advise(
 
     Returns
     -------
-    Advice   its ``step_s`` is never above that of dense or, by more than ``AS_GOOD``, that of fp16
+    Advice
+        Its ``step_s`` is never above that of dense, nor above ``AS_GOOD`` times that of fp16.
 
     Raises
     ------
-    InvalidOption   nothing can be joined, or ``margin`` is below 1
+    InvalidOption
+        If no exchange fits the codecs and the method, or ``margin`` is below 1.
     """
     if not margin >= 1:
         raise InvalidOption(f"margin is {margin!r}: a factor of 1 or more")
     for id in exchange_ids or ():
-        EXCHANGES.get(id)  # refuses what is none
+        EXCHANGES.get(id)  # raises UnknownName for an id that is none
     dense, fp16 = dense_step(profile, setting), dense_step(profile, setting, 2)
     configurations = _configurations(setting, method, densities, codecs, exchange_ids)
     if not configurations:
@@ -205,14 +195,17 @@ def _candidate(profile: Profile, configuration: Configuration, setting: Setting)
 
 
 def _priced(configuration: Configuration, setting: Setting) -> Setting:
-    """The same place, with what this codec costs there."""
+    """Return the setting with the costs of this codec."""
     work: Work = with_codec(setting.work, configuration.codec)
     return Setting(setting.placement, setting.wire, work)
 
 
 def _choose(candidates: Sequence[Candidate], limit_s: float) -> Candidate | None:
-    """Of those that are about as quick as the quickest, and quick enough, the one that sends most,
-    then the most exact."""
+    """Return the candidate to take; None if none is quick enough.
+
+    Of those about as quick as the quickest it is the one with the highest density, then the most
+    exact one.
+    """
     possible = [
         each
         for each in candidates
@@ -242,7 +235,10 @@ def _groups(profile: Profile, candidate: Candidate) -> tuple[tuple[str, ...], ..
 def _crossover(
     profile: Profile, configuration: Configuration, setting: Setting, network: Network
 ) -> float:
-    """By halving the logarithm of the bandwidth; 0 and infinity stand for never and always."""
+    """Return the bandwidth in bit/s below which compression pays, by bisection of its logarithm.
+
+    0 stands for none, infinity for every bandwidth.
+    """
 
     def pays(bandwidth_bit_s: float) -> bool:
         wire = Network(**{**vars(network), "bandwidth_bit_s": bandwidth_bit_s})

@@ -1,14 +1,11 @@
-"""An advice as a sentence."""
+"""The sentence of an advice."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from hvd_sparse.autotune.costmodel.candidate import Candidate
 from hvd_sparse.autotune.costmodel.predict import Prediction
-
-if TYPE_CHECKING:
-    from hvd_sparse.autotune.costmodel.advice import Candidate
 
 
 def sentence_of(
@@ -20,9 +17,16 @@ def sentence_of(
     uncompressed: str,
     crossover: float | None,
 ) -> str:
-    """Say what to do and why: also where compressing does not pay, and from where on it would.
+    """Return a sentence with the advice, its reason, and the bandwidth at which it changes.
 
-    uncompressed : "dense" or "fp16", which to use where compressing does not pay
+    Parameters
+    ----------
+    method : id of the selector
+    chosen : the candidate to take; None where compression does not pay
+    quickest : the quickest candidate
+    dense, fp16 : the steps without compression
+    uncompressed : "dense" or "fp16": the one to use where compression does not pay
+    crossover : bandwidth in bit/s below which compression pays; None where that is unknown
     """
     steps = f"dense {_ms(dense.step_s)} and fp16 {_ms(fp16.step_s)}"
     better = min(dense.step_s, fp16.step_s)

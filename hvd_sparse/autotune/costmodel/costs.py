@@ -1,4 +1,4 @@
-"""What messages and computing cost: small formulas, and how to fit one to noisy measurements."""
+"""Costs of messages and computing: small formulas, and their fit to noisy measurements."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.checks import is_number
+from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.errors import InvalidOption
 
+Numbers = Any
+"""A float, or an array of them: a formula returns the one for a float and the other for an array,
+as numpy's operators do, whose types do not tell the two apart."""
 OUTLIER = 5.0
-"""Samples further from their size's median than this many median deviations are dropped."""
+"""Median deviations from their size's median beyond which samples are dropped."""
 DENSE, FP16 = "allreduce_dense", "allreduce_fp16"
 SUMS = ("allreduce", DENSE, FP16)
-"""Ours, which wait asleep; Horovod's own of float32, and of float16, whose sums may take the
-processor longer than the wire takes for twice the bytes: waited for as its users do."""
-
-
+"""Kinds of sums: this package's, whose waits sleep, and Horovod's own of float32 and of float16,
+with the optimizer's wait.  Sums of float16 may take the processor longer than the wire takes for
+twice the bytes."""
 EXCHANGES = "exchanges"
 
 
-def _check(owner: Any) -> None:
+def _check(owner: Line | Work) -> None:
     for each in fields(owner):
         value = getattr(owner, each.name)
         if each.name == EXCHANGES:
@@ -35,12 +38,12 @@ def _check(owner: Any) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds that a message takes: ``start_s + byte_s * nbytes``, the alpha-beta model.
+    """The seconds of a message, ``start_s + byte_s * nbytes``: the alpha-beta model.
 
     Attributes
     ----------
-    start_s : however little is moved
-    byte_s : seconds a byte that a node receives
+    start_s : seconds of a message without any bytes
+    byte_s : seconds for each byte that a node receives
     """
 
     start_s: float
@@ -49,21 +52,23 @@ class Line:
     def __post_init__(self) -> None:
         _check(self)
 
-    def __call__(self, nbytes: Any) -> Any:
-        """Seconds of a message, or of each in an array."""
+    def __call__(self, nbytes: Numbers) -> Numbers:
+        """Return the seconds of a message of ``nbytes`` bytes, or of each in an array."""
         return self.start_s + self.byte_s * nbytes
 
 
 @dataclass(frozen=True)
 class Work:
-    """Seconds of computing that compression costs on a rank.
+    """The seconds of computing that compression costs on a rank.
 
-        select a group of ``numel`` entries:  call_s + entry_s * numel + sort_s * numel *
-        log2(numel)
-        encode what was selected:             sent_s an entry
-        after the wire, once a step:          tensor_s a tensor, dense_s an entry of it, received_s an entry that arrived
-        a tensor that a compressor leaves:    submit_s to hand it to Horovod, collect_s to take it back when it is there
-        a tensor without a compressor:        dense_submit_s and dense_collect_s
+        select from a group of ``numel`` entries:  call_s + entry_s * numel
+                                                   + sort_s * numel * log2(numel)
+        encode the selection:                      sent_s an entry
+        after the wire, once a step:               tensor_s a tensor, dense_s an entry of it,
+                                                   received_s an entry that arrived
+        a tensor that a compressor leaves:         submit_s to submit it to Horovod, collect_s to
+                                                   collect the result once it is there
+        a tensor without a compressor:             dense_submit_s and dense_collect_s
 
     Horovod's carriers of compressed tensors are part of ``call_s`` and ``tensor_s``.
 
@@ -71,8 +76,8 @@ class Work:
     ----------
     call_s, entry_s, sort_s, sent_s, dense_s, received_s, tensor_s : as above
     submit_s, collect_s, dense_submit_s, dense_collect_s : as above
-    exchanges : the same of exchanges that were timed by themselves, by id; others cost what
-        ``allgather`` does, which this is of
+    exchanges : costs of the exchanges that were timed by themselves, by id; all others cost as
+        much as ``allgather``, to which the attributes above belong
     """
 
     call_s: float = 0.0
@@ -97,12 +102,14 @@ class Work:
         object.__setattr__(self, EXCHANGES, described)
 
     def of(self, exchange: str) -> Work:
-        """With this exchange."""
+        """Return the costs with the exchange of this id."""
         return self.exchanges.get(exchange, self)
 
-    def select_s(self, numel: Any) -> Any:
-        """Of one selection over so many entries, or of each in an array; nothing where there are
-        none."""
+    def select_s(self, numel: Numbers) -> np.ndarray:
+        """Return the seconds of a selection from ``numel`` entries, or of each in an array.
+
+        A selection from no entries takes none.
+        """
         numel = np.asarray(numel, np.float64)
         seconds = (
             self.call_s
@@ -112,18 +119,26 @@ class Work:
         return np.where(numel > 0, seconds, 0.0)
 
     def settle_s(self, numel: float, received: float, tensors: int = 0) -> float:
-        """Of making so many dense gradients, of ``numel`` entries together, out of ``received``, a
-        step."""
+        """Return the seconds of a step in which the received entries become dense gradients.
+
+        Parameters
+        ----------
+        numel : entries of all gradients together
+        received : entries that arrived
+        tensors : number of gradients
+        """
         return self.dense_s * numel + self.received_s * received + self.tensor_s * tensors
 
     def to_dict(self) -> dict[str, float]:
-        """JSON-able; ``Work(**described)`` is equal to this."""
+        """Return all of it, JSON-able; ``Work(**described)`` is an equal one."""
         return asdict(self)
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Of collectives of which each begins when the one before is over, and all bring the same
-    number of bytes: over all bytes."""
+    """Return the cost of collectives of which each begins when the one before is over.
+
+    All bring the same number of bytes; the result is over the bytes of all.
+    """
     if not lines:
         return Line(0.0, 0.0)
     return Line(
@@ -132,25 +147,27 @@ def one_after_another(lines: Sequence[Line]) -> Line:
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """A line through measured messages that a few slow ones do not bend.
+    """Fit a line to measured messages, so that a few slow ones do not bend it.
 
-    Medians of every size, outliers dropped, then a weighted Theil-Sen estimate: the slope is the
-    median of the slopes between all pairs of sizes, weighted by their distance, so that small
-    messages, whose differences are noise, have no say in the bandwidth; the start is the median of
-    what is left, weighted towards short times.
+    After the outliers of every size are dropped it is a weighted Theil-Sen estimate.  The slope is
+    the median of the slopes between all pairs of sizes, weighted by their distance, so that small
+    messages, whose differences are noise, do not decide the bandwidth.  The start is the median of
+    the rest, weighted towards short times.
 
     Parameters
     ----------
     samples : (bytes received, seconds), of at least two sizes, in any order; any number of each
-        size.  All of them on the number of ranks that the line is for
+        size.  All of them are of the number of ranks that the line is for
 
     Returns
     -------
-    Line   neither part below 0
+    Line
+        Neither part is below 0.
 
     Raises
     ------
-    InvalidOption   fewer than two sizes, or a sample that is no pair of finite numbers, 0 or more
+    InvalidOption
+        If there are fewer than two sizes, or a sample is no pair of finite numbers of 0 or more.
 
     Cost: quadratic in the number of sizes.
     """
@@ -179,24 +196,27 @@ def fit_work(
     settle: Mapping[float, Iterable[tuple[float, float]]],
     messages: float,
 ) -> Work:
-    """What computing costs, from measurements at two densities: what grows between them is of the
-    entries sent.
+    """Fit the costs of computing to measurements at two densities.
+
+    The seconds that grow between the densities belong to the entries sent.
 
     Parameters
     ----------
     select : by density, (entries of the tensor, seconds) of selecting and encoding, of at least two
         sizes
-    settle : the same of decoding and adding up
-    messages : that were decoded, each of as many entries as ``select`` sends; it need not be a
-        whole number
+    settle : by density, the same of decoding and summing
+    messages : number of messages that were decoded, each of as many entries as ``select`` sends; it
+        need not be whole
 
     Returns
     -------
-    Work   no part below 0
+    Work
+        No part is below 0.
 
     Raises
     ------
-    InvalidOption   other than two densities, the same in both, or what ``fit_line`` refuses
+    InvalidOption
+        If there are not two densities, the same in both, or ``fit_line`` refuses the samples.
     """
     if len(select) != 2 or set(select) != set(settle):
         raise InvalidOption(
@@ -220,7 +240,7 @@ def fit_work(
 
 
 def _typical(times: list[float]) -> float:
-    """The mean of those near the median."""
+    """Return the mean of the times near the median."""
     values = np.array(times)
     median = float(np.median(values))
     away = np.abs(values - median)
@@ -236,21 +256,26 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class MeasuredWire:
-    """Lines fitted to the collectives of one world: ``start_s`` and ``byte_s`` as
-    ``network.Network`` has them.
+    """Costs that were fitted to the collectives of one world, as ``network.Network`` has them.
 
     Attributes
     ----------
-    lines : of "allgather", "allreduce" and "alltoall", as far as they are used; over bytes
-        received.  "local", of an alltoall inside the nodes, is that of "alltoall" where it is
-        missing; Horovod's own sums of float32 and float16, "allreduce_dense" and "allreduce_fp16",
-        are those of "allreduce"
+    lines : by kind, "allgather", "allreduce" and "alltoall" as far as they are used; over bytes
+        received.  Where "local" is missing, an alltoall inside the nodes, it costs what "alltoall"
+        does; where Horovod's sums "allreduce_dense" and "allreduce_fp16" are, they cost what
+        "allreduce" does
     """
 
     lines: Mapping[str, Line]
 
-    def line(self, kind: str, placement: Any) -> Line:
-        """Of a kind of collective; InvalidOption for one that was not measured."""
+    def line(self, kind: str, placement: Placement) -> Line:
+        """Return the cost of a kind of collective.
+
+        Raises
+        ------
+        InvalidOption
+            If the kind was not measured.
+        """
         if kind not in self.lines and kind in SUMS:
             kind = "allreduce"
         if kind not in self.lines:
@@ -259,6 +284,6 @@ class MeasuredWire:
             )
         return self.lines[kind]
 
-    def local_line(self, placement: Any) -> Line:
-        """Of an alltoall inside every node."""
+    def local_line(self, placement: Placement) -> Line:
+        """Return the cost of an alltoall inside every node."""
         return self.line("local" if "local" in self.lines else "alltoall", placement)

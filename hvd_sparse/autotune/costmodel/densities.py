@@ -1,4 +1,4 @@
-"""How much each layer can send without anybody waiting for it: LAGS-SGD."""
+"""Densities a layer at which the backward pass hides the messages: LAGS-SGD."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 
 STEPS = 48
-"""Between the least and the highest density, evenly on a logarithmic scale: ranks that compute in
-other orders agree."""
+"""Steps between the least and the highest density, evenly on a logarithmic scale.  On a grid ranks
+agree though they compute in other orders."""
 
 
 def hiding_densities(
@@ -25,30 +25,36 @@ def hiding_densities(
     low: float,
     high: float,
 ) -> list[float]:
-    """The highest density of every compressed layer whose message is through before the next
-    group's is ready.
+    """Return the highest density of each layer at which its message is through in time.
 
-        time there is = compute end of the next group - max(compute end of this one, wire end of the
-        one before)
+    In time is before the next group is ready:
 
-    The last group, behind which nothing is computed, gets ``low``, and so does every other that has
-    no time to spare.
+        time there is = compute end of the next group
+                        - max(compute end of this one, wire end of the one before)
+
+    The last group, behind which nothing is computed, gets ``low``, and so does every group without
+    time to spare.
 
     Parameters
     ----------
+    profile : the model's layers
     configuration : its density does not matter; its exchange must be of one collective
-    plan : of the compressed layers, in the order of the backward pass; all layers of a group get
-        one density, and with every layer a group of its own this is the rule for single layers
+    setting : ranks and costs
+    plan : of the compressed layers, in the order of the backward pass.  All layers of a group get
+        one density; with every layer in a group of its own this is the rule for single layers
     low, high : densities in (0, 1]
 
     Returns
     -------
-    one density a compressed layer, in the order of the backward pass
+    A density for each compressed layer, in the order of the backward pass
 
     Raises
     ------
-    InvalidOption   low above high, or an exchange whose later collectives nothing can hide
+    InvalidOption
+        If ``low`` is above ``high``, or the exchange has later collectives, which nothing hides.
 
+    Notes
+    -----
     Paper: shi2020lags, from its abstract; its authors' code leaves the rule out.  Derived.
     """
     low, high = check_density(low, "low"), check_density(high, "high")

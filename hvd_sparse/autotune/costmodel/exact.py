@@ -1,4 +1,4 @@
-"""The quickest plan, by dynamic programming over where groups end."""
+"""The quickest plan, by dynamic programming over the ends of groups."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from hvd_sparse.autotune.costmodel.strategies import (
 from hvd_sparse.autotune.costmodel.timeline import end_s, simplified
 
 EFFORT = 10_000_000
-"""Extensions of states that are looked at in all: bounds the time, at about a second for 1,000
-layers."""
+"""Extensions of states in all, which bounds the time at about a second for 1,000 layers."""
 
 SWEEP = 256
-"""Stretches by which most dominated states are found."""
+"""Stretches in which most dominated states are found."""
 
 ROUNDING = 1e-9
 
@@ -36,19 +35,19 @@ RULES: dict[str, Callable[[Instance], Plan]] = {
     "greedy": greedy,
     "greedy_fixed": greedy_fixed,
 }
-"""By name.  Their plans bound what is worth a look, and are taken where thinning out has lost a
-better one."""
+"""Rules by name.  Their plans bound the search, and are taken where thinning has lost a better
+one."""
 
 
 @dataclass(frozen=True)
 class Exact:
-    """What was found.
+    """The result of the search.
 
     Attributes
     ----------
-    plan : the quickest that was seen, with as few groups as it can do with
+    plan : the quickest that was found, with as few groups as possible
     is_exact : no state was thinned out, so that no plan is quicker
-    largest_front : states at the boundary that had most of them
+    largest_front : number of states at the boundary with most of them
     """
 
     plan: Plan
@@ -58,8 +57,8 @@ class Exact:
 
 @dataclass
 class _States:
-    """Ways to have closed a group at a boundary: ends of compute and wire, groups so far, and where
-    each came from."""
+    """States at boundaries between groups: ends of compute and wire, number of groups, and the
+    state each came from."""
 
     compute_s: np.ndarray
     wire_s: np.ndarray
@@ -77,21 +76,24 @@ class _States:
 
 
 def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
-    """The plan that ends a step earliest.
+    """Return the plan that ends a step earliest.
 
-    A state of a boundary is (compute end, wire end, number of groups).  To add a group is monotone
-    in all three, so that a state can be dropped if another is nowhere larger; and if not even one
-    single message of all that is left would end before the best plan made by a rule.  The number of
-    groups matters only where collectives come late.  Where tensors are selected from one by one,
-    all states have the same compute end, and the front is short.
+    A state at a boundary is (compute end, wire end, number of groups).  Adding a group is monotone
+    in all three, so a state can be dropped if another one is nowhere larger.  It can also be
+    dropped if even a single message of all that is left would end after the best plan made by a
+    rule.  The number of groups matters only where collectives come late.  Where tensors are
+    selected from one by one, all states have the same compute end, and the front is short.
 
     Parameters
     ----------
-    front_limit : most states of a boundary; by default so many that all extensions together are
-        about ten million at most. Of a longer front the state with the lowest bound is kept in
-        every stretch, and the plan may be slightly slower than the best, though never than those
-        made by rules: ``is_exact`` tells
+    instance : layers and costs
+    front_limit : most states at a boundary; by default as many as make about ten million
+        extensions in all.  Of a longer front only the state with the lowest bound in every stretch
+        is kept; the plan may then be slightly slower than the best, though never than those made by
+        rules, and ``is_exact`` is false
 
+    Notes
+    -----
     Departs from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
     Cost: (layers * front)^2 / 2 sums at worst; mostly far fewer.
     """
@@ -118,19 +120,19 @@ def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
 
 
 def _default_limit(instance: Instance) -> int:
-    """Fronts by number of groups are costlier to keep."""
+    """Return the default ``front_limit``: fewer where fronts are kept by number of groups."""
     has_levels = instance.late.start_s > 0 and not instance.per_tensor
     effort = EFFORT // 2 if has_levels else EFFORT
     return max(4, effort // instance.size**2)
 
 
 def _extended(instance: Instance, pool: _States, stop: int) -> _States:
-    """Every state so far with one more group, which ends here."""
+    """Return every state so far, extended by one group that ends at ``stop``."""
     starts = np.arange(stop)
     own = pool.boundary
-    if (
-        instance.per_tensor
-    ):  # the sum in another order would differ in the last bits, and front on front be kept for it
+    # one sum for all: sums in another order would differ in the last bits, and every such state
+    # would be kept in the front
+    if instance.per_tensor:
         compute_s = np.full(own.size, instance.compute_s(0, stop))
     else:
         compute_s = pool.compute_s + instance.compute_s(starts, stop)[own]
@@ -140,15 +142,14 @@ def _extended(instance: Instance, pool: _States, stop: int) -> _States:
 
 
 class _Bounds:
-    """How early a step can end at best, by state."""
+    """Lower bounds of a step's end, by state."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         size, work = instance.size, instance.work
         alone_s = instance.compute_s(np.arange(size), np.arange(1, size + 1))
-        if (
-            not instance.per_tensor
-        ):  # merged selections are started once, and else cost no less than one by one
+        # a merged selection pays call_s once, and otherwise costs no less than one by one
+        if not instance.per_tensor:
             alone_s = alone_s - work.call_s
         self._compute_s = np.concatenate([np.cumsum(alone_s[::-1])[::-1], [0.0]])
         self._call_s = 0.0 if instance.per_tensor else work.call_s
@@ -167,10 +168,10 @@ class _Bounds:
 
 
 def _front(states: _States) -> np.ndarray:
-    """Positions of the states that no other is at most equal to in everything.
+    """Return the positions of the states that no other state dominates.
 
-    Where all three things differ, states are compared with those of as many groups only: a longer
-    front, found in one sweep.
+    Where all three numbers differ, states are compared with those of as many groups only: that
+    front is longer, but found in one sweep.
     """
     along, level = states.compute_s, states.groups
     if along.size and np.ptp(along) == 0.0:
@@ -180,7 +181,7 @@ def _front(states: _States) -> np.ndarray:
     along, level, wire_s = along[candidates], level[candidates], states.wire_s[candidates]
     order = np.lexsort((wire_s, along, level))
     wire_s, level = wire_s[order], level[order]
-    if has_levels:  # every level begins below all before it, so that minima begin anew
+    if has_levels:  # put every level below all before it, so that the running minimum begins anew
         wire_s = wire_s - 2.0 * float(np.max(wire_s)) * (level - level[0])
     below = np.minimum.accumulate(np.concatenate([[np.inf], wire_s]))[:-1]
     front: np.ndarray = candidates[order[wire_s < below]]
@@ -188,8 +189,10 @@ def _front(states: _States) -> np.ndarray:
 
 
 def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
-    """Positions of the states that no state of an earlier stretch is better than: most are gone
-    before anything is sorted."""
+    """Return the positions of the states that no state of an earlier stretch dominates.
+
+    Most states are dropped here, before anything is sorted.
+    """
     stretch = _stretches(along, SWEEP)
     least = np.full(SWEEP + 1, np.inf)
     np.minimum.at(least, stretch + 1, wire_s)
@@ -197,7 +200,7 @@ def _not_behind(along: np.ndarray, wire_s: np.ndarray) -> np.ndarray:
 
 
 def _stretches(values: np.ndarray, count: int) -> np.ndarray:
-    """In which of so many equal stretches from the smallest to the largest each value is."""
+    """Return the number of each value's stretch, of ``count`` equal ones between the extremes."""
     if not values.size:
         return np.empty(0, np.int64)
     width = max(float(np.ptp(values)) / count, 1e-300)
@@ -206,8 +209,10 @@ def _stretches(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit: int) -> np.ndarray:
-    """Of every stretch of the front, along the compute end or else the wire end, the state with the
-    lowest bound."""
+    """Return the position of the state with the lowest bound, for every stretch of the front.
+
+    Stretches lie along the compute end, or along the wire end where that is the same for all.
+    """
     along = states.compute_s if np.ptp(states.compute_s) > 0 else states.wire_s
     stretch = _stretches(along, limit)
     order = np.lexsort((lower_s, stretch))
@@ -217,7 +222,7 @@ def _thinned(states: _States, lower_s: np.ndarray, positions: np.ndarray, limit:
 
 
 def _walk_back(pool: _States, instance: Instance) -> Plan:
-    """The plan of the best state of the last boundary."""
+    """Return the plan of the best state at the last boundary."""
     ends = np.flatnonzero(pool.boundary == instance.size)
     final_s = pool.wire_s[ends] + instance.late.start_s * pool.groups[ends]
     position = int(ends[np.argmin(final_s)])

@@ -1,9 +1,8 @@
-"""What every layer can send without anybody waiting for it, and what that does to the step."""
+"""Densities at which the backward pass hides every layer's message, and the step with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.densities import hiding_densities
 from hvd_sparse.autotune.costmodel.instance import groups
@@ -17,17 +16,17 @@ from hvd_sparse.registry import CODECS, SELECTORS
 
 @dataclass(frozen=True)
 class Hiding:
-    """Densities a layer, in the order of the backward pass.
+    """The densities of all compressed layers, in the order of the backward pass.
 
     Attributes
     ----------
-    layers : the compressed ones
-    groups : the message that each travels in, counted from 0
-    densities : the highest whose message is through before the next one's layers are ready; one a
-        message
-    low : the least density allowed, which the plan is made for
-    step_s, low_step_s : of these densities, and of ``low`` everywhere; seconds
-    share, low_share : part of the compressed entries that is sent, of both
+    layers : the compressed layers
+    groups : number of each layer's message, from 0
+    densities : of each layer, the highest at which its message is through before the layers of the
+        next one are ready; the same for all layers of a message
+    low : the least density allowed, for which the plan is made
+    step_s, low_step_s : seconds of a step with these densities, and with ``low`` everywhere
+    share, low_share : share of the compressed entries that is sent, with both
     """
 
     layers: tuple[Layer, ...]
@@ -39,8 +38,8 @@ class Hiding:
     share: float
     low_share: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it, JSON-able."""
         each = zip(self.layers, self.groups, self.densities)
         layers = [
             {"name": x.name, "numel": x.numel, "message": group, "density": d}
@@ -61,17 +60,21 @@ def hide(
     method: str = "ldte_bs",
     codec: str = "index_value",
 ) -> Hiding:
-    """LAGS's densities for the best plan there is at ``low``, by allgather:
-    ``autotune.costmodel.densities``.
+    """Return LAGS's densities for the best plan at density ``low``, by allgather.
+
+    ``autotune.costmodel.densities`` has the rule.
 
     Parameters
     ----------
-    low, high : densities in (0, 1], between which layers may differ
+    profile : the model's layers
+    setting : ranks and costs
+    low, high : densities in (0, 1] between which layers may differ
     method, codec : ids
 
     Raises
     ------
-    InvalidOption   ``low`` above ``high``, or a method that is told no density
+    InvalidOption
+        If ``low`` is above ``high``, or the method takes no density.
     """
     selector = SELECTORS.create(method, density=check_density(low, "low"))
     configuration = Configuration.create(

@@ -1,30 +1,29 @@
-"""What plans are compared on: the layers of a backward pass with the costs of one step."""
+"""The instance on which plans are compared: layers of a backward pass, and the costs of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from hvd_sparse.autotune.costmodel.costs import Line, Work
+from hvd_sparse.autotune.costmodel.costs import Line, Numbers, Work
 from hvd_sparse.errors import InvalidOption
 
 NOTHING = np.empty(0)
-"""Stands for zeros of every layer."""
+"""Value that stands for a zero for every layer."""
 
 Plan = tuple[int, ...]
-"""Where each group of layers ends, in the order of the backward pass: (2, 5) is layers 0 to 1 and 2
+"""The end of each group of layers, in the order of the backward pass: (2, 5) is layers 0 to 1 and 2
 to 4."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Layers in the order of the backward pass, and what a group of them costs.
+    """Layers in the order of the backward pass, and the costs of a group of them.
 
     Selecting and coding hold up the backward pass; messages go through one wire, one after the
-    other.  A group is selected when its last gradient is ready, and then sent:
+    other.  A group is selected from when its last gradient is ready, and then sent:
 
         compute end of group [i, j) = compute end of the group before + backward of i..j-1 +
         compute_s(i, j)
@@ -33,16 +32,16 @@ class Instance:
 
     Attributes
     ----------
-    backward_s : float64 [layers], seconds before each gradient is ready
-    numel : int64 [layers], entries
+    backward_s : float64 [layers], seconds of the backward pass before each gradient is ready
+    numel : float64 [layers], entries
     sent : float64 [layers], entries that a rank sends of each
     nbytes : float64 [layers], bytes that a node receives of each in the exchange's first collective
-    wire : of that collective
-    work : selecting and coding
+    wire : cost of that collective
+    work : costs of selecting and coding
     per_tensor : each tensor of a group is selected from when it is ready; else the group as one
         vector
-    late : of the collectives behind the first, which begin when the backward pass is over
-    late_nbytes : float64 [layers], what these bring
+    late : cost of the collectives behind the first, which begin when the backward pass is over
+    late_nbytes : float64 [layers], bytes that these bring
     """
 
     backward_s: np.ndarray
@@ -72,35 +71,44 @@ class Instance:
 
     @property
     def size(self) -> int:
-        """Number of layers."""
+        """Return the number of layers."""
         return int(self.backward_s.size)
 
-    def select_s(self, start: Any, stop: Any) -> Any:
-        """Selecting from, and encoding, the group [start, stop); either may be an array."""
+    def select_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        """Return the seconds of selecting and encoding of the group [start, stop).
+
+        Either may be an int array [groups], as in the methods below.
+        """
         coding = self.work.sent_s * self._between("_sent", start, stop)
         if self.per_tensor:
             return self._between("_own", start, stop) + coding
         return self.work.select_s(self._between("_numel", start, stop)) + coding
 
-    def compute_s(self, start: Any, stop: Any) -> Any:
-        """Backward pass and selection of a group."""
+    def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        """Return the seconds of the backward pass and the selection of a group."""
         return self._between("_backward_s", start, stop) + self.select_s(start, stop)
 
-    def wire_s(self, start: Any, stop: Any) -> Any:
-        """First collective of a group."""
+    def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        """Return the seconds of a group's first collective."""
         return self.wire(self._between("_nbytes", start, stop))
 
-    def late_s(self, start: Any, stop: Any) -> Any:
-        """The collectives behind the first."""
+    def late_s(self, start: Numbers, stop: Numbers) -> Numbers:
+        """Return the seconds of a group's collectives behind the first."""
         return self.late(self._between("_late_nbytes", start, stop))
 
-    def _between(self, name: str, start: Any, stop: Any) -> Any:
+    def _between(self, name: str, start: Numbers, stop: Numbers) -> Numbers:
         prefix = getattr(self, name)
         return prefix[stop] - prefix[start]
 
 
 def check_plan(plan: Sequence[int], size: int) -> Plan:
-    """The plan; InvalidOption if it does not hold every layer once."""
+    """Return the plan, if it fits.
+
+    Raises
+    ------
+    InvalidOption
+        If the plan does not hold each of ``size`` layers once.
+    """
     ends = tuple(int(stop) for stop in plan)
     if not ends or ends[-1] != size or ends[0] < 1 or any(a >= b for a, b in zip(ends, ends[1:])):
         raise InvalidOption(
@@ -110,5 +118,5 @@ def check_plan(plan: Sequence[int], size: int) -> Plan:
 
 
 def groups(plan: Plan) -> list[tuple[int, int]]:
-    """First layer, and the one behind the last, of every group."""
+    """Return the range [start, stop) of every group's layers."""
     return list(zip((0, *plan[:-1]), plan))

@@ -1,5 +1,4 @@
-"""From what a run has seen of its own steps to a profile, and from a plan back to buckets of
-tensors."""
+"""The profile of a run's own steps, and the buckets of tensors of a plan for it."""
 
 from __future__ import annotations
 
@@ -19,24 +18,26 @@ def measured_profile(
     configuration: Configuration,
     other_s: float = 0.0,
 ) -> Profile:
-    """The profile of a model whose gradients were seen to become ready.
+    """Return the profile of a model from the times at which its gradients became ready.
 
     Parameters
     ----------
     specs : the registered tensors
-    ready_s : by key, seconds from the start of the backward pass to the gradient, a number for
-        every step that was timed, with nothing but the backward pass at work in between; tensors
-        that are missing had no gradient, and are left out
-    configuration : says which tensors are compressed
-    other_s : of a step outside the backward pass
+    ready_s : by key, seconds from the start of the backward pass to the gradient in every timed
+        step, with nothing but the backward pass at work in between; tensors that are missing had no
+        gradient, and are left out
+    configuration : decides which tensors are compressed
+    other_s : seconds of a step outside the backward pass
 
     Returns
     -------
-    Profile   by the medians over the steps.  Ranks measure differently: one rank's profile is for all
+    Profile
+        By the medians over the steps.  Ranks measure differently, so all must take one rank's.
 
     Raises
     ------
-    InvalidOption   no tensor was seen, or times of a tensor that is not registered
+    InvalidOption
+        If no tensor was timed, or one that is not registered.
     """
     unknown = sorted(set(ready_s) - {spec.key for spec in specs})
     if unknown:
@@ -62,17 +63,23 @@ def measured_profile(
 def planned_buckets(
     plan: Plan, profile: Profile, specs: Sequence[TensorSpec]
 ) -> list[tuple[int, ...]]:
-    """Positions of the tensors that travel together, as ``core.step.buckets`` has them.
+    """Return the buckets of a plan, as ``core.step.buckets`` has them.
 
     Parameters
     ----------
     plan : of the compressed layers of the profile
-    specs : the registered tensors.  Those that are compressed though the profile has no time for
-        them are no concern of the plan: who has such tensors adds buckets for them
+    profile : the layers
+    specs : the registered tensors.  Compressed ones that the profile lacks are in no bucket: the
+        caller adds buckets for them
 
     Returns
     -------
-    a bucket a group, in the order of the backward pass; its positions ascend
+    A bucket for each group, in the order of the backward pass: positions of tensors, ascending
+
+    Raises
+    ------
+    InvalidOption
+        If a layer is not registered, or the plan does not fit the profile.
     """
     positions = {spec.key: position for position, spec in enumerate(specs)}
     layers = profile.compressed.layers

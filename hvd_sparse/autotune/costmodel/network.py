@@ -1,5 +1,4 @@
-"""What collectives cost on a network of any number of ranks: a described one, or one that was
-measured on a few."""
+"""Networks: costs of collectives on any number of ranks, described or measured on a few."""
 
 from __future__ import annotations
 
@@ -13,38 +12,46 @@ from hvd_sparse.checks import check_choice, check_number, check_whole
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 
 CALL_S = 1e-3
-"""What a collective takes until the ranks have agreed on it: a cycle of Horovod's."""
+"""Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
 HOPS = ("ring", "tree")
 
 
 class Wire(Protocol):
-    """Lines of collectives, over the bytes that a node receives: a ``Network``, or a
-    ``costs.MeasuredWire``."""
+    """Costs of collectives over the bytes that a node receives.
+
+    A ``Network``, a ``MeasuredNetwork`` or a ``costs.MeasuredWire``.
+    """
 
     def line(self, kind: str, placement: Placement) -> Line:
-        """Of "allgather", "allreduce" or "alltoall" among all ranks."""
+        """Return the cost of "allgather", "allreduce" or "alltoall" among all ranks."""
 
     def local_line(self, placement: Placement) -> Line:
-        """Of an alltoall inside every node, over the bytes that a rank receives."""
+        """Return the cost of an alltoall inside every node, over the bytes that a rank receives."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Links of one speed between nodes, and of another inside them.
+    """A network with links of one speed between nodes, and of another inside them.
 
-        start = call_s + hops * latency;  a ring passes every rank, a tree as many as the logarithm;
-        an allreduce goes
-                twice, and the messages of an alltoall are all under way at once: one hop
+        start = call_s + hops * latency
         seconds a byte = 8 / bandwidth
+
+    A ring's hops pass every rank, a tree's as many as the logarithm.  An allreduce goes around
+    twice.  The messages of an alltoall are all under way at once: one hop.
 
     Parameters
     ----------
-    bandwidth_bit_s : of a node's link, bit/s
-    latency_s : of a message between nodes
-    ranks_per_node : consecutive ranks share a node
-    local_bandwidth_bit_s, local_latency_s : inside a node, of each rank
-    call_s : what Horovod takes to agree on a collective, before anything moves
-    hops : "ring", which Gloo's collectives are, or "tree"
+    bandwidth_bit_s : bandwidth of a node's link, bit/s
+    latency_s : seconds of a message between nodes
+    ranks_per_node : consecutive ranks that share a node
+    local_bandwidth_bit_s, local_latency_s : the same of each rank's link inside a node
+    call_s : seconds that Horovod takes to agree on a collective, before anything moves
+    hops : "ring", as Gloo's collectives are, or "tree"
+
+    Raises
+    ------
+    InvalidOption
+        If a value is out of its range.
     """
 
     bandwidth_bit_s: float
@@ -66,15 +73,17 @@ class Network:
         check_choice(self.hops, "hops of Network", HOPS)
 
     def placement(self, world_size: int) -> Placement:
-        """Where the ranks are.  If all share one node, each counts as a node, whose link is the
-        local one."""
+        """Return the node of every rank.
+
+        If all ranks share one node, each counts as a node, whose link is the local one.
+        """
         check_whole(world_size, "world_size", 1)
         return in_nodes_of(
             1 if world_size <= self.ranks_per_node else self.ranks_per_node, 0, world_size
         )
 
     def line(self, kind: str, placement: Placement) -> Line:
-        """Of a collective among all ranks."""
+        """Return the cost of a collective among all ranks."""
         nodes, per_node = placement.node_count, _per_node(placement)
         between = (self.latency_s, self.bandwidth_bit_s)
         if placement.world_size <= self.ranks_per_node:
@@ -95,25 +104,29 @@ class Network:
         return count_hops(ranks, self.hops)
 
     def _inner_hops(self, nodes: int, per_node: int) -> int:
-        """A ring enters every node, and passes all of its ranks."""
+        """Return the hops inside nodes: a ring enters every node, and passes all of its ranks."""
         return nodes * (per_node - 1) if self.hops == "ring" else self._hops(per_node)
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """Lines that were measured on some ranks, each a node of its own, for any number of ranks.
+    """A network whose costs were measured on some ranks, each on a node of its own.
 
-    On as many ranks the lines themselves.  On others a byte takes as long, and of a start the part
-    that grows with the number of ranks is taken from the formulas of ``Network``: an allreduce goes
-    around twice, so that what it starts later than an allgather is the latency of the hops of once
-    around.
+    On as many ranks the measured costs hold.  On another number a byte takes as long, and the start
+    changes with the hops, as in ``Network``.  An allreduce goes around twice, so the seconds that
+    it starts later than an allgather are the latency of going around once.
 
     Parameters
     ----------
-    lines : of "allgather", "allreduce" and "alltoall", over the bytes that a rank receives
-    world_size : on how many ranks they were measured; None where nobody knows: they are then taken
-        for every number
+    lines : costs of "allgather", "allreduce" and "alltoall", over the bytes that a rank receives
+    world_size : number of ranks on which they were measured; None where that is unknown: they then
+        hold for every number
     hops : "ring" or "tree", as of ``Network``
+
+    Raises
+    ------
+    InvalidOption
+        If a value is out of its range.
     """
 
     lines: Mapping[str, Line]
@@ -128,19 +141,25 @@ class MeasuredNetwork:
 
     @property
     def latency_s(self) -> float:
-        """Of a hop; 0 where it is less than the noise of what was measured."""
+        """Return the seconds of a hop; 0 where the measurements do not tell."""
         if self.world_size is None or not {"allreduce", "allgather"} <= set(self.lines):
             return 0.0
         later_s = self.lines["allreduce"].start_s - self.lines["allgather"].start_s
         return max(0.0, later_s) / count_hops(self.world_size, self.hops)
 
     def placement(self, world_size: int) -> Placement:
-        """Every rank on a node of its own."""
+        """Return the node of every rank: one of its own."""
         check_whole(world_size, "world_size", 1)
         return in_nodes_of(1, 0, world_size)
 
     def line(self, kind: str, placement: Placement) -> Line:
-        """Of a collective among all ranks; InvalidOption for one that was not measured."""
+        """Return the cost of a collective among all ranks.
+
+        Raises
+        ------
+        InvalidOption
+            If the kind was not measured.
+        """
         measured = MeasuredWire(self.lines).line(kind, placement)
         if self.world_size is None or kind == "alltoall":
             return measured
@@ -154,7 +173,7 @@ class MeasuredNetwork:
 
 
 def count_hops(ranks: int, hops: str) -> int:
-    """Ranks that a collective passes, one after the other."""
+    """Return the number of ranks that a collective passes one after the other."""
     return ranks - 1 if hops == "ring" else math.ceil(math.log2(ranks))
 
 
@@ -164,13 +183,13 @@ def _per_node(placement: Placement) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a step runs.
+    """The ranks and costs of a step.
 
     Attributes
     ----------
     placement : the node of every rank
-    wire : what collectives cost there
-    work : what selecting and coding cost
+    wire : costs of collectives
+    work : costs of computing
     """
 
     placement: Placement
@@ -179,5 +198,5 @@ class Setting:
 
     @classmethod
     def on(cls, network: Network | MeasuredNetwork, world_size: int, work: Work) -> Setting:
-        """So many ranks on a network."""
+        """Return the setting of ``world_size`` ranks on a network."""
         return cls(network.placement(world_size), network, work)

@@ -1,5 +1,4 @@
-"""Groups of layers in any order and of any members, not only of neighbours: what buckets are that
-no plan has made."""
+"""Partitions of layers: groups of any members in any order, as buckets are that no plan made."""
 
 from __future__ import annotations
 
@@ -11,12 +10,15 @@ from hvd_sparse.autotune.costmodel.instance import Instance
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """When the last message is through, as ``timeline.end_s`` has it.  Messages go in the order in
-    which they are ready; those that are ready when the wire is free go as one, as Horovod fuses
-    them; of what is late all messages are ready.
+    """Return the seconds at which the last message is through, as ``timeline.end_s`` does.
 
+    Messages go in the order in which they are ready.  Those that are ready when the wire gets free
+    go as one, as Horovod fuses them.  Late collectives begin when all messages are ready.
+
+    Parameters
+    ----------
     instance : with ``per_tensor``, so that compute ends do not depend on the groups
-    parts : every layer of the instance in one of them
+    parts : groups, with every layer of the instance in one of them
     """
     layers = np.arange(instance.size)
     compute_s = np.cumsum(instance.compute_s(layers, layers + 1))

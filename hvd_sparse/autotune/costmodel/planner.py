@@ -1,4 +1,4 @@
-"""All strategies by name, and the one to use."""
+"""The planner: all strategies by name, and the best one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hvd_sparse.autotune.costmodel.timeline import end_s
 
 
 def best(instance: Instance) -> Plan:
-    """The quickest plan: see ``exact``.  Never slower than any other strategy's."""
+    """Return the quickest plan, which is never slower than another strategy's: see ``exact``."""
     return exact(instance).plan
 
 
 STRATEGIES: dict[str, Callable[[Instance], Plan]] = {**RULES, "exact": best}
-"""By name.  Each makes a plan for an instance."""
+"""Strategies by name.  Each makes a plan for an instance."""
 
 
 def compare(instance: Instance) -> dict[str, float]:
-    """Seconds at which a step ends, by strategy."""
+    """Return the seconds at which a step ends, by strategy."""
     return {name: end_s(instance, strategy(instance)) for name, strategy in STRATEGIES.items()}

@@ -1,14 +1,21 @@
-"""How long a step takes: dense, fp16, and compressed in any way that a configuration describes."""
+"""Predictions of a step: dense, fp16, and compressed by any configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 
-from hvd_sparse.autotune.costmodel.costs import DENSE, FP16, Line, Work, one_after_another
+from hvd_sparse.autotune.costmodel.costs import (
+    DENSE,
+    FP16,
+    Line,
+    Numbers,
+    Work,
+    one_after_another,
+)
 from hvd_sparse.autotune.costmodel.instance import Instance, Plan
 from hvd_sparse.autotune.costmodel.network import Setting
 from hvd_sparse.autotune.costmodel.planner import best
@@ -22,25 +29,23 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange, dense_inbound
 from hvd_sparse.schedules.contract import LONG_RUN
 
-"""A step behind every warm-up."""
-
 Strategy = Callable[[Instance], Plan]
+"""A function that makes a plan for an instance."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step, as far as the model goes; seconds.
+    """The predicted seconds of a step.
 
     Attributes
     ----------
-    step_s : all of it
-    compute_s : forward pass, backward pass, optimizer, selecting and encoding
-    waiting_s : communication that nothing hides
-    settle_s : making dense gradients of what arrived
-    plan : where groups end, among the layers that travel this way, in the order of the backward
-        pass
-    goes_dense : so dense that a compressor goes dense by itself (``allow_dense``), and the times
-        are of that
+    step_s : seconds of all of it
+    compute_s : seconds of forward pass, backward pass, optimizer, selecting and encoding
+    waiting_s : seconds of communication that nothing hides
+    settle_s : seconds in which dense gradients are made of the received messages
+    plan : ends of the groups, among the layers that are sent so, in the order of the backward pass
+    goes_dense : the density is so high that a compressor goes dense by itself (``allow_dense``),
+        and the seconds are those of dense
     """
 
     step_s: float
@@ -50,19 +55,22 @@ class Prediction:
     plan: Plan
     goes_dense: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it, JSON-able."""
         return asdict(self)
 
 
 def dense_instance(
     profile: Profile, setting: Setting, value_bytes: int = DENSE_BYTES, cast_s: float = 0.0
 ) -> Instance:
-    """All gradients through Horovod's allreduce.
+    """Return the instance of a step in which Horovod's allreduce sums all gradients.
 
-    value_bytes : 4, or 2 for Horovod's fp16 compression
-    cast_s : seconds an entry that a cast takes, before and after; by default nothing, in favour of
-        fp16
+    Parameters
+    ----------
+    profile : the model's layers
+    setting : ranks and costs
+    value_bytes : bytes of an entry: 4, or 2 with Horovod's fp16 compression
+    cast_s : seconds of a cast for each entry, before and after; 0 by default, in favour of fp16
     """
     numel = np.array([layer.numel for layer in profile.layers])
     submit_s = setting.work.dense_submit_s
@@ -81,15 +89,22 @@ def dense_step(
     cast_s: float = 0.0,
     strategy: Strategy = best,
 ) -> Prediction:
-    """A step of Horovod without us, its tensors fused in the best way there is: in favour of
-    dense."""
+    """Predict a step of Horovod without this package.
+
+    Its tensors are fused in the best way there is, in favour of dense.  The parameters are those of
+    ``dense_instance``.
+
+    Parameters
+    ----------
+    strategy : makes the plan
+    """
     instance = dense_instance(profile, setting, value_bytes, cast_s)
     settle_s = cast_s * profile.numel + setting.work.dense_collect_s * len(profile.layers)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, 0.0)
 
 
 def exchange_of(configuration: Configuration, profile: Profile, setting: Setting) -> Exchange:
-    """The exchange that runs: the one that ``auto`` chooses, where it is asked."""
+    """Return the exchange that runs: the one that ``auto`` chooses, where that is configured."""
     numel, layers = profile.compressed.numel, len(profile.layers)
     return configuration.resolve_exchange(setting.placement, numel, layers)
 
@@ -102,25 +117,28 @@ def sparse_instance(
     densities: Sequence[float] | None = None,
     per_tensor: bool = True,
 ) -> Instance:
-    """The compressed layers, by the formulas that exchange and codec declare.
+    """Return the instance of the compressed layers, by the formulas of exchange and codec.
 
     Parameters
     ----------
     profile : all layers; those that are not compressed only take their time
+    configuration : the compressor's
+    setting : ranks and costs
     densities : of every compressed layer, in the order of the backward pass; by default the
         configuration's behind any warm-up
     per_tensor : select from each tensor when it is ready; else from the group as one vector
 
     Raises
     ------
-    InvalidOption   for a method that is told no density, without ``densities``
+    InvalidOption
+        If the method takes no density and ``densities`` is not given, or has another length.
 
     Notes
     -----
-    Of an exchange of several collectives the first begins with the group, the others when the
-    backward pass is over, as the driver runs them.  Exchanges declare what all of them bring
-    together; each is taken to bring the same, but for those that sum first, whose first collective
-    stays inside the nodes.
+    Of an exchange with several collectives the first begins with the group, and the others when the
+    backward pass is over, as the driver runs them.  Exchanges declare the bytes of all of them
+    together; each is taken to bring the same number.  Exchanges that sum first are different: their
+    first collective stays inside the nodes.
     """
     compressed = profile.compressed
     exchange, placement = exchange_of(configuration, profile, setting), setting.placement
@@ -175,10 +193,14 @@ def sparse_step(
     per_tensor: bool = True,
     strategy: Strategy = best,
 ) -> Prediction:
-    """A step of a compressor; parameters as ``sparse_instance`` has them.
+    """Predict a step of a compressor.  The parameters are those of ``sparse_instance``.
 
-    Behind the messages come an allreduce of all small tensors, one of the carriers, which are
-    float64 and so not fused with them, and the sums: later than in a real step, where they overlap.
+    Behind the messages come an allreduce of all small tensors, an allreduce of the carriers, which
+    are float64 and so not fused with them, and the sums.  In a real step these overlap.
+
+    Parameters
+    ----------
+    strategy : makes the plan
     """
     if densities is None and goes_dense(profile, configuration, setting):
         dense = dense_step(profile, setting)
@@ -201,7 +223,13 @@ def sparse_step(
 
 
 def density_of(configuration: Configuration) -> float:
-    """The density behind any warm-up; InvalidOption for a method that is told none."""
+    """Return the density behind any warm-up.
+
+    Raises
+    ------
+    InvalidOption
+        If the method takes no density.
+    """
     density = configuration.density(LONG_RUN)
     if density is None:
         raise InvalidOption(
@@ -217,20 +245,35 @@ def inbound_bytes(
     numel: int,
     density: float,
 ) -> float:
-    """What a node receives of a tensor in a step; at least one entry is sent."""
+    """Return the bytes that a node receives of a tensor in a step; at least one entry is sent.
+
+    Parameters
+    ----------
+    configuration : its codec counts
+    exchange : the one that runs
+    placement : the node of every rank
+    numel : entries of the tensor
+    density : in (0, 1]
+    """
     real = count_from_density(numel, density) / numel
     entry_bytes = configuration.codec.entry_bytes(numel, density)
     return float(exchange.inbound(real, entry_bytes, placement)) * numel
 
 
 def by_collective(
-    exchange: Exchange, collectives: int, placement: Placement, numel: Any, inbound: Any
-) -> tuple[Any, Any]:
-    """Bytes that the first collective brings, and those behind it: the same each, but for exchanges
-    that sum first.
+    exchange: Exchange, collectives: int, placement: Placement, numel: Numbers, inbound: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Return the bytes that the first collective brings, and the bytes of those behind it.
 
-    numel, inbound : of a tensor, or float64 [tensors]: entries, and what all collectives bring by
-        ``inbound_bytes``
+    Every collective brings the same number, except in exchanges that sum first.
+
+    Parameters
+    ----------
+    exchange : the one that runs
+    collectives : their number
+    placement : the node of every rank
+    numel : entries of a tensor, or float64 [tensors]
+    inbound : bytes that all collectives bring by ``inbound_bytes``, or float64 [tensors]
     """
     if exchange.sums_first:
         return numel * exchange.inside(placement), inbound
@@ -239,7 +282,7 @@ def by_collective(
 
 
 def goes_dense(profile: Profile, configuration: Configuration, setting: Setting) -> bool:
-    """Whether a compressor would go dense by itself, judged by a tensor of typical size."""
+    """Tell whether a compressor would go dense by itself, by a tensor of average size."""
     if not configuration.allow_dense:
         return False
     compressed = profile.compressed
@@ -252,21 +295,26 @@ def goes_dense(profile: Profile, configuration: Configuration, setting: Setting)
 
 
 def _before_s(profile: Profile, selecting_s: Iterable[float], submit_s: float) -> list[float]:
-    """Before each compressed layer: the backward pass, where it holds up selecting, and handing
-    over what is not compressed."""
+    """Return the seconds before each compressed layer is selected from.
+
+    They are those of the backward pass, where it holds up selecting, and of submitting the tensors
+    that are not compressed.
+    """
     selecting = iter(selecting_s)
     busy_s = [float(next(selecting)) if layer.is_sparse else submit_s for layer in profile.layers]
-    handing_s = [0.0 if layer.is_sparse else submit_s for layer in profile.layers]
+    submitting_s = [0.0 if layer.is_sparse else submit_s for layer in profile.layers]
     return profile.folded(
-        [idle_s + own_s for idle_s, own_s in zip(profile.idle_s(busy_s), handing_s)]
+        [idle_s + own_s for idle_s, own_s in zip(profile.idle_s(busy_s), submitting_s)]
     )
 
 
 def _again_s(
     instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting
 ) -> float:
-    """What exchanges that sum between their collectives decode, add and encode once more, at each
-    but the last: as far as that was not measured with them."""
+    """Return the seconds of decoding, summing and encoding between an exchange's collectives.
+
+    The part that was measured with the exchange's own costs is left out.
+    """
     if not exchange.sums_again:
         return 0.0
     work, sent = setting.work, float(np.sum(instance.sent))
@@ -281,8 +329,10 @@ def _again_s(
 def received_entries(
     instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting
 ) -> float:
-    """Entries that a rank adds up in a step: those that came over the wire, by their bytes, and its
-    own."""
+    """Return the number of entries that a rank adds up in a step.
+
+    They are those that came over the wire, by their bytes, and its own.
+    """
     nbytes = float(np.sum(instance.late_nbytes)) + (
         0.0 if exchange.sums_first else float(np.sum(instance.nbytes))
     )
@@ -295,7 +345,7 @@ def received_entries(
 
 
 def _with_headers(line: Line, headers: float) -> Line:
-    """Every rank's message has one, however little it holds."""
+    """Return the cost of messages with a header each, however little they hold."""
     return Line(line.start_s + line.byte_s * headers, line.byte_s)
 
 

@@ -1,4 +1,4 @@
-"""When the gradients of a backward pass become ready, and how large they are."""
+"""Profiles: the sizes of a model's gradients, and the times at which they become ready."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hvd_sparse.checks import is_number
 from hvd_sparse.errors import InvalidOption
 
 MIN_NUMEL = 1024
-"""Below it a tensor goes dense where a file does not say whether it is compressed: as
+"""Entries below which a tensor goes dense where a file does not say: as
 ``Configuration.min_numel``."""
+Described = Mapping[str, Any]
+"""A layer in a file.  Any, as it is JSON: ``Layer`` checks the values."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,12 @@ class Layer:
     name : its key
     numel : entries of its gradient
     backward_s : seconds of the backward pass between the gradient before it and its own
-    is_sparse : whether it is compressed; the others go through Horovod's allreduce
+    is_sparse : it is compressed; other tensors go through Horovod's allreduce
+
+    Raises
+    ------
+    InvalidOption
+        If a value is out of its range.
     """
 
     name: str
@@ -50,16 +57,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Profile:
-    """The layers of a model **in the order of the backward pass**: the gradient that is ready first
-    comes first.
+    """The layers of a model **in the order of the backward pass**: the first ready gradient first.
 
     Attributes
     ----------
     layers : at least one, of different names
-    other_s : seconds of a step outside the backward pass that do not depend on what is sent:
-        forward pass, optimizer
-    is_apart : another processor (a GPU) runs the backward pass than the one that selects, which so
-        does not hold it up
+    other_s : seconds of a step outside the backward pass that do not depend on the method: forward
+        pass, optimizer
+    is_apart : another processor (a GPU) runs the backward pass than the one that selects, so that
+        selecting does not hold it up
+
+    Raises
+    ------
+    InvalidOption
+        If there is no layer, a name occurs twice, or a value is out of its range.
     """
 
     layers: tuple[Layer, ...]
@@ -79,23 +90,32 @@ class Profile:
 
     @property
     def numel(self) -> int:
-        """Entries of all layers."""
+        """Return the number of entries of all layers."""
         return sum(layer.numel for layer in self.layers)
 
     @property
     def backward_s(self) -> float:
-        """Seconds of the whole backward pass."""
+        """Return the seconds of the whole backward pass."""
         return sum(layer.backward_s for layer in self.layers)
 
     @property
     def ready_s(self) -> list[float]:
-        """Seconds after the start of the backward pass at which each gradient is ready, nothing
+        """Return the seconds from the start of the backward pass to each gradient, with nothing
         else at work."""
         return list(accumulate(layer.backward_s for layer in self.layers))
 
     def scaled(self, backward_s: float) -> Profile:
-        """The same profile on a processor on which the backward pass takes so long; ``other_s``
-        changes in proportion."""
+        """Return the profile on a processor of another speed; ``other_s`` changes in proportion.
+
+        Parameters
+        ----------
+        backward_s : seconds of the whole backward pass there
+
+        Raises
+        ------
+        InvalidOption
+            If it is no number of 0 or more.
+        """
         if not is_number(backward_s) or backward_s < 0:
             raise InvalidOption(f"backward_s is {backward_s!r}: seconds, 0 or more")
         factor = backward_s / self.backward_s if self.backward_s else 0.0
@@ -106,10 +126,12 @@ class Profile:
 
     @cached_property
     def compressed(self) -> Profile:
-        """The layers that are compressed alone; what the others take falls to the next, at the end
-        to the last.
+        """Return the profile of the compressed layers alone; seconds are added up as by ``folded``.
 
-        InvalidOption where there are none.
+        Raises
+        ------
+        InvalidOption
+            If no layer is compressed.
         """
         layers = [layer for layer in self.layers if layer.is_sparse]
         seconds = self.folded([layer.backward_s for layer in self.layers])
@@ -118,10 +140,19 @@ class Profile:
         )
 
     def folded(self, seconds: Sequence[float]) -> list[float]:
-        """Of the compressed layers alone, from those of every layer: what others take falls to the
-        next, at the end to the last.
+        """Return the seconds of the compressed layers, to which those of the others are added.
 
-        InvalidOption where none is compressed.
+        The seconds of a layer that is not compressed count with the next compressed one, at the end
+        with the last.
+
+        Parameters
+        ----------
+        seconds : of every layer
+
+        Raises
+        ------
+        InvalidOption
+            If no layer is compressed.
         """
         sums: list[float] = []
         waiting_s = 0.0
@@ -138,10 +169,13 @@ class Profile:
         return sums
 
     def idle_s(self, work_s: Sequence[float]) -> list[float]:
-        """Seconds that the processor that selects waits before each gradient, when it is busy for
-        ``work_s`` behind each.
+        """Return the seconds for which the selecting processor waits before each gradient.
 
-        Where the backward pass runs there too, all of it: the seconds before each gradient.
+        Where the backward pass runs on the same processor, these are all of its seconds.
+
+        Parameters
+        ----------
+        work_s : seconds for which the selecting processor is busy behind each gradient
         """
         if not self.is_apart:
             return [layer.backward_s for layer in self.layers]
@@ -152,18 +186,25 @@ class Profile:
         return waits
 
     def to_json(self) -> str:
-        """Text that ``from_json`` turns back into an equal profile."""
+        """Return a text from which ``from_json`` makes an equal profile."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Profile:
-        """From an object with "layers", in the order of the backward pass, or from their list
-        alone.
+        """Return the profile that a JSON text describes.
 
-        Of a layer "name" and "numel" or "shape" are needed.  Without "is_sparse" a layer is
-        compressed if it has 1,024 entries and, where its shape is known, more than one dimension;
-        without "backward_s" it takes its share of a second by entries, for ``scaled``.
-        InvalidOption says what is wrong.
+        A layer needs "name", and "numel" or "shape".  Without "is_sparse" a layer is compressed if
+        it has 1,024 entries and, where its shape is known, more than one dimension.  Without
+        "backward_s" it takes its share of a second by entries, for ``scaled``.
+
+        Parameters
+        ----------
+        text : object with "layers", in the order of the backward pass, or their list alone
+
+        Raises
+        ------
+        InvalidOption
+            If the text is no JSON, or describes no profile.
         """
         try:
             document = json.loads(text)
@@ -181,7 +222,7 @@ class Profile:
         return cls(tuple(_layers(described)), other_s, is_apart)
 
 
-def _layers(described: Iterable[Mapping[str, Any]]) -> Iterable[Layer]:
+def _layers(described: Iterable[Described]) -> Iterable[Layer]:
     described = list(described)
     timed = ["backward_s" in each for each in described]
     if any(timed) and not all(timed):
@@ -205,8 +246,8 @@ def _layers(described: Iterable[Mapping[str, Any]]) -> Iterable[Layer]:
         )
 
 
-def _numel(described: Mapping[str, Any]) -> int:
-    """InvalidOption for what is no size."""
+def _numel(described: Described) -> int:
+    """Return a layer's entries; raise InvalidOption if it has no size."""
     name, shape = described.get("name"), described.get("shape")
     if shape is None:
         numel = described.get("numel")

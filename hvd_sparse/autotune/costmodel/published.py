@@ -1,13 +1,12 @@
-"""Constants that authors have measured, and our own on one processor: for plans where nothing was
-measured yet."""
+"""Published constants, and our own of one processor, for plans where nothing was measured yet."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.costs import Line, Work
 from hvd_sparse.checks import check_whole
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import UnknownName
 
 NETWORKS: dict[str, dict[int, tuple[float, float]]] = {
@@ -39,11 +38,20 @@ docs/results/codecs.md."""
 
 
 def network(name: str, world_size: int) -> Line:
-    """A published line for any number of ranks: between and beyond those of the table, straight
-    lines.
+    """Return the cost of a collective by a published table, for any number of ranks.
 
-    UnknownName lists the tables.  What the authors never measured is a guess; a measured line is
-    better.
+    Between and beyond the numbers of ranks in the table it is interpolated linearly, which is a
+    guess: a measured line is better.
+
+    Parameters
+    ----------
+    name : key of ``NETWORKS``
+    world_size : 2 or more
+
+    Raises
+    ------
+    UnknownName
+        If there is no such table; the message lists them.
     """
     check_whole(world_size, "world_size", 2)
     if name not in NETWORKS:
@@ -56,16 +64,16 @@ def network(name: str, world_size: int) -> Line:
     return Line(start_s, byte_s)
 
 
-def with_codec(work: Work, codec: Any) -> Work:
-    """Work that was measured with ``index_value``, with another codec: what that one takes beyond
-    it is added.
+def with_codec(work: Work, codec: Codec) -> Work:
+    """Return the costs with another codec than ``index_value``, with which they were measured.
 
-    A codec that was never measured counts as ``golomb``.
+    The seconds that the codec takes beyond ``index_value`` are added.  A codec that was never
+    measured counts as ``golomb``.
     """
     usual, other = CODING_S["index_value"], CODING_S.get(codec.id, CODING_S["golomb"])
-    more: dict[str, Any] = {
-        "sent_s": work.sent_s + other[0] - usual[0],
-        "received_s": work.received_s + other[1] - usual[1],
-    }
-    more |= {"exchanges": {id: with_codec(each, codec) for id, each in work.exchanges.items()}}
-    return replace(work, **more)
+    return replace(
+        work,
+        sent_s=work.sent_s + other[0] - usual[0],
+        received_s=work.received_s + other[1] - usual[1],
+        exchanges={id: with_codec(each, codec) for id, each in work.exchanges.items()},
+    )

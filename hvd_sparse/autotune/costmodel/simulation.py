@@ -1,35 +1,34 @@
-"""Step time and scaling efficiency of every exchange on any number of ranks, on paper."""
+"""Simulation of every exchange on any number of ranks: predicted step and scaling efficiency."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hvd_sparse.autotune.costmodel.costs import Work
 from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network, Setting
 from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, sparse_step
 from hvd_sparse.autotune.costmodel.profile import Profile
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import CODECS, EXCHANGES, SELECTORS
 
 WORLD_SIZES = tuple(2**power for power in range(1, 13))
-"""2 to 4,096."""
+"""Numbers of ranks: 2 to 4,096."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One method on one network.
+    """The predicted step of one method on one network.
 
     Attributes
     ----------
     network : its name
-    ranks : how many
+    ranks : number of ranks
     method : "dense", "fp16", or the id of an exchange
     prediction : of a step
-    efficiency : what a rank gets done, as part of what it would without communication or
-        compression: a step's own computing over the step
+    efficiency : seconds of a step without communication and compression, over those of the step
     """
 
     network: str
@@ -38,10 +37,11 @@ class Point:
     prediction: Prediction
     efficiency: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able; of the plan the number of groups."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it, JSON-able, with the number of groups in the place of the plan."""
         described = self.prediction.to_dict()
-        described["groups"] = len(described.pop("plan"))
+        del described["plan"]
+        described["groups"] = len(self.prediction.plan)
         return {
             "network": self.network,
             "ranks": self.ranks,
@@ -57,16 +57,32 @@ def simulate(
     work: Work,
     *,
     density: float,
-    codec: Any = "index_value",
+    codec: str | Mapping[str, object] | Codec = "index_value",
     method: str = "ldte_bs",
     world_sizes: Iterable[int] = WORLD_SIZES,
 ) -> Iterator[Point]:
-    """Dense, fp16 and every exchange that fits, each with its best plan, on every network.
+    """Predict dense, fp16 and every exchange that fits, each with its best plan, on every network.
 
-    Ranks bring the same batch each, however many they are.  Where a compressor would go dense by
-    itself, it is as quick as dense.  The two-level exchange is left out where no node has several
-    ranks, or there is one node only.
+    Every rank has the same batch, however many ranks there are.  Where a compressor would go dense
+    by itself, its step is that of dense.  The two-level exchange is left out where no node has
+    several ranks, or there is one node only.
 
+    Parameters
+    ----------
+    profile : the model's layers
+    networks : by name
+    work : costs of computing
+    density : in (0, 1]
+    codec : id, id with options, or codec
+    method : id of the selector
+    world_sizes : numbers of ranks
+
+    Returns
+    -------
+    An iterator of points, network by network, number of ranks by number of ranks
+
+    Notes
+    -----
     Cost: some tens of milliseconds a network and number of ranks, for a hundred layers.
     """
     alone_s = profile.other_s + profile.backward_s
@@ -92,22 +108,36 @@ def simulate(
 
 
 def divides(setting: Setting) -> bool:
-    """Whether there are several nodes, and several ranks on some."""
+    """Tell whether there are several nodes, and several ranks on some of them."""
     return 1 < setting.placement.node_count < setting.placement.world_size
 
 
 def exchanges(
-    density: float, codec: Any, method: str, ranks_per_node: int
+    density: float,
+    codec: str | Mapping[str, object] | Codec,
+    method: str,
+    ranks_per_node: int,
 ) -> dict[str, Configuration]:
-    """A configuration for every exchange that these parts can be joined with, but for ``auto``,
-    which is one of the others.
+    """Return a configuration for every exchange that fits the other parts, by id.
 
-    Parts that are none are refused by their registries.
+    ``auto`` is left out, as it is one of the others.
+
+    Parameters
+    ----------
+    density : in (0, 1]
+    codec : id, id with options, or codec
+    method : id of the selector
+    ranks_per_node : for exchanges of two levels
+
+    Raises
+    ------
+    UnknownName
+        If the codec or the method is not registered.
     """
     selector, codec = SELECTORS.create(method, density=density), CODECS.resolve(codec)
     found = {}
     for id in EXCHANGES:
-        exchange: Any = (
+        exchange: str | dict[str, object] = (
             {"id": id, "ranks_per_node": ranks_per_node} if EXCHANGES.get(id).sums_first else id
         )
         try:

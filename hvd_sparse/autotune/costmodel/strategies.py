@@ -1,4 +1,4 @@
-"""Ways to make a plan by a rule: simple ones and the published greedy one."""
+"""Rules that make a plan: simple ones, and the published greedy one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hvd_sparse.autotune.costmodel.instance import Instance, Plan
 from hvd_sparse.autotune.costmodel.timeline import end_s
 
 FUSION_BYTES = 64 * 1024 * 1024
-"""Of Horovod's fusion buffer."""
+"""Bytes of Horovod's fusion buffer."""
 
 
 def no_merge(instance: Instance) -> Plan:
-    """Every layer a message."""
+    """Send every layer in a message of its own."""
     return tuple(range(1, instance.size + 1))
 
 
 def merge_all(instance: Instance) -> Plan:
-    """One message, when the backward pass is over."""
+    """Send one message, when the backward pass is over."""
     return (instance.size,)
 
 
 def buckets(instance: Instance, nbytes: float) -> Plan:
-    """Close a group as soon as it brings this many bytes."""
+    """Close a group as soon as it brings ``nbytes`` bytes."""
     ends, filled = [], 0.0
     for position, size in enumerate(_all_nbytes(instance).tolist(), 1):
         filled += size
@@ -35,16 +35,20 @@ def buckets(instance: Instance, nbytes: float) -> Plan:
 
 
 def best_buckets(instance: Instance) -> Plan:
-    """The quickest of all fixed sizes that are the largest layer's bytes, or all bytes, halved some
-    times."""
+    """Take the quickest of ``buckets`` whose sizes are all bytes, halved up to 23 times."""
     total = float(np.sum(_all_nbytes(instance)))
     sizes = [total / 2**power for power in range(1, 24)]
     return quickest(instance, [buckets(instance, size) for size in sizes])
 
 
 def as_ready(instance: Instance, fusion_bytes: float = FUSION_BYTES) -> Plan:
-    """Whenever the wire is free, send what is ready, up to so many bytes: what Horovod's own fusion
-    does."""
+    """Send the layers that are ready whenever the wire is free, as Horovod's own fusion does.
+
+    Parameters
+    ----------
+    instance : layers and costs
+    fusion_bytes : most bytes of a message
+    """
     layers = np.arange(instance.size)
     compute_s = np.cumsum(instance.compute_s(layers, layers + 1))
     nbytes = instance.nbytes
@@ -69,19 +73,25 @@ def as_ready(instance: Instance, fusion_bytes: float = FUSION_BYTES) -> Plan:
 def greedy(instance: Instance, *, as_published: bool = True) -> Plan:
     """Merge a group with the next layer if that saves more than it delays: MGS-SGD.
 
-        delay = backward(next) + ts(both) - ts(group) - ts(next) - (the time that the group waits
-        for the wire) saved = tc(group) + tc(next) - tc(both)
+        delay = backward(next) + ts(both) - ts(group) - ts(next)
+                - (the time that the group waits for the wire)
+        saved = tc(group) + tc(next) - tc(both)
 
-    as_published : the authors' loop skips the layer whose gradient is ready first: it always
-        travels with the second, and the times that the decisions go by do not know it.  False asks
-        for it as for the others
+    Parameters
+    ----------
+    instance : layers and costs
+    as_published : skip the layer whose gradient is ready first, as the authors' loop does: it is
+        always sent with the second, and the times by which the rule decides leave that out.  False
+        decides about it as about the others
 
+    Notes
+    -----
     Paper: shi2020mgs.  Cost: linear in the number of layers.
     """
     size = instance.size
     ends: list[int] = []
     start, compute_s, wire_s = 0, 0.0, 0.0
-    if as_published and size > 1:  # the times see the first layer leave on its own
+    if as_published and size > 1:  # by these times the first layer leaves on its own
         compute_s = float(instance.compute_s(0, 1))
         wire_s = compute_s + float(instance.wire_s(0, 1))
         start = 1
@@ -105,12 +115,12 @@ def greedy(instance: Instance, *, as_published: bool = True) -> Plan:
 
 
 def greedy_fixed(instance: Instance) -> Plan:
-    """``greedy`` without the authors' slip."""
+    """Merge as ``greedy`` does, without the authors' slip about the first layer."""
     return greedy(instance, as_published=False)
 
 
 def quickest(instance: Instance, plans: Iterable[Plan]) -> Plan:
-    """Of equally quick ones the one with the fewest groups."""
+    """Return the quickest plan; of equally quick ones the one with the fewest groups."""
     return min(plans, key=lambda plan: (round(end_s(instance, plan), 12), len(plan)))
 
 

@@ -1,10 +1,9 @@
-"""A step under a plan: when each group is computed, and when it is on the wire."""
+"""The timeline of a step under a plan: the times of every group's computing and message."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,13 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Span:
-    """One group; seconds after the start of the backward pass.
+    """The times of one group, in seconds after the start of the backward pass.
 
     Attributes
     ----------
     start, stop : its layers, [start, stop)
-    ready_s : its last gradient is there and selected from
-    sends_s, sent_s : its message enters and leaves the wire
+    ready_s : time at which its last gradient is there and selected from
+    sends_s, sent_s : times at which its message enters and leaves the wire
     """
 
     start: int
@@ -33,14 +32,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All groups of a step.
+    """The times of all groups of a step, in seconds.
 
     Attributes
     ----------
-    spans : in the order of the backward pass
-    compute_s : when backward pass and selections are over
-    wire_s : when the last first collective is over
-    end_s : when the late collectives are over too: what plans are compared by
+    spans : the groups, in the order of the backward pass
+    compute_s : end of the backward pass and the selections
+    wire_s : end of the last group's first collective
+    end_s : end of the late collectives too, by which plans are compared
     """
 
     spans: tuple[Span, ...]
@@ -50,35 +49,39 @@ class Timeline:
 
     @property
     def waiting_s(self) -> float:
-        """Communication that nothing hides."""
+        """Return the seconds of communication that nothing hides."""
         return self.end_s - self.compute_s
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it, JSON-able."""
         return asdict(self)
 
 
 def evaluate(instance: Instance, plan: Sequence[int]) -> Timeline:
-    """When every group of a plan is computed and sent; InvalidOption for a plan that does not fit
-    the instance.
+    """Return the times of every group of a plan.
 
-    Compute stream and wire are those of the model of shi2020mgs; late collectives are ours.
+    Raises
+    ------
+    InvalidOption
+        If the plan does not fit the instance.
+
+    Notes
+    -----
+    The compute stream and the wire are those of the model of shi2020mgs; late collectives are ours.
     Cost: linear in the number of groups.
     """
-    starts, stops, ready_s, sends_s, sent_s, end = _walk(instance, check_plan(plan, instance.size))
-    columns = (values.tolist() for values in (starts, stops, ready_s, sends_s, sent_s))
-    spans = tuple(Span(*row) for row in zip(*columns))
+    columns, end = _walk(instance, check_plan(plan, instance.size))
+    spans = tuple(Span(*row) for row in zip(*(values.tolist() for values in columns)))
     return Timeline(spans, spans[-1].ready_s, spans[-1].sent_s, end)
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """``evaluate(instance, plan).end_s``, and no more."""
+    """Return ``evaluate(instance, plan).end_s`` without the rest."""
     return _walk(instance, check_plan(plan, instance.size))[-1]
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """The plan with every group joined to the next where the step does not end later: quick plans
-    need not be unique.
+    """Return the plan with groups joined wherever the step does not end later.
 
     Cost: quadratic in the number of groups.
     """
@@ -93,7 +96,11 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
     return tuple(ends)
 
 
-def _walk(instance: Instance, ends: Sequence[int]) -> tuple[Any, Any, Any, Any, Any, float]:
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _walk(instance: Instance, ends: Sequence[int]) -> tuple[Columns, float]:
+    """Return starts, stops, ready_s, sends_s and sent_s of all groups, and the step's end."""
     stops = np.array(ends)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
@@ -103,4 +110,4 @@ def _walk(instance: Instance, ends: Sequence[int]) -> tuple[Any, Any, Any, Any, 
     sends_s = np.maximum.accumulate(ready_s - before_s) + before_s
     sent_s = sends_s + takes_s
     late_s = float(np.sum(instance.late_s(starts, stops)))
-    return starts, stops, ready_s, sends_s, sent_s, float(sent_s[-1]) + late_s
+    return (starts, stops, ready_s, sends_s, sent_s), float(sent_s[-1]) + late_s

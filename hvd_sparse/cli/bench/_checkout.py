@@ -1,4 +1,4 @@
-"""The folder ``benchmarks`` beside the package: there in a checkout, in no wheel."""
+"""The folder ``benchmarks`` beside the package, which a checkout has and a wheel has not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPOSITORY = "a checkout of hvd_sparse, installed with: pip install -e '.[plot,t
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What every bench can be told."""
+    """Add the options that every bench has."""
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -31,8 +31,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load(name: str) -> ModuleType:
-    """The module ``benchmarks.<name>`` of this checkout; NotInstalled where it, or a package that
-    it needs, is not there."""
+    """Return the module ``benchmarks.<name>`` of this checkout.
+
+    Raises
+    ------
+    NotInstalled
+        If the module, or a package that it needs, is not there.
+    """
     if not (ROOT / "benchmarks" / f"{name}.py").is_file():
         raise NotInstalled(
             f"benchmarks/{name}.py is not beside {ROOT / 'hvd_sparse'}: benches need {REPOSITORY}"

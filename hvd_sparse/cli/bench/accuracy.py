@@ -1,11 +1,10 @@
-"""``hvd-sparse bench accuracy``: what training reaches at a density, beside dense, with the
-optimizers people use."""
+"""The bench ``accuracy``: accuracy of training by method, density and optimizer, beside dense."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 from hvd_sparse.methods import METHODS
 
@@ -13,11 +12,13 @@ TASKS = ("digits", "fashion_mnist")
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "accuracy",
         help="what training reaches beside dense, by method, density and optimizer",
-        description="Without a method: every line of the page, as far as its runs are not in DIR yet. With one: that line.",
+        description="Without a method: every line of the page, as far as its runs are not in DIR "
+        "yet. With one: that line.",
     )
     _checkout.add_options(parser)
     parser.add_argument(
@@ -57,4 +58,5 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the bench; return its exit code."""
     return int(_checkout.load("accuracy").run(options))

@@ -1,15 +1,15 @@
-"""``hvd-sparse bench codecs``: bytes an entry and the cost of both ways, by density, beside the
-entropy bound."""
+"""The bench ``codecs``: bytes of an entry and costs of coding, beside the entropy bound."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "codecs", help="bytes an entry and encode and decode cost, beside the entropy bound"
     )
@@ -18,4 +18,5 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the bench; return its exit code."""
     return int(_checkout.load("encoding").run(options))

@@ -1,15 +1,15 @@
-"""``hvd-sparse bench digits``: what training reaches by every exchange and codec, with and without
-the residual."""
+"""The bench ``digits``: accuracy by every exchange and codec, with and without the residual."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "digits", help="accuracy on handwritten digits: exchanges, codecs, and no residual"
     )
@@ -18,4 +18,5 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the bench; return its exit code."""
     return int(_checkout.load("digits").run(options))

@@ -1,15 +1,15 @@
-"""``hvd-sparse bench exchanges``: bytes that exchanges move, beside their formulas, and which is
-quickest where."""
+"""The bench ``exchanges``: bytes that exchanges move, beside their formulas."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "exchanges", help="bytes a rank sends and receives by every exchange, 2 to 64 ranks"
     )
@@ -18,4 +18,5 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the bench; return its exit code."""
     return int(_checkout.load("exchanges").run(options))

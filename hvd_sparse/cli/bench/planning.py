@@ -1,15 +1,15 @@
-"""``hvd-sparse bench planning``: plans of every strategy for real models, and what the planner
-itself takes."""
+"""The bench ``planning``: plans of every strategy for real models, and the planner's own time."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "planning", help="modelled steps by every plan for five models, and the planner's time"
     )
@@ -18,4 +18,5 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the bench; return its exit code."""
     return int(_checkout.load("planning").run(options))

@@ -1,16 +1,16 @@
-"""``hvd-sparse bench select``: what choosing the entries costs, beside the floor and beside
-others."""
+"""The bench ``select``: costs of selection, beside the floor and beside other packages."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 from hvd_sparse.registry import ENGINES
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "select", help="choosing entries: ours, the peers, and one pass over memory"
     )
@@ -33,4 +33,5 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the bench; return its exit code."""
     return int(_checkout.load("selecting").run(options))

@@ -1,20 +1,21 @@
-"""``hvd-sparse bench step``: what a real step under Horovod works, beside one pass over memory."""
+"""The bench ``step``: the work of a real step under Horovod, beside one pass over memory."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
 
 MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16")
 METHODS = ("dense", "fp16", "ldte_bs", "topk", "dgc", "gaussian_k")
 RANKS = (1, 2, 4)
 QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], "seconds": 0.1}
-"""What stands in with ``--quick`` for what is not asked for."""
+"""Defaults of the options with ``--quick``."""
 
 
-def add_parser(benches: Any) -> None:
+def add_parser(benches: Commands) -> None:
+    """Add the bench to the parser."""
     parser = benches.add_parser(
         "step", help="a step's work on real ranks, by method: times residual.add_, and by part"
     )
@@ -39,7 +40,7 @@ def add_parser(benches: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fill in what was not asked for, and measure."""
+    """Run the bench, with defaults for the options that are not given; return its exit code."""
     defaults = {
         "models": list(MODELS),
         "methods": list(METHODS),

@@ -1,5 +1,5 @@
-"""Models as lists of parameters, computed from their architecture; profiles made of them, where
-none was measured."""
+"""Architectures: models as lists of parameters, and profiles made of them where none was
+measured."""
 
 from __future__ import annotations
 
@@ -22,27 +22,40 @@ ARCHITECTURES: dict[str, Callable[[], list[Parameter]]] = {
 }
 
 FLOPS = 10e12
-"""Operations a second of the processor that is assumed where nobody says how long a backward pass
-takes."""
+"""Operations a second of the assumed processor, where no time of a backward pass is given."""
 
 SAMPLES = 32
-"""A rank's samples in a step, where nobody says."""
+"""Assumed samples of a rank in a step, where no time of a backward pass is given."""
 
 
 def parameters(name: str) -> list[Parameter]:
-    """Of a model, in the order of its layers; UnknownName lists the models that are known."""
+    """Return the parameters of a model, in the order of its layers.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such model; the message lists them.
+    """
     if name not in ARCHITECTURES:
         raise UnknownName(f"no model is called {name!r}; there are: {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]()
 
 
 def replayed(name: str, backward_s: float | None = None) -> Profile:
-    """A model's profile with backward times in proportion to each layer's operations, the forward
-    pass half as long.
+    """Return a model's profile with backward times in proportion to each layer's operations.
 
-    backward_s : of the whole pass, seconds; without it what 32 samples take at 10 Tflop/s.  Real
-        passes spend more on small layers than their operations tell: a measured profile is better
-        wherever there is one.
+    The forward pass takes half as long.  Real passes spend more time on small layers than their
+    operations tell, so a measured profile is better wherever there is one.
+
+    Parameters
+    ----------
+    name : key of ``ARCHITECTURES``
+    backward_s : seconds of the whole backward pass; by default those of 32 samples at 10 Tflop/s
+
+    Raises
+    ------
+    UnknownName
+        If there is no such model.
     """
     listed = parameters(name)
     per_flop_s = 2 * SAMPLES / FLOPS

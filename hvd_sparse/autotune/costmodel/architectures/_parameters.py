@@ -1,4 +1,4 @@
-"""A model as the list of its parameters, with the work that each stands for."""
+"""Parameters of a model, with the operations that each stands for."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Parameter(NamedTuple):
-    """A tensor of a model.
+    """A parameter of a model.
 
     Attributes
     ----------
-    name : as in a PyTorch module
+    name : name as in a PyTorch module
     shape : its dimensions
-    flops : of the forward pass over one sample, multiplications and additions counted apart; the
-        backward pass takes about twice as many
+    flops : operations of the forward pass over one sample, multiplications and additions counted
+        apart; the backward pass takes about twice as many
     """
 
     name: str
@@ -23,17 +23,26 @@ class Parameter(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """Entries."""
+        """Return the number of entries."""
         return prod(self.shape)
 
 
 NORM_FLOPS = 4
-"""Of a normalisation, for each entry that passes: subtract, divide, scale, shift."""
+"""Operations of a normalisation for each entry that passes: subtract, divide, scale, shift."""
 
 
 class Maps:
-    """Feature maps on their way through a convolutional network, and the parameters that they have
-    passed."""
+    """Feature maps on their way through a convolutional network.
+
+    Parameters
+    ----------
+    channels : of the input
+    size : width and height of the input
+
+    Attributes
+    ----------
+    parameters : those of the layers that the maps have passed
+    """
 
     def __init__(self, channels: int, size: int) -> None:
         self.channels = channels
@@ -51,10 +60,17 @@ class Maps:
         padded: bool = True,
         bias: bool = False,
     ) -> None:
-        """A convolution over maps of ``entering`` channels; its output's channels and size are the
-        maps' from here.
+        """Pass a convolution, whose output's channels and size the maps then have.
 
+        Parameters
+        ----------
+        name : of the layer
+        channels : of the output
+        kernel : side of a square kernel, or (height, width)
+        entering : channels of the input; by default those of the maps
+        stride : of the kernel
         padded : the border is filled so that stride 1 keeps the size; else the kernel stays inside
+        bias : the layer has one
         """
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         entering = self.channels if entering is None else entering
@@ -70,21 +86,21 @@ class Maps:
             )
 
     def normalise(self, name: str) -> None:
-        """A batch normalisation: scale and shift."""
+        """Pass a batch normalisation, with a scale and a shift."""
         flops = NORM_FLOPS / 2 * self.channels * self.size**2
         for part in ("weight", "bias"):
             self.parameters.append(Parameter(f"{name}.{part}", (self.channels,), flops))
 
     def pool(self, padded: bool = True) -> None:
-        """Halve the size."""
+        """Pass a pooling, which halves the size."""
         self.size = -(-self.size // 2) if padded else (self.size - 3) // 2 + 1
 
     def connect(self, name: str, entering: int, leaving: int) -> None:
-        """A fully connected layer with a bias, after the maps."""
+        """Append a fully connected layer with a bias, behind the maps."""
         self.parameters += linear(name, entering, leaving)
 
 
 def linear(name: str, entering: int, leaving: int, tokens: int = 1) -> list[Parameter]:
-    """Weight and bias of a fully connected layer, that is used for each of some tokens."""
+    """Return weight and bias of a fully connected layer, which every token passes once."""
     weight = Parameter(f"{name}.weight", (leaving, entering), 2.0 * leaving * entering * tokens)
     return [weight, Parameter(f"{name}.bias", (leaving,), float(leaving * tokens))]

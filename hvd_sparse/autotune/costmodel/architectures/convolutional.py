@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hvd_sparse.autotune.costmodel.architectures._parameters import Maps, Parameter
 
 CLASSES = 1000
 
 
 def resnet50(width: int = 64) -> list[Parameter]:
-    """He et al. 2016, Tab. 1, on 224 x 224 pixels: 25,557,032 entries in 161 tensors at width
-    64."""
+    """Return the parameters of ResNet-50 on 224 x 224 pixels (He et al. 2016, Tab. 1).
+
+    At width 64 they are 161 tensors of 25,557,032 entries.
+    """
     maps = Maps(3, 224)
     maps.convolve("layers.0", width, 7, stride=2)
     maps.normalise("layers.1")
@@ -40,8 +40,10 @@ def _bottleneck(maps: Maps, name: str, inner: int, stride: int, *, projects: boo
 
 
 def vgg16() -> list[Parameter]:
-    """Simonyan and Zisserman 2015, configuration D, on 224 x 224 pixels: 138,357,544 entries in 32
-    tensors."""
+    """Return the parameters of VGG-16 on 224 x 224 pixels.
+
+    Simonyan and Zisserman 2015, configuration D: 32 tensors of 138,357,544 entries.
+    """
     maps = Maps(3, 224)
     number = 0
     for channels, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -57,7 +59,7 @@ def vgg16() -> list[Parameter]:
 
 
 Branch = tuple[tuple[int, "int | tuple[int, int]"], ...]
-"""Channels and kernel of one convolution after another."""
+"""Convolutions one after the other: channels and kernel of each."""
 
 BLOCK_A: tuple[Branch, ...] = (
     ((96, 1),),
@@ -79,7 +81,10 @@ REDUCTION_B: tuple[Branch, ...] = (
 
 
 def inception_v4() -> list[Parameter]:
-    """Szegedy et al. 2017, Fig. 3 to 9, on 299 x 299 pixels: 42,679,816 entries in 449 tensors."""
+    """Return the parameters of Inception-v4 on 299 x 299 pixels.
+
+    Szegedy et al. 2017, Fig. 3 to 9: 449 tensors of 42,679,816 entries.
+    """
     maps = Maps(3, 299)
     _stem(maps)
     for number in range(4):
@@ -95,10 +100,17 @@ def inception_v4() -> list[Parameter]:
 
 
 def _unit(
-    maps: Maps, name: str, channels: int, kernel: int | tuple[int, int], **options: Any
+    maps: Maps,
+    name: str,
+    channels: int,
+    kernel: int | tuple[int, int],
+    *,
+    entering: int | None = None,
+    stride: int = 1,
+    padded: bool = True,
 ) -> None:
-    """Convolution and normalisation."""
-    maps.convolve(f"{name}.conv", channels, kernel, **options)
+    """Pass a convolution and a normalisation."""
+    maps.convolve(f"{name}.conv", channels, kernel, entering=entering, stride=stride, padded=padded)
     maps.normalise(f"{name}.bn")
 
 
@@ -115,14 +127,13 @@ def _stem(maps: Maps) -> None:
     _unit(maps, "stem.4.1.1", 64, (1, 7))
     _unit(maps, "stem.4.1.2", 64, (7, 1))
     _unit(maps, "stem.4.1.3", 96, 3, padded=False)
-    _unit(
-        maps, "stem.5", 192, 3, entering=2 * 96, stride=2, padded=False
-    )  # beside a pooling of the 192
+    # beside a pooling of the 192
+    _unit(maps, "stem.5", 192, 3, entering=2 * 96, stride=2, padded=False)
     maps.channels = 2 * 192
 
 
 def _block(maps: Maps, name: str, branches: tuple[Branch, ...]) -> None:
-    """Branches side by side, their outputs joined."""
+    """Pass branches side by side, whose outputs are joined."""
     entering = maps.channels
     for number, branch in enumerate(branches):
         maps.channels = entering
@@ -132,7 +143,7 @@ def _block(maps: Maps, name: str, branches: tuple[Branch, ...]) -> None:
 
 
 def _reduce(maps: Maps, name: str, branches: tuple[Branch, ...]) -> None:
-    """Branches that end in a convolution of stride 2, and a pooling beside them."""
+    """Pass branches that end in a convolution of stride 2, and a pooling beside them."""
     entering, size = maps.channels, maps.size
     for number, branch in enumerate(branches):
         maps.channels, maps.size = entering, size
@@ -144,7 +155,7 @@ def _reduce(maps: Maps, name: str, branches: tuple[Branch, ...]) -> None:
 
 
 def _block_c(maps: Maps, name: str) -> None:
-    """Branches that fork at their ends."""
+    """Pass branches that fork at their ends."""
     entering = maps.channels
     _unit(maps, f"{name}.0", 256, 1)
     _unit(maps, f"{name}.1.0", 384, 1, entering=entering)

@@ -8,8 +8,10 @@ VOCABULARY = 10_000
 
 
 def lstm(width: int = 1500, tokens: int = 35) -> list[Parameter]:
-    """Zaremba et al. 2014, the large model: 2 layers of 1,500, a softmax over 10,000 words;
-    66,034,000 entries."""
+    """Return the parameters of the large LSTM of Zaremba et al. 2014.
+
+    It has 2 layers of 1,500 and a softmax over 10,000 words: 66,034,000 entries.
+    """
     parameters = [Parameter("embedding.weight", (VOCABULARY, width), float(width * tokens))]
     for layer in range(2):
         for part in ("weight_ih", "weight_hh"):
@@ -25,16 +27,18 @@ def lstm(width: int = 1500, tokens: int = 35) -> list[Parameter]:
 
 
 def transformer(width: int = 256, depth: int = 6, tokens: int = 64) -> list[Parameter]:
-    """Six encoder layers of width 256 with a softmax over 10,000 words; 9,884,944 entries."""
+    """Return the parameters of a transformer of six encoder layers of width 256.
+
+    With a softmax over 10,000 words it has 9,884,944 entries.
+    """
     parameters = [
         Parameter("positions", (tokens, width), float(width * tokens)),
         Parameter("embedding.weight", (VOCABULARY, width), float(width * tokens)),
     ]
     for layer in range(depth):
         name = f"encoder.layers.{layer}"
-        attention = (
-            2 * 2.0 * width * tokens**2
-        )  # products with keys and with values; to whom they fall is a convention
+        # products with keys and with values, which by convention count with this parameter
+        attention = 2 * 2.0 * width * tokens**2
         shape = (3 * width, width)
         parameters += [
             Parameter(
