@@ -207,7 +207,12 @@ class Configuration:
 
     def at_step(self, step: int) -> StepParts:
         """Return what a tensor's step runs with; one record for all steps of one density."""
-        density = None if self.schedule is None else float(self.schedule.density(step))
+        if self._fixed is not None:
+            return self._fixed
+        density = float(self.schedule.density(step)) if self.schedule is not None else None
+        return self._parts_at(density)
+
+    def _parts_at(self, density: float | None) -> StepParts:
         made = self._at_density.get(density)
         if made is None:
             selector, codec = self.selector, self.codec
@@ -219,6 +224,13 @@ class Configuration:
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
         return {}
+
+    @cached_property
+    def _fixed(self) -> StepParts | None:
+        """What every step runs with, where the density stays as it is; else None."""
+        if self.schedule is None:
+            return self._parts_at(None)
+        return self._parts_at(self.schedule.value) if isinstance(self.schedule, Constant) else None
 
     def density(self, step: int) -> float | None:
         """Return the density asked for at a tensor's step; None where the method decides."""

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import read_announced, read_frame
+from hvd_sparse.core.wire.frame import HEADER_BYTES, NATIVE_TYPES, peek_frame, read_frame
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
@@ -152,7 +152,10 @@ def decode_for(
     ------
     CorruptPayload : the frame is of another length or dtype, or is not whole
     """
-    announced, announced_dtype = read_announced(buffer)
+    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
+        peek_frame(buffer)  # says what is wrong
+    announced = int.from_bytes(buffer[8:12].tobytes(), "little")
+    announced_dtype = NATIVE_TYPES[int(buffer[4])]
     if announced != numel or announced_dtype != dtype:
         read_frame(buffer)  # a header that was altered on its way is said to be that
         raise CorruptPayload(

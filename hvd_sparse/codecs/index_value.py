@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._values import decode_values, value_codes
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
@@ -18,6 +17,7 @@ from hvd_sparse.core.wire.frame import (
     selection_from,
     write_frame,
 )
+from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 
@@ -41,16 +41,16 @@ class IndexValue(Codec):
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         indices = selection.indices.astype("<u4", copy=False)
         values = selection.values.astype(selection.values.dtype.newbyteorder("<"), copy=False)
-        return write_frame(1, values.dtype, selection.numel, selection.count, [indices, values])
+        return write_frame(1, values.dtype, selection.numel, indices.size, [indices, values])
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
-        need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
+        need_size(frame, frame.count * (4 + frame.value_type.itemsize))
         indices = frame.body[: 4 * frame.count].view("<u4")
         need_ascending(indices, frame.numel)
-        values = decode_values(
-            *value_codes(frame, 4 * frame.count, frame.count, "float32"), "float32", frame, kernels
-        )
+        values = frame.body[4 * frame.count :].view(frame.value_type)
+        if not np.isfinite(values).all():
+            raise CorruptPayload("a payload has values that are NaN or Inf")
         return selection_from(frame, indices, values)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:

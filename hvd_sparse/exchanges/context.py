@@ -20,8 +20,8 @@ from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.contract import Kernels, Moments
 from hvd_sparse.core.wire.message import (
+    OVERHEAD_BYTES,
     Message,
-    overhead_bytes,
     split_messages_of,
     write_error,
     write_message,
@@ -222,7 +222,7 @@ class ExchangeContext:
         if self.errors:  # in the place of entries, so that every rank learns of it
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         given = {} if frames is None or self.failure is not None else frames
-        total = overhead_bytes(len(self.members))
+        total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
         if total > MOST_BYTES:

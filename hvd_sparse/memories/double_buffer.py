@@ -20,16 +20,13 @@ class DoubleBuffer:
     Attributes
     ----------
     old, new : float32 or float64 [numel]; the same array without ``rollback``
+    can_roll_back : the old version outlives the step
     """
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
         self.old = aligned_zeros(numel, dtype)
         self.new = aligned_zeros(numel, dtype) if rollback else self.old
-
-    @property
-    def can_roll_back(self) -> bool:
-        """Tell whether the old version outlives the step."""
-        return self.new is not self.old
+        self.can_roll_back = rollback
 
     @property
     def nbytes(self) -> int:

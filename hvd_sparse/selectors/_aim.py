@@ -89,7 +89,8 @@ def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim |
     """
     if warm is None or warm < SMALLEST or not count:
         return None
-    return Aim((1.0 - _of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)))
+    below = float(margin) if isinstance(margin, (int, float)) else START
+    return Aim((1.0 - below) * warm, min(numel, max(CAPACITY * count, count + FEW)))
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
@@ -104,7 +105,7 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
     found : how many candidates came; None where they were more than the aim's capacity
     needed : how many candidates the selector needs
     """
-    margin = _of(margin)
+    margin = float(margin) if isinstance(margin, (int, float)) else START
     if found is None:
         wanted = 0.5 * margin
     elif found < needed:
@@ -119,8 +120,3 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
 def _slack(needed: int) -> float:
     """Return the candidates over those needed below which a step was nearly a miss."""
     return min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed)))
-
-
-def _of(margin: Memo) -> float:
-    """Return the margin that a memo holds, or the first one."""
-    return float(margin) if isinstance(margin, (int, float)) else START

@@ -87,9 +87,8 @@ class LdteBs(DensitySelector):
         return aim_below(warm, memo, self.count(numel), numel) if self.warm_start else None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count = self.count(taken.numel)
+        count, found = self.count(taken.numel), taken.indices.size
         band = band_around(count, self.tolerance)
-        found = taken.count
         if found < band.least:
             return None
         memo = steer(context.memo, found, band.least)

@@ -159,7 +159,7 @@ class GraphFunctions:
                 gradient,
                 rank,
                 world_size,
-                self._note(scale),
+                float(scale) if self.follower is None else self._note(scale),
                 everything=everything,
                 is_joined=is_joined,
             )

@@ -76,7 +76,7 @@ def made_while_traced(method: Callable[..., Any]) -> dict[str, Any]:
     def train() -> None:
         variables = [weight()]
         loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
-        tf.function(lambda: tape_gradients(loss, variables, method(variables)))()
+        tf.function(lambda: tape_gradients(loss, variables, method(variables, density=0.1)))()
 
     return outcome_of(train)
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -43,8 +43,9 @@ TOLD = 4
 """Entries that come last."""
 
 
+@lru_cache(maxsize=64)
 def drawn_for(rank: int) -> float:
-    """A number in [0, 1) for a rank, with no relation to the numbers of others."""
+    """Return a number in [0, 1) for a rank, with no relation to the numbers of others."""
     return crc32(rank.to_bytes(4, "little")) / 2.0**32
 
 
@@ -80,7 +81,7 @@ class CarrierReport:
 
 @dataclass(frozen=True)
 class CarrierLayout:
-    """Where the entries of a carrier lie, for one dtype and number of ranks."""
+    """Places of a carrier's entries, for one dtype and number of ranks."""
 
     dtype: np.dtype
     world_size: int
@@ -110,6 +111,16 @@ class CarrierLayout:
     def size(self) -> int:
         return SHARED + 2 * self.words + TOLD
 
+    @cached_property
+    def _places(self) -> range:
+        """Lowest bits of a checksum's words."""
+        return range(0, CHECKSUM_BITS, self.word_bits)
+
+    @cached_property
+    def _units(self) -> tuple[float, float]:
+        """What a word and its square are multiplied by."""
+        return SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits)
+
     def write(
         self,
         rank: int,
@@ -121,15 +132,14 @@ class CarrierLayout:
         density: float = 0.0,
         norm: float = 0.0,
     ) -> np.ndarray:
-        """This rank's carrier, [size]."""
-        bits, mask = self.word_bits, (1 << self.word_bits) - 1
+        """Return this rank's carrier, [size]."""
+        mask, (unit, squared) = (1 << self.word_bits) - 1, self._units
         words: list[int] = []
         for each in (checksum, replica) if self.has_replica else (checksum,):
-            for place in range(0, CHECKSUM_BITS, bits):
+            for place in self._places:
                 words.append((each >> place) & mask)
         # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
         carrier = [1.0, float(rank), float(rank * rank), drawn_for(rank)]
-        unit, squared = SCALE * 2.0**-bits, SCALE * 2.0 ** (-2 * bits)
         carrier.extend(map(unit.__mul__, words))
         for word in words:
             carrier.append(squared * word * word)
@@ -138,7 +148,7 @@ class CarrierLayout:
         return np.array(carrier, self.dtype)
 
     def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
-        """What the ranks said together.
+        """Return what the ranks said together.
 
         checksum : this rank's own, which the others' must be; None compares only those
 
@@ -151,100 +161,69 @@ class CarrierLayout:
         values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
         size = self.world_size
         factor = values[0] / size
-        self._check_reduction(values, factor, key)
-        sums = list(map((1.0 / factor).__mul__, values))
-        failures, non_finite = round(sums[-4] / SCALE), round(sums[-3] / SCALE)
-        if not failures and not self._is_own(sums, checksum):
-            self._check_words(self._words_agree(sums), key)
-            self._check_own(sums, checksum, key)
-        return CarrierReport(
-            factor, failures, non_finite, sums[-2] / SCALE / size, sums[-1] / SCALE / size
-        )
-
-    def _is_own(self, sums: list[float], checksum: int | None) -> bool:
-        """Tell whether all ranks have written this rank's checksum: the sums of the words and of
-        their squares leave no room for another.  False where that has to be looked at closely."""
-        if checksum is None or self.has_replica:
-            return False
-        bits, ranks, behind = self.word_bits, self.world_size, SHARED + self.words
-        unit, squared, mask = SCALE * 2.0**-bits, SCALE * 2.0 ** (-2 * bits), (1 << bits) - 1
-        for number, place in enumerate(range(0, CHECKSUM_BITS, bits)):
-            word = (checksum >> place) & mask
-            if round(sums[SHARED + number] / unit) != ranks * word:
-                return False
-            if round(sums[behind + number] / squared) != ranks * word * word:
-                return False
-        return True
-
-    def _check_reduction(self, values: list[float], factor: float, key: str) -> None:
-        size = self.world_size
-        wanted = _rank_sums(size)
-        is_finite = factor > 0 and all(map(math.isfinite, values))
-        if is_finite:
+        is_sum = factor > 0 and all(map(math.isfinite, values))
+        if is_sum:
             slack = self._slack
-            for value, each in zip(values[1:SHARED], wanted):
-                if abs(value / factor - each) > each * slack:
-                    break
-            else:
-                return
+            for value, each in zip(values[1:SHARED], _rank_sums(size)):
+                is_sum = is_sum and abs(value / factor - each) <= each * slack
+        if not is_sum:
+            self._refuse_reduction(values, key)
+        failures = round(values[-4] / factor / SCALE)
+        non_finite = round(values[-3] / factor / SCALE)
+        if not failures:
+            unit, squared = self._units
+            pairs = zip(values[SHARED:], values[SHARED + self.words : -TOLD])
+            for number, (first, second) in enumerate(pairs):
+                if size * round(second / factor / squared) != round(first / factor / unit) ** 2:
+                    self._refuse_words(number, key)
+            self._check_own(values, factor, checksum, key)
+        density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
+        return CarrierReport(factor, failures, non_finite, density / size, norm / size)
+
+    def _refuse_reduction(self, values: list[float], key: str) -> NoReturn:
+        size = self.world_size
         raise UnsupportedReduction(
             f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of "
-            "the sum "
-            f"{[size, *wanted]} over the {size} ranks of the compressor's process set; give "
-            "Horovod "
-            "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set "
-            "as the compressor"
+            f"the sum {[size, *_rank_sums(size)]} over the {size} ranks of the compressor's "
+            "process set; give Horovod op=hvd.Average or hvd.Sum (not Adasum, Min, Max or "
+            "Product), and the same process_set as the compressor"
         )
 
-    def _check_words(self, agree: list[bool], key: str) -> None:
-        if not agree[0]:
+    def _refuse_words(self, number: int, key: str) -> NoReturn:
+        """Raise what it means that the ranks differ in a word: those of the first checksum come
+        first."""
+        if number < len(self._places):
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
-                "it; "
-                "they must call compress for the same tensors equally often, with the same options"
+                "it; they must call compress for the same tensors equally often, with the same "
+                "options"
             )
-        if not agree[-1]:
-            raise ReplicaMismatch(
-                f"tensor {key!r}: the gradients that were applied in the last step that was "
-                "checked differ between ranks, "
-                "so the replicas do too; go back to a checkpoint, and look for a faulty machine or "
-                "memory, or for code "
-                "that changes results of Horovod's on one rank"
-            )
+        raise ReplicaMismatch(
+            f"tensor {key!r}: the gradients that were applied in the last step that was checked "
+            "differ between ranks, so the replicas do too; go back to a checkpoint, and look for "
+            "a faulty machine or memory, or for code that changes results of Horovod's on one rank"
+        )
 
-    def _check_own(self, sums: list[float], checksum: int | None, key: str) -> None:
+    def _check_own(
+        self, values: list[float], factor: float, checksum: int | None, key: str
+    ) -> None:
         """Compare with what this rank has written: carriers of an old step agree among
         themselves."""
         if checksum is None:
             return
-        unit, mask = SCALE * 2.0**-self.word_bits, (1 << self.word_bits) - 1
-        for number, place in enumerate(range(0, CHECKSUM_BITS, self.word_bits)):
-            own = (checksum >> place) & mask
-            if round(sums[SHARED + number] / unit) != self.world_size * own:
+        size, unit, mask = self.world_size, self._units[0], (1 << self.word_bits) - 1
+        for total, place in zip(values[SHARED:], self._places):
+            if round(total / factor / unit) != size * ((checksum >> place) & mask):
                 raise RankMismatch(
                     f"tensor {key!r}: the ranks agree, and on another step or configuration than "
                     "this rank's: the sum is not of what this rank has sent; what moves bytes must "
                     "not deliver those of another step"
                 )
 
-    def _words_agree(self, sums: list[float]) -> list[bool]:
-        """Whether the ranks agree in each of the checksums."""
-        unit, squared, behind = (
-            SCALE * 2.0**-self.word_bits,
-            SCALE * 2.0 ** (-2 * self.word_bits),
-            SHARED + self.words,
-        )
-        agree = [
-            self.world_size * round(second / squared) == round(first / unit) ** 2
-            for first, second in zip(sums[SHARED:behind], sums[behind:-TOLD])
-        ]
-        half = self.words // 2
-        return [all(agree[:half]), all(agree[half:])] if self.has_replica else [all(agree)]
-
 
 @lru_cache(maxsize=64)
 def carrier_layout(dtype: Any, world_size: int, has_replica: bool = False) -> CarrierLayout:
-    """The layout for gradients of a dtype: float64 keeps its own, everything else travels as
+    """Return the layout for gradients of a dtype: float64 keeps its own, everything else travels as
     float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),

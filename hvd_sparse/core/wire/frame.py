@@ -41,6 +41,7 @@ NATIVE_TYPES = {number: dtype.newbyteorder("=") for number, dtype in VALUE_TYPES
 VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
 AS_TYPE = 0
 VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3}
+FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,18 @@ def write_frame(
     parts: list[np.ndarray],
     value_format: int = AS_TYPE,
 ) -> np.ndarray:
-    """One uint8 buffer: header, then the parts one after the other."""
-    body_bytes = sum(part.nbytes for part in parts)
-    buffer = np.empty(HEADER_BYTES + body_bytes, np.uint8)
+    """Return one uint8 buffer: header, then the parts one after the other."""
+    size = HEADER_BYTES
+    for part in parts:
+        size += part.nbytes
+    buffer = np.empty(size, np.uint8)
     write_parts(buffer, parts)
     return seal_frame(buffer, codec, value_type, numel, count, value_format)
 
 
 def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
-    """The first parts of a frame's body, one after the other; where the last one ends."""
+    """Write the first parts of a frame's body, one after the other; return where the last one
+    ends."""
     offset = HEADER_BYTES
     for part in parts:
         if part.nbytes:
@@ -88,7 +92,7 @@ def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
 def seal_frame(
     buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
 ) -> np.ndarray:
-    """The same buffer, with the header before the body that has been written."""
+    """Return the same buffer, with the header before the body that has been written."""
     value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
     header = _FIELDS.pack(
         MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes
@@ -99,49 +103,44 @@ def seal_frame(
 
 
 def measure_frame(buffer: np.ndarray) -> int:
-    """Bytes of the frame at the start of a buffer, which may go on behind it; its checksum is left
-    to ``read_frame``."""
-    return HEADER_BYTES + int(_fields(buffer, _header(buffer))[-1])
+    """Return the bytes of the frame at the start of a buffer, which may go on behind it; its
+    checksum is left to ``read_frame``."""
+    return HEADER_BYTES + int(_fields(buffer)[-1])
 
 
 def peek_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer as its header says; its checksum is left to
+    """Return the frame at the start of a buffer as its header says; its checksum is left to
     ``read_frame``."""
-    return _frame(buffer, _header(buffer))
+    return read_frame(buffer, has_checksum=False)
 
 
-def read_announced(buffer: np.ndarray) -> tuple[int, np.dtype]:
-    """Return entries and dtype of the tensor that the frame at the start of a buffer says it is of.
+def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
+    """Return the frame at the start of a buffer, which may go on behind it; CorruptPayload if it is
+    not whole.
 
-    Asked for before a frame is decoded: what reading one costs may grow with the tensor, not with
-    the bytes.
+    has_checksum : its checksum is compared, too
     """
-    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
-        peek_frame(buffer)  # says what is wrong
-    return int.from_bytes(buffer[8:12].tobytes(), "little"), NATIVE_TYPES[int(buffer[4])]
+    header, _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer)
+    is_known = value_number in VALUE_TYPES and value_format in FORMAT_NUMBERS
+    if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
+        raise CorruptPayload("a payload's header has values that no encoder writes")
+    body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
+    if has_checksum:
+        checksum = crc32(np.ascontiguousarray(body).data, crc32(header[: _FIELDS.size]))
+        if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
+            raise CorruptPayload(
+                "a payload's checksum does not match its bytes: altered on its way"
+            )
+    return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
 
 
-def read_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not
-    whole."""
-    header = _header(buffer)
-    frame = _frame(buffer, header)
-    checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
-    if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
-        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
-    return frame
-
-
-def _header(buffer: np.ndarray) -> bytes:
+def _fields(buffer: np.ndarray) -> tuple[Any, ...]:
+    """Return the header and its fields: of this build, before a body that is all there."""
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
             f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
         )
-    return buffer[:HEADER_BYTES].tobytes()
-
-
-def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
-    """Of a header of this build's, before a body that is all there."""
+    header = buffer[:HEADER_BYTES].tobytes()
     fields = _FIELDS.unpack_from(header)
     magic, version, body_bytes = fields[0], fields[1], fields[-1]
     if magic != MAGIC:
@@ -158,23 +157,14 @@ def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
             f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: "
             "truncated"
         )
-    return fields
-
-
-def _frame(buffer: np.ndarray, header: bytes) -> Frame:
-    _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer, header)
-    is_known = value_number in VALUE_TYPES and value_format in VALUE_FORMATS.values()
-    if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
-        raise CorruptPayload("a payload's header has values that no encoder writes")
-    body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
-    return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
+    return header, *fields
 
 
 def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> Frame:
-    """The one frame that fills a buffer, written by this codec with this format of values;
+    """Return the one frame that fills a buffer, written by this codec with this format of values;
     CorruptPayload otherwise."""
     frame = read_frame(buffer)
-    if frame.codec != codec.number or frame.total_bytes != buffer.size:
+    if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
         raise CorruptPayload(
             f"a payload of codec {frame.codec} and {buffer.size} bytes is no {codec.id} payload"
         )
@@ -189,28 +179,28 @@ def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> F
 
 
 def need(is_so: bool | np.bool_, otherwise: str) -> None:
-    """CorruptPayload unless it is so."""
+    """Raise CorruptPayload unless it is so."""
     if not is_so:
         raise CorruptPayload(otherwise)
 
 
 def need_size(frame: Frame, expected: int) -> None:
-    """CorruptPayload unless the body is exactly so long: before anything is allocated for it."""
-    need(
-        frame.body.size == expected,
-        f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes",
-    )
+    """Raise CorruptPayload unless the body is exactly so long: before anything is allocated for
+    it."""
+    if frame.body.size != expected:
+        raise CorruptPayload(
+            f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
+        )
 
 
 def need_ascending(indices: np.ndarray, numel: int) -> None:
-    """CorruptPayload unless indices ascend strictly inside a tensor."""
-    if indices.size:
-        is_inside = int(indices[-1]) < numel and bool(np.all(indices[1:] > indices[:-1]))
-        need(is_inside, f"indices do not ascend, or leave a tensor of {numel} entries")
+    """Raise CorruptPayload unless indices ascend strictly inside a tensor."""
+    if indices.size and (indices[-1] >= numel or not (indices[1:] > indices[:-1]).all()):
+        raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
 
 
 def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
-    """A decoded selection, in the machine's own byte order."""
+    """Return a decoded selection, in the machine's own byte order."""
     native = values.dtype.newbyteorder("=")
     return Selection(
         indices.astype(np.uint32, copy=False), values.astype(native, copy=False), frame.numel

@@ -36,6 +36,8 @@ from hvd_sparse.errors import CorruptPayload
 MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")
 _CRC = struct.Struct("<I")
+OVERHEAD_BYTES = _HEAD.size + _CRC.size
+"""Of a message without members and frames."""
 ENTRIES, ERROR = 0, 1
 ERROR_TEXT_LIMIT = 4096
 WITHOUT_FRAME = 2**31
@@ -64,7 +66,7 @@ class Message:
     framed: tuple[int, ...] = ()
 
     def frame(self, position: int) -> np.ndarray:
-        """The frame of a member; CorruptPayload where it has none."""
+        """Return the frame of a member; CorruptPayload where it has none."""
         if position not in self.framed:
             raise CorruptPayload(
                 f"the message of rank {self.rank} lacks a frame for tensor number {position}"
@@ -73,8 +75,8 @@ class Message:
 
 
 def overhead_bytes(members: int) -> int:
-    """Bytes of a message besides its frames."""
-    return _HEAD.size + 4 * members + _CRC.size
+    """Return the bytes of a message besides its frames."""
+    return OVERHEAD_BYTES + 4 * members
 
 
 def write_message(
@@ -84,21 +86,26 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """uint8: a message of entries; ``frames`` maps a member's position to its encoded selection.
+    """Return a message of entries, uint8.
 
+    frames : encoded selections by their members' positions
     members : positions of all tensors that it is about, of which some may have no frame; None for
         those with one
     """
     everyone = sorted(frames if members is None else members)
-    flagged = [
-        position if position in frames else position + WITHOUT_FRAME for position in everyone
-    ]
-    body = [frames[position] for position in everyone if position in frames]
+    flagged, body = [], []
+    for position in everyone:
+        frame = frames.get(position)
+        if frame is None:
+            flagged.append(position + WITHOUT_FRAME)
+        else:
+            flagged.append(position)
+            body.append(frame)
     return _write(ENTRIES, rank, step, configuration, flagged, body)
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
-    """uint8: a message that says why this rank has no entries."""
+    """Return a message that says why this rank has no entries, uint8."""
     words = text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()  # cut between letters
     body = _CRC.pack(crc32(words)) + words
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
@@ -107,7 +114,9 @@ def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarr
 def _write(
     kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]
 ) -> np.ndarray:
-    total = overhead_bytes(len(members)) + sum(part.size for part in body)
+    total = OVERHEAD_BYTES + 4 * len(members)
+    for part in body:
+        total += part.size
     head = _HEAD.pack(
         MAGIC, WIRE_VERSION, kind, rank, step & 0xFFFFFFFF, configuration, len(members), total
     )
@@ -117,12 +126,12 @@ def _write(
 
 
 def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
-    """The messages of all ranks, in rank order, from the bytes that an allgather returned."""
+    """Return the messages of all ranks, in rank order, from the bytes that an allgather gave."""
     return split_messages_of(gathered, range(world_size))
 
 
 def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
-    """The messages of these ranks, from the bytes that a collective joined in this order."""
+    """Return the messages of these ranks, from the bytes that a collective joined in this order."""
     messages = []
     offset = 0
     for number, rank in enumerate(senders):
@@ -142,7 +151,7 @@ def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Messag
 
 
 def _read(buffer: np.ndarray) -> tuple[Message, int]:
-    if buffer.size < overhead_bytes(0):
+    if buffer.size < OVERHEAD_BYTES:
         raise CorruptPayload(
             f"{buffer.size} bytes are left where a message should start: truncated"
         )
@@ -153,7 +162,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
         )
-    head_bytes = overhead_bytes(members)
+    head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(
             f"a message announces {total} bytes for {members} members and {buffer.size} are there"
@@ -163,16 +172,25 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload("a message's header has values that no rank writes")
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
-    flagged = np.frombuffer(head, "<u4", members, _HEAD.size).tolist()
-    positions = tuple(position % WITHOUT_FRAME for position in flagged)
-    if any(a >= b for a, b in zip(positions, positions[1:])):
+    flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
+    positions = (flagged % WITHOUT_FRAME).tolist()
+    if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
     if kind == ERROR:
         return Message(rank, step, configuration, (), (), _read_error(body)), total
-    framed = tuple(position for position in flagged if position < WITHOUT_FRAME)
-    frames = _split_frames(body, len(framed))
-    return Message(rank, step, configuration, positions, frames, None, framed), total
+    framed = tuple(flagged[flagged < WITHOUT_FRAME].tolist())
+    frames, offset = [], 0
+    for _ in framed:
+        size = measure_frame(body[offset:])
+        frames.append(body[offset : offset + size])
+        offset += size
+    if offset != body.size:
+        raise CorruptPayload(
+            f"{body.size - offset} bytes follow the {len(framed)} frames of a message"
+        )
+    message = Message(rank, step, configuration, tuple(positions), tuple(frames), None, framed)
+    return message, total
 
 
 def _read_error(body: np.ndarray) -> str:
@@ -189,15 +207,3 @@ def _read_error(body: np.ndarray) -> str:
         return words.decode()
     except UnicodeDecodeError as error:
         raise CorruptPayload(f"an error message is no UTF-8: {error}") from None
-
-
-def _split_frames(body: np.ndarray, members: int) -> tuple[np.ndarray, ...]:
-    frames = []
-    offset = 0
-    for _ in range(members):
-        size = measure_frame(body[offset:])
-        frames.append(body[offset : offset + size])
-        offset += size
-    if offset != body.size:
-        raise CorruptPayload(f"{body.size - offset} bytes follow the {members} frames of a message")
-    return tuple(frames)

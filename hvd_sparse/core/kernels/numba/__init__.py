@@ -155,15 +155,15 @@ class CompiledKernels(CompiledPackers):
         cut = _pattern(aim.threshold, out.dtype)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            indices, values = _room(min(aim.capacity, stop - start) + sweeps.SPARE, out)
-            totals = np.zeros(2)
+            room, totals = min(aim.capacity, stop - start) + sweeps.SPARE, np.zeros(2)
+            indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
             count = sweeps.add_and_take(
                 gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
             )
             listed = max(0, count)
             return totals, count, Selection(indices[:listed], values[:listed], out.size)
 
-        if not self._parts(out.size):
+        if self._pool is None or not self._parts(out.size):
             totals, count, taken = add(0, out.size)
             return Taking(float(totals[0]), int(totals[1]), taken if count >= 0 else None)
         parts = self._spread(out.size, add)
@@ -175,7 +175,8 @@ class CompiledKernels(CompiledPackers):
         return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        indices, values = _room(min(count, taken.count) + 1, taken.values)
+        room = min(count, taken.indices.size) + 1
+        indices, values = np.empty(room, np.uint32), np.empty(room, taken.values.dtype)
         where = values if out is None else out
         found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
@@ -189,11 +190,13 @@ class CompiledKernels(CompiledPackers):
         lists.clear(residual, indices)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
-        ends = np.cumsum([0, *(part.count for part in parts)])
-        joined = _joined(list(parts)) if parts else Selection.empty(out.size, out.dtype)
-        indices, values = (
-            np.require(array, requirements="A") for array in (joined.indices, joined.values)
-        )
+        joined = _joined(parts) if parts else Selection.empty(out.size, out.dtype)
+        bounds = [0]
+        for part in parts:
+            bounds.append(bounds[-1] + part.indices.size)
+        indices = np.require(joined.indices, requirements="A")
+        values = np.require(joined.values, requirements="A")
+        ends = np.array(bounds)
         assembly.assemble(out, indices, values, ends[:-1].copy(), ends[1:].copy())
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
@@ -271,10 +274,11 @@ def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.empty(count, np.uint32), np.empty(count, like.dtype)
 
 
-def _joined(parts: list[Selection]) -> Selection:
+def _joined(parts: Sequence[Selection]) -> Selection:
     if len(parts) == 1:
         return parts[0]
-    indices, values = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", "values")
-    )
-    return Selection(indices, values, parts[0].numel)
+    indices, values = [], []
+    for part in parts:
+        indices.append(part.indices)
+        values.append(part.values)
+    return Selection(np.concatenate(indices), np.concatenate(values), parts[0].numel)
