@@ -30,14 +30,16 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
+def flatten(gradient: torch.Tensor, spec: TensorSpec, *, is_own: bool | None = None) -> np.ndarray:
     """Return the gradient as a flat array of the accumulator's dtype, in logical order.
 
     A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
     memory layout).
+
+    is_own : as ``own_memory`` tells, where that is known
     """
     plain = gradient.detach()
-    if not own_memory(gradient):
+    if not (own_memory(gradient) if is_own is None else is_own):
         dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
         plain = plain.to(dtype).contiguous()
     flat: np.ndarray = plain.numpy().reshape(-1)

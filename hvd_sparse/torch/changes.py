@@ -94,9 +94,13 @@ class Changes:
     def take(self) -> tuple[list[str], StepRun | None]:
         """Return the names of the gradients that were changed, and their step; all are
         forgotten."""
-        changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
-        run = self.run
-        self.forget()
+        changed, run = [], self.run
+        for position in sorted(self.given):
+            given = self.given[position]
+            if given.is_changed():
+                changed.append(given.key)
+        self.given.clear()
+        self.run = None
         return changed, run
 
     def forget(self) -> None:

@@ -160,13 +160,15 @@ class TorchCompressor(DurableCompressor):
     def _compress(
         self, tensor: torch.Tensor, position: int, spec: TensorSpec, everything: bool
     ) -> tuple[torch.Tensor, Ticket]:
-        flat = flatten(tensor, spec)
+        is_own = own_memory(tensor)
+        flat = flatten(tensor, spec, is_own=is_own)
         scale = 1.0 if self._scale is None else self._scale()
         wire, ticket = self._driver.compress(position, flat, scale, everything=everything)
-        memory = flat if own_memory(tensor) else None
+        memory = flat if is_own else None
         ticket.extra = Given(tensor, memory)
         carrier = torch.from_numpy(wire)
-        self._changes.give(position, spec.key, self._index.parameter(position), ticket.run, memory)
+        parameter = self._index.parameters[position]
+        self._changes.give(position, spec.key, parameter, ticket.run, memory)
         return carrier, ticket
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -217,8 +219,7 @@ class TorchCompressor(DurableCompressor):
         if entered == 1:
             self._wait.begin()
         if entered == len(self.step.specs):
-            under_way = self._driver.under_way()
-            self._wait.take(lambda: all(pending.is_done() for pending in under_way))
+            self._wait.take(self._driver.has_arrived)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Any) -> None:
         """Raise ChangedGradient at a step's first result if the program changed what this result
@@ -238,7 +239,7 @@ class TorchCompressor(DurableCompressor):
         """Return the value of a ticket's parameter, for memories that finish with it."""
         if ticket.position is None:
             return NOTHING
-        return flatten(self._index.parameter(ticket.position), self.step.specs[ticket.position])
+        return flatten(self._index.parameters[ticket.position], self.step.specs[ticket.position])
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""
@@ -254,7 +255,7 @@ class TorchCompressor(DurableCompressor):
     def _leave_dense(self, gradient: torch.Tensor, position: int) -> tuple[torch.Tensor, Ticket]:
         scale = 1.0 if self._scale is None else self._scale()
         ticket = self.step.receiver.enter_dense(position, scale)
-        wire, parameter = self._as_horovod_wants(gradient), self._index.parameter(position)
+        wire, parameter = self._as_horovod_wants(gradient), self._index.parameters[position]
         if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
             self._changes.give(position, ticket.key, parameter, ticket.run)
         return wire, ticket
@@ -274,7 +275,7 @@ class TorchCompressor(DurableCompressor):
         self.watchdog.ledger.begin(key)
         is_wide = tensor.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
-        parameter = self._index.parameter(position)
+        parameter = self._index.parameters[position]
         if wire is not parameter.grad:
             self._changes.give(position, key, parameter, None)
         return wire, DenseTicket(tensor, key, None)
@@ -326,7 +327,7 @@ class TorchCompressor(DurableCompressor):
     def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
         spec = self.step.specs[position]
-        return self._follower.settings_of(spec.key, self._index.parameter(position), spec)
+        return self._follower.settings_of(spec.key, self._index.parameters[position], spec)
 
     @property
     def has_begun(self) -> bool:

@@ -29,6 +29,7 @@ class ParameterIndex:
 
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._named = list(named_parameters)
+        self.parameters = [parameter for _, parameter in self._named]
         self._position_at: dict[int, int] = {}
         self._pointer_of: dict[int, int] = {}
         self._last_hooked: int | None = None
@@ -49,9 +50,6 @@ class ParameterIndex:
             del self._position_at[old]
         self._pointer_of[position] = pointer
         self._position_at[pointer] = position
-
-    def parameter(self, position: int) -> torch.Tensor:
-        return self._named[position][1]
 
     def find(self, gradient: torch.Tensor) -> int:
         """The position of its parameter; UnknownGradient if it belongs to none, or to more than one

@@ -135,13 +135,12 @@ class Driver:
             self.step.fail(ticket.run, error)
             raise
 
-    def under_way(self) -> list[Pending]:
-        """What the exchanges that have been started wait for, each in its phase."""
-        return [
-            pending
-            for conversation in self._under_way.values()
-            if (pending := conversation.pending) is not None
-        ]
+    def has_arrived(self) -> bool:
+        """Tell whether nothing that was started has to be waited for any more, each in its phase."""
+        for conversation in self._under_way.values():
+            if conversation.pending is not None and not conversation.pending.is_done():
+                return False
+        return True
 
     def forget(self) -> None:
         """Let go of all exchanges under way: Horovod was started anew, and none of them will
@@ -226,11 +225,13 @@ class Driver:
         run.is_driven = True
 
     def _finish(self, run: StepRun) -> SparseError | None:
-        buckets = [run.buckets[index] for index in sorted(run.buckets)]
-        for bucket in buckets:
+        active = []
+        for index in sorted(run.buckets):
+            bucket = run.buckets[index]
             if not bucket.is_exchanged:
                 self._start(bucket, run)
-        active = [bucket for bucket in buckets if bucket in self._under_way]
+            if bucket in self._under_way:
+                active.append(bucket)
         failure: SparseError | None = None
         while active:
             for bucket in active:

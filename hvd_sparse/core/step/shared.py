@@ -60,7 +60,6 @@ class Shared:
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Mapping[str, Any]] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
-        self._parts: tuple[int, StepParts] = (0, configuration.at_step(0))
 
     @property
     def exchange(self) -> Exchange:
@@ -129,14 +128,6 @@ class Shared:
         state.memory.step, state.memory.is_average = state.steps, self.reduction == "average"
         if self.settings_of is not None and self.configuration.memory.finishes:
             state.memory.tune(**self.settings_of(position))
-
-    def parts_at(self, steps: int) -> StepParts:
-        """Return what a step runs with, as ``Configuration.at_step``: tensors mostly ask for the
-        same step."""
-        last = self._parts
-        if last[0] != steps:
-            self._parts = last = (steps, self.configuration.at_step(steps))
-        return last[1]
 
     def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
         """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
