@@ -142,6 +142,10 @@ class Driver:
                 return False
         return True
 
+    def under_way(self) -> list[Pending]:
+        """Return what the exchanges that have been started wait for, each in its phase."""
+        return [each.pending for each in self._under_way.values() if each.pending is not None]
+
     def forget(self) -> None:
         """Let go of all exchanges under way: Horovod was started anew, and none of them will
         end."""
