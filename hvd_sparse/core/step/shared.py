@@ -60,6 +60,7 @@ class Shared:
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Mapping[str, Any]] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+        self._fixed_parts = configuration.fixed_parts
         self._parts: tuple[int, StepParts] = (0, configuration.at_step(0))
 
     @property
@@ -133,7 +134,9 @@ class Shared:
     def parts_at(self, steps: int) -> StepParts:
         """Return what a step runs with, as ``Configuration.at_step``: tensors mostly ask for the
         same step."""
-        last = self._parts
+        fixed, last = self._fixed_parts, self._parts
+        if fixed is not None:
+            return fixed
         if last[0] != steps:
             self._parts = last = (steps, self.configuration.at_step(steps))
         return last[1]
