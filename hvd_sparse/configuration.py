@@ -207,8 +207,8 @@ class Configuration:
 
     def at_step(self, step: int) -> StepParts:
         """Return what a tensor's step runs with; one record for all steps of one density."""
-        if self._fixed is not None:
-            return self._fixed
+        if self.fixed_parts is not None:
+            return self.fixed_parts
         density = float(self.schedule.density(step)) if self.schedule is not None else None
         return self._parts_at(density)
 
@@ -226,7 +226,7 @@ class Configuration:
         return {}
 
     @cached_property
-    def _fixed(self) -> StepParts | None:
+    def fixed_parts(self) -> StepParts | None:
         """What every step runs with, where the density stays as it is; else None."""
         if self.schedule is None:
             return self._parts_at(None)

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import HEADER_BYTES, NATIVE_TYPES, peek_frame, read_frame
-from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
 Self = TypeVar("Self", bound="Codec")
@@ -125,42 +122,3 @@ class Codec:
         Codecs that do not depend on a density return themselves.
         """
         return self
-
-
-def decode_for(
-    key: str,
-    numel: int,
-    dtype: DTypeLike,
-    codec: Codec,
-    buffer: np.ndarray,
-    kernels: Packers,
-) -> Selection:
-    """Return the selection of a frame that must be of the tensor ``key``, or of a part of it.
-
-    The header is checked before anything is decoded: a frame of few bytes may announce 2**32
-    entries, each of which a filter would be asked for.
-
-    Parameters
-    ----------
-    key : name of the tensor
-    numel, dtype : of the vector that the frame must be for
-    codec : the codec that wrote the frame
-    buffer : uint8, the frame
-    kernels : of the engine
-
-    Raises
-    ------
-    CorruptPayload : the frame is of another length or dtype, or is not whole
-    """
-    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
-        peek_frame(buffer)  # says what is wrong
-    announced = int.from_bytes(buffer[8:12].tobytes(), "little")
-    announced_dtype = NATIVE_TYPES[int(buffer[4])]
-    if announced != numel or announced_dtype != dtype:
-        read_frame(buffer)  # a header that was altered on its way is said to be that
-        raise CorruptPayload(
-            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
-            f"{announced} of "
-            f"{announced_dtype}"
-        )
-    return codec.decode(buffer, kernels)

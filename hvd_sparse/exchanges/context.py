@@ -15,10 +15,11 @@ from typing import Callable, NamedTuple, Union
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.codecs.contract import Codec, decode_for
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.contract import Kernels, Moments
+from hvd_sparse.core.wire.frame import decode_for
 from hvd_sparse.core.wire.message import (
     OVERHEAD_BYTES,
     Message,

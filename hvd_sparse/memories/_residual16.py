@@ -8,7 +8,8 @@ from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.memories._stochastic_rounding import LARGEST, STORED, narrow, widen
-from hvd_sparse.memories.contract import Accumulated, accumulate
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.double_buffer import accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.core.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, accumulate, clip_limit, limited
-from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
+from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 

@@ -27,38 +27,6 @@ class Accumulated(NamedTuple):
     taking: Taking | None = None
     added: np.ndarray | None = None
 
-    @property
-    def is_finite(self) -> bool:
-        """Tell whether every entry is finite."""
-        return (
-            not self.taking.nonfinite
-            if self.taking is not None
-            else self.moments is None or self.moments.is_finite
-        )
-
-
-def accumulate(
-    gradient: np.ndarray,
-    residual: np.ndarray,
-    out: np.ndarray,
-    aim: Aim | None,
-    kernels: Kernels,
-) -> Accumulated:
-    """Write residual + gradient to ``out``, and take the entries that reach the aim in the same
-    pass.
-
-    Parameters
-    ----------
-    gradient, residual : float32 or float64 [numel]
-    out : written; may be ``residual`` itself
-    aim : the entries to take; None takes none and returns the moments instead
-    kernels : of the engine
-    """
-    if aim is None:
-        return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
-    taking = kernels.accumulate_and_take(gradient, residual, out, aim)
-    return Accumulated(out, None, taking, added=gradient)
-
 
 def limited(gradient: np.ndarray, limit: float) -> np.ndarray:
     """Return the gradient, rescaled to a norm of ``limit`` where it is longer."""

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hvd_sparse.core.kernels.aligned import aligned_zeros
+from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.types import Selection
 
 
@@ -41,3 +43,26 @@ class DoubleBuffer:
 def put_back(residual: np.ndarray, sent: Selection) -> None:
     """Add sent entries back to a residual that has one buffer only."""
     residual[sent.indices] += sent.values
+
+
+def accumulate(
+    gradient: np.ndarray,
+    residual: np.ndarray,
+    out: np.ndarray,
+    aim: Aim | None,
+    kernels: Kernels,
+) -> Accumulated:
+    """Write residual + gradient to ``out``, and take the entries that reach the aim in the same
+    pass.
+
+    Parameters
+    ----------
+    gradient, residual : float32 or float64 [numel]
+    out : written; may be ``residual`` itself
+    aim : the entries to take; None takes none and returns the moments instead
+    kernels : of the engine
+    """
+    if aim is None:
+        return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
+    taking = kernels.accumulate_and_take(gradient, residual, out, aim)
+    return Accumulated(out, None, taking, added=gradient)

@@ -11,8 +11,8 @@ from hvd_sparse.checks import check_choice
 from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.memories._residual16 import Residual16State
 from hvd_sparse.memories._stochastic_rounding import STORED
-from hvd_sparse.memories.contract import Accumulated, accumulate
-from hvd_sparse.memories.double_buffer import DoubleBuffer, put_back
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate, put_back
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SELECTORS
@@ -84,10 +85,12 @@ class LdteBs(DensitySelector):
         return self.max_passes
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, memo, self.count(numel), numel) if self.warm_start else None
+        if not self.warm_start:
+            return None
+        return aim_below(warm, memo, count_from_density(numel, self.density), numel)
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count, found = self.count(taken.numel), taken.indices.size
+        count, found = count_from_density(taken.numel, self.density), taken.indices.size
         band = band_around(count, self.tolerance)
         if found < band.least:
             return None

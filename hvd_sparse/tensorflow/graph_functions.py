@@ -230,7 +230,9 @@ class GraphFunctions:
         try:
             if run.failure is not None:
                 raise run.failure
-            ticket.report(reduced)  # refuses before anything of the message is taken in
+            self._receiver.report(
+                ticket, reduced
+            )  # refuses before anything of the message is taken in
             with under_way.lock:  # the thread that comes first does it for all
                 if not under_way.is_finished:
                     under_way.is_finished = True

@@ -10,8 +10,3 @@ def is_finite(x: np.ndarray) -> bool:
     none."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
-
-
-def is_small(values: np.ndarray) -> bool:
-    """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
-    return bool(np.isfinite(np.dot(values, values)))

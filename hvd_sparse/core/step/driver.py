@@ -127,7 +127,7 @@ class Driver:
         if ticket.run.errors:
             self.refuse(ticket)
         try:
-            ticket.report(reduced)  # refuses before anything is waited for
+            self.step.receiver.report(ticket, reduced)  # refuses before anything is waited for
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
             return self.step.receiver.result(ticket, reduced, parameter, out)
@@ -180,7 +180,7 @@ class Driver:
         """
         try:
             if carried is not None:
-                carried[0].report(carried[1])
+                self.step.receiver.report(*carried)
             self._drive(run)
         except Exception as failure:
             self.step.fail(run, failure)

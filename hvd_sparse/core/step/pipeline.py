@@ -117,7 +117,9 @@ class Pipeline:
             raise _not_finite(gradient, state.spec)
         memory.step = state.steps
         accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
-        if not accumulated.is_finite:
+        taking, moments = accumulated.taking, accumulated.moments
+        is_finite = moments is None or moments.is_finite
+        if not is_finite or (taking is not None and taking.nonfinite):
             self._put_back(accumulated)
             raise _not_finite(gradient, state.spec)
         return accumulated
@@ -153,7 +155,9 @@ class Pipeline:
                 self.kernels.restore(vector, found.selection)
             norm = self._norm(vector)
             return Outgoing(None, None, found.selection.count, norm, found, vector)
-        sent = codec.complete(found.selection, vector)
+        sent = found.selection
+        if not codec.keeps_indices:
+            sent = codec.complete(sent, vector)
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated
         is_taken = found.is_one_pass and is_exact and sent is found.selection
@@ -191,7 +195,7 @@ class Pipeline:
             cut = selector.cut(taken, aim, context)
             if cut is not None:
                 selection, threshold = taken, aim.threshold
-                if cut.count < taken.count:
+                if cut.count < taken.indices.size:
                     selection, threshold = self.kernels.trim(taken, cut.count, vector)
                 return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
             self.kernels.restore(vector, taken)

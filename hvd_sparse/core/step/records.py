@@ -97,6 +97,7 @@ class Ticket:
     scale : of the loss
     is_finite : this rank's gradient has no NaN or Inf
     extra : the frontend's
+    report : what all ranks' carriers say, once that was read (``Receiver.report``)
     """
 
     run: StepRun
@@ -112,17 +113,7 @@ class Ticket:
     is_finite: bool = True
     checksum: int | None = None
     extra: object = None
-    _report: CarrierReport | None = field(default=None, init=False, repr=False)
-
-    def report(self, reduced: np.ndarray) -> CarrierReport:
-        """Return what all ranks' carriers say, at the start of what Horovod made of them; read
-        once.
-
-        Errors: ``CarrierLayout.read``.
-        """
-        if self._report is None:
-            self._report = self.layout.read(reduced[: self.layout.size], self.key, self.checksum)
-        return self._report
+    report: CarrierReport | None = field(default=None, init=False, repr=False)
 
     @property
     def is_waiting(self) -> bool:

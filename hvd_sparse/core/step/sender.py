@@ -14,8 +14,8 @@ from hvd_sparse.core.step.group_selection import send_merged
 from hvd_sparse.core.step.loss_scale import check_scale, unscaled
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words
 from hvd_sparse.core.step.shared import Shared
-from hvd_sparse.core.wire.carrier import CarrierLayout, carrier_layout
-from hvd_sparse.core.wire.replicas import short_checksum
+from hvd_sparse.core.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
+from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation
@@ -141,7 +141,7 @@ class Sender:
         assert state is not None
         spec = state.spec
         identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
-        ticket.checksum = short_checksum(identity.encode())
+        ticket.checksum = crc32(identity.encode()) & CHECKSUM_MASK
         carrier = ticket.layout.write(
             rank,
             ticket.checksum,

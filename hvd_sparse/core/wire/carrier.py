@@ -36,6 +36,7 @@ from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import RankMismatch, ReplicaMismatch, UnsupportedReduction
 
 CHECKSUM_BITS = 20
+CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1
 SCALE = 2.0**-20
 SHARED = 4
 """Entries that come first, in full scale."""

@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import Selection
@@ -42,6 +44,13 @@ VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
 AS_TYPE = 0
 VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3}
 FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
+
+
+class Decoder(Protocol):
+    """A codec, as whoever holds a frame sees it."""
+
+    def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection:
+        """Return the selection of the one frame that fills the buffer."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +214,42 @@ def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Sel
     return Selection(
         indices.astype(np.uint32, copy=False), values.astype(native, copy=False), frame.numel
     )
+
+
+def decode_for(
+    key: str,
+    numel: int,
+    dtype: DTypeLike,
+    codec: Decoder,
+    buffer: np.ndarray,
+    kernels: Packers,
+) -> Selection:
+    """Return the selection of a frame that must be of the tensor ``key``, or of a part of it.
+
+    The header is checked before anything is decoded: a frame of few bytes may announce 2**32
+    entries, each of which a filter would be asked for.
+
+    Parameters
+    ----------
+    key : name of the tensor
+    numel, dtype : of the vector that the frame must be for
+    codec : the ``Codec`` that wrote the frame
+    buffer : uint8, the frame
+    kernels : of the engine
+
+    Raises
+    ------
+    CorruptPayload : the frame is of another length or dtype, or is not whole
+    """
+    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
+        peek_frame(buffer)  # says what is wrong
+    announced = int.from_bytes(buffer[8:12].tobytes(), "little")
+    announced_dtype = NATIVE_TYPES[int(buffer[4])]
+    if announced != numel or announced_dtype != dtype:
+        read_frame(buffer)  # a header that was altered on its way is said to be that
+        raise CorruptPayload(
+            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
+            f"{announced} of "
+            f"{announced_dtype}"
+        )
+    return codec.decode(buffer, kernels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.core.wire.carrier import CHECKSUM_BITS
+from hvd_sparse.core.wire.carrier import CHECKSUM_MASK
 from hvd_sparse.core.wire.checksum import crc32
 
 
@@ -38,4 +38,4 @@ class Replicas:
 
 def short_checksum(data: bytes) -> int:
     """As much of a checksum as a carrier has room for."""
-    return crc32(data) & ((1 << CHECKSUM_BITS) - 1)
+    return crc32(data) & CHECKSUM_MASK
