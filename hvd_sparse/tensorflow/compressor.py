@@ -340,8 +340,8 @@ class Compression(AutoMethod, Methods):
 
     ``params`` of every method are a model, a list of variables, or a callable that returns one:
 
-        compression = Compression.ldte_bs(model.trainable_variables, density=0.001)
-        tape = hvd.DistributedGradientTape(tape, compression=compression)
+        compression = Compression.ldte_bs(model.trainable_variables, density=0.001,
+        optimizer=optimizer) tape = hvd.DistributedGradientTape(tape, compression=compression)
 
     Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only
     (``tf-keras``). Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is

@@ -297,8 +297,9 @@ class Compression(AutoMethod, Methods):
 
     ``params`` of every method are ``model.named_parameters()``, the same that Horovod is given:
 
-        compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+        compression = Compression.ldte_bs(model.named_parameters(), density=0.001,
+        optimizer=optimizer) optimizer = hvd.DistributedOptimizer(optimizer,
+        named_parameters=model.named_parameters(),
                                              compression=compression)
 
     Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the
