@@ -46,7 +46,7 @@ class Handover:
             logger.warning(
                 "%s: no memory does what this optimizer does, so its gradients are sent with plain "
                 "error feedback; it gets "
-                "rare and large entries instead of gradients, which costs accuracy at low "
+                "rare and large entries instead of gradients, which can cost accuracy at low "
                 "densities where it has momentum "
                 "or adapts its steps: use SGD, Adam or AdamW, or a density above %g",
                 self.name,
@@ -76,7 +76,7 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return
     logger.warning(
-        "the optimizer has %s and gets gradients of density %g with memory %s, which costs "
+        "the optimizer has %s and gets gradients of density %g with memory %s, which can cost "
         "accuracy: give the optimizer to "
         "the compressor, Compression.<method>(..., optimizer=optimizer), which then applies "
         "momentum before it selects",

@@ -10,7 +10,7 @@ import numpy as np
 from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
-from hvd_sparse.memories._update_residual import UpdateResidualState
+from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -51,8 +51,8 @@ class AdamCorrection:
     them (docs/results/accuracy.md).
 
     The optimizer must apply what arrives as it is, times its learning rate: ``optimizer=`` sees to
-    that.  Then v is in units of the update, as in ``MomentumCorrection``, and betas, epsilon and
-    weight decay are the parameter group's.
+    that.  Then betas, epsilon and weight decay are the parameter group's, and a step at a learning
+    rate of 0 sends nothing and keeps all.
 
     Tensors that are never compressed get Adam itself on their reduced gradient.  At density 1 this
     is not Adam: nothing waits, so nothing is smoothed.
@@ -94,7 +94,7 @@ class AdamCorrection:
         return AdamCorrectionState(spec, self, rollback)
 
 
-class AdamCorrectionState(UpdateResidualState):
+class AdamCorrectionState(DirectionState):
     """m, s and v of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
@@ -190,7 +190,7 @@ class AdamCorrectionState(UpdateResidualState):
         """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
         Adam's update."""
         if is_compressed:
-            return self._in_units_of_the_rate(reduced)
+            return reduced
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
         return self._over_root(*self._moments(reduced, kernels))

@@ -10,7 +10,7 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.memories._update_residual import UpdateResidualState
+from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -41,10 +41,9 @@ class MomentumCorrection:
     -----
     The optimizer must apply no momentum of its own: the reduced gradient is a velocity already.
 
-    Behind an optimizer that was handed over (``optimizer=``) v is in units of the update: every
-    velocity is multiplied by the learning rate of its step before it is added, and what arrives
-    divided by that of the step it is applied in. Momentum, Nesterov and weight decay are then those
-    of the tensor's parameter group, at every step.
+    Behind an optimizer that was handed over (``optimizer=``) momentum, Nesterov and weight decay
+    are those of the tensor's parameter group, at every step, and a step at a learning rate of 0
+    sends nothing and keeps all.
 
     On a dense step all of v is sent and u is kept, so that a run of dense steps is momentum SGD.
     Tensors that are never compressed get the same momentum, applied to their reduced gradient.
@@ -87,7 +86,7 @@ class MomentumCorrection:
         return MomentumCorrectionState(spec, self, rollback)
 
 
-class MomentumCorrectionState(UpdateResidualState):
+class MomentumCorrectionState(DirectionState):
     """u and v of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
@@ -160,11 +159,7 @@ class MomentumCorrectionState(UpdateResidualState):
         kernels : of the engine
         """
         options = self._options
-        result: np.ndarray = (
-            self._in_units_of_the_rate(reduced)
-            if is_compressed
-            else self._momentum_of(reduced, kernels)
-        )
+        result: np.ndarray = reduced if is_compressed else self._momentum_of(reduced, kernels)
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)

@@ -49,6 +49,14 @@ def read_optimizer(optimizer: Any) -> Handover:
         raise InvalidOption(
             f"the optimizer has amsgrad, which no memory knows: make the {name} without it"
         )
+    for option in ("clipnorm", "clipvalue", "global_clipnorm"):
+        if config.get(option) is not None:
+            raise InvalidOption(
+                f"the optimizer has {option}={config[option]}, and would clip Adam's updates, "
+                "which arrive instead of "
+                "gradients: leave it out, and clip before with memory={'id': 'adam_correction', "
+                "'clip_norm': ...}"
+            )
     beta1, beta2, epsilon = (float(config[option]) for option in ("beta_1", "beta_2", "epsilon"))
     return Handover(name, AdamCorrection(beta1, beta2, epsilon))
 

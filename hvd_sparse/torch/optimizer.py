@@ -41,7 +41,7 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
     kind = _kind_of(optimizer)
     if kind is None:
         return Handover(name, None)
-    for option in ("dampening", "maximize", "amsgrad"):
+    for option in ("dampening", "maximize", "amsgrad", "differentiable"):
         if any(group.get(option) for group in optimizer.param_groups):
             raise InvalidOption(
                 f"the optimizer has {option}, which no memory knows: make the {name} without it, "

@@ -85,9 +85,10 @@ class Overmasking(MomentumCorrection):
         return AlwaysMasked(spec, self, rollback)
 
 
-class RateForgotten(AdamCorrectionState):
-    def _in_units_of_the_rate(self, reduced):
-        return reduced
+class ForgetsAtRest(AdamCorrectionState):
+    def update(self, sent, is_exact, kernels, is_taken=False):
+        self._is_held = False
+        super().update(sent, is_exact, kernels, is_taken)
 
 
 class SendsWithoutRate(AdamCorrectionState):
@@ -116,7 +117,7 @@ def adapting(state):
 
 
 BROKEN_MEMORIES = {
-    "what arrives not divided by the rate": adapting(RateForgotten),
+    "cleared at a rate of 0": adapting(ForgetsAtRest),
     "sent at a rate of 0": adapting(SendsWithoutRate),
     "second moment not rolled back": adapting(SquareStays),
     "residual not cleared at what was sent": remembering(NotCleared),

@@ -39,7 +39,7 @@ WORDS = {
     "exchange: cut on the way and forgotten": "mass is lost",
     "exchange: sent and kept back": "mass is lost",
     "memory: momentum not masked": "velocity",
-    "memory: what arrives not divided by the rate": "not divided by the rate",
+    "memory: cleared at a rate of 0": "a step without a rate lost something",
     "memory: sent at a rate of 0": "a step without a rate",
     "memory: second moment not rolled back": "left a trace",
     "selector: an extra counting pass": "passes differ",

@@ -70,9 +70,12 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
             assert result[kind] == [], kind
 
 
-def test_amsgrad_is_refused_by_name(outcome: Outcome):
-    for said in measured(outcome, "amsgrad_is_refused"):
+def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
+    for amsgrad, clipnorm in measured(outcome, "what_no_memory_knows"):
         assert (
-            said
+            amsgrad
             == "InvalidOption: the optimizer has amsgrad, which no memory knows: make the Adam without it"
+        )
+        assert clipnorm.startswith(
+            "InvalidOption: the optimizer has clipnorm=1.0, and would clip Adam's updates"
         )

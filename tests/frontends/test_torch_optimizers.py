@@ -73,6 +73,15 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
         assert result["momentum, dense enough"] == []
 
 
+def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
+    for said in measured(outcome, "what_no_memory_knows"):
+        for text, word in zip(
+            said,
+            ("has dampening", "has amsgrad", "has maximize", "is Horovod's already", "is list"),
+        ):
+            assert text.startswith("InvalidOption: ") and word in text
+
+
 def test_the_optimizer_that_calls_must_be_the_one_that_was_handed_over(outcome: Outcome):
     for said in measured(outcome, "another_optimizer_calls"):
         assert said.startswith(

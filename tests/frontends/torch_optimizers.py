@@ -76,8 +76,8 @@ def train(
     losses = []
     for step in steps:
         optimizer.zero_grad()
-        losses.append(float(backward(model, step, hvd.rank())))
-        optimizer.step()
+        loss = backward(model, step, hvd.rank())
+        losses.append(float(optimizer.step(lambda loss=loss: loss)))
         if schedule is not None:
             schedule.step()
     return losses
@@ -267,6 +267,26 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
         **said,
         "momentum, dense enough": said_of(name, makers["momentum"], hands_over=False, density=0.5),
     }
+
+
+@cases
+def what_no_memory_knows(name: str) -> list[str]:
+    model, said = network(), []
+    optim, parameters = torch.optim, list(model.parameters())
+    wrong: list[Any] = [
+        optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.5),
+        optim.AdamW(parameters, amsgrad=True),
+        optim.Adam(parameters, maximize=True),
+        distributed(name, model, optim.SGD(parameters, lr=0.1), hvd.Compression.none),
+        parameters,
+    ]
+    for optimizer in wrong:
+        try:
+            Compression.topk(model.named_parameters(), density=0.1, name=name, optimizer=optimizer)
+            said.append("made")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
 
 
 @cases

@@ -1,4 +1,4 @@
-"""A residual of updates rather than of gradients, for memories that do an optimizer's work."""
+"""A residual of what an optimizer makes of gradients, for memories that do its work."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class UpdateResidualState:
-    """Keep back what the optimizer would have done with this rank's own gradients.
+class DirectionState:
+    """Keep back the directions that the optimizer would take from this rank's own gradients.
 
-        residual' = residual + rate * direction,  where the entries that are sent become +0.0
+        residual' = residual + direction,  where the entries that are sent become +0.0
 
-    Subclasses give the direction (``_direct``).  The rate is the learning rate of the step that
-    made the direction, so that what is sent late moves the parameter as far as it would have then;
-    ``finish`` divides by the rate of its own step, which the optimizer multiplies with.  At a rate
-    of 0 that is impossible: such a step sends nothing and keeps all.
+    Subclasses give the direction (``_direct``).  What is sent late moves the parameter by the
+    learning rate of the step it arrives in: where the rate falls, old entries weigh less, which was
+    measured to be better than the rate of their own step (docs/results/accuracy.md).  A step
+    without a rate would lose what it sends: it sends nothing, adds nothing and keeps all.
 
     Attributes
     ----------
     step : completed steps of the tensor
     is_average : the ranks' gradients are averaged, not summed
-    rate : learning rate of the step; 1 keeps the residual in units of the direction
+    rate : learning rate of the step, of which only matters whether it is 0
     velocity : the residual
     """
 
@@ -60,8 +60,6 @@ class UpdateResidualState:
         self._is_held = self.rate == 0
         if self._is_held:
             return self._hold(direction, kernels)
-        if self.rate != 1:
-            direction = direction * direction.dtype.type(self.rate)
         return accumulate(direction, v.old, v.new, aim, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
@@ -96,13 +94,6 @@ class UpdateResidualState:
             self._sent = Selection(indices, everything, everything.size)
         self.velocity.new[:] = 0
         return everything
-
-    def _in_units_of_the_rate(self, reduced: np.ndarray) -> np.ndarray:
-        """Return what the optimizer is to multiply with its learning rate."""
-        if self.rate in (0, 1):
-            return reduced
-        result: np.ndarray = reduced / reduced.dtype.type(self.rate)
-        return result
 
     def commit(self) -> None:
         self.velocity.commit()
