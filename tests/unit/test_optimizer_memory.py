@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from hvd_sparse.autotune.fallback import AutoMethod
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
