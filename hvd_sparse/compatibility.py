@@ -1,8 +1,9 @@
-"""Which parts cannot be joined: by what they declare, never by their names."""
+"""Compatibility of parts: which cannot be joined, by their declared properties, never by their
+names."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Union
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs.contract import Codec
@@ -18,7 +19,7 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """InvalidOption for parts that would silently do something else than their papers say."""
+    """Raise InvalidOption for parts that would silently do something else than their papers say."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not selector.is_unbiased
     if (is_rounded or is_biased) and not memory.keeps_rounding:
@@ -46,7 +47,7 @@ def check_exchange(
     codec: Codec,
     schedule: Schedule | None,
 ) -> None:
-    """InvalidOption for an exchange that cannot do its work with these parts."""
+    """Raise InvalidOption for an exchange that cannot do its work with these parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
             f"exchange {exchange.id} cuts to the k entries that a density asks for, and "
@@ -85,14 +86,18 @@ def check_exchange(
         )
 
 
+Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
+"""The option ``groups``: a number of groups, "planned", lists of names, or None."""
+
 PLANNED = "planned"
 """The choice of ``groups`` that is made at run time."""
 
 
 def check_select_over(
-    select_over: Any, exchange: Exchange, selector: Selector, groups: Any
+    select_over: object, exchange: Exchange, selector: Selector, groups: object
 ) -> None:
-    """InvalidOption for parts that need every tensor by itself where selection is over groups."""
+    """Raise InvalidOption for parts that need every tensor by itself where selection is over
+    groups."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
@@ -116,9 +121,13 @@ def check_select_over(
         )
 
 
-def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
-    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of
-    names, each once, nor "planned"."""
+def check_groups(groups: object) -> Groups:
+    """Return the option ``groups`` in its one form.
+
+    Raises
+    ------
+    InvalidOption : it is neither a number of groups, nor lists of names, each once, nor "planned"
+    """
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:
@@ -143,19 +152,20 @@ def exchanges_that_fit(
     codec: Codec,
     schedule: Schedule | None,
     select_over: str,
-    groups: Any,
+    groups: Groups,
     placement: Placement,
 ) -> list[Exchange]:
-    """Return the exchanges, with their defaults, that these parts and ranks can have.
+    """Return the exchanges, with their defaults, that fit these parts and ranks.
 
-    Left out are those that lose mass, those whose result rests on an assumption about the gradients
-    (shared indices, but for selectors whose indices are common anyway), and those that only choose.
+    Left out are exchanges that lose mass, those whose result rests on an assumption about the
+    gradients (shared indices, but for selectors whose indices are common anyway), and those that
+    only choose.
     """
     is_common = selector.has_shared_indices or selector.sums_statistics
     divides = placement.node_count < placement.world_size and not is_elastic()
     fitting = []
     for id in EXCHANGES:
-        exchange: Exchange = EXCHANGES.create(id)
+        exchange = EXCHANGES.create(id)
         if exchange.only_chooses or not exchange.conserves:
             continue
         if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):

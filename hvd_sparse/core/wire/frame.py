@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -45,7 +45,16 @@ VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3}
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that was read and found whole; ``body`` is a view of the buffer."""
+    """A frame that was read and found whole.
+
+    Attributes
+    ----------
+    codec : number of the codec that wrote it
+    value_type : little-endian float32 or float64
+    value_format : number of the values' format
+    numel, count : entries of the tensor, and of the selection
+    body : uint8, a view of the buffer
+    """
 
     codec: int
     value_type: np.dtype
@@ -56,6 +65,7 @@ class Frame:
 
     @property
     def total_bytes(self) -> int:
+        """Return the bytes of header and body."""
         return HEADER_BYTES + self.body.size
 
 
@@ -67,7 +77,7 @@ def write_frame(
     parts: list[np.ndarray],
     value_format: int = AS_TYPE,
 ) -> np.ndarray:
-    """One uint8 buffer: header, then the parts one after the other."""
+    """Return a frame as one uint8 buffer: header, then the parts one after the other."""
     body_bytes = sum(part.nbytes for part in parts)
     buffer = np.empty(HEADER_BYTES + body_bytes, np.uint8)
     write_parts(buffer, parts)
@@ -75,11 +85,12 @@ def write_frame(
 
 
 def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
-    """The first parts of a frame's body, one after the other; where the last one ends."""
+    """Write the first parts of a frame's body, one after the other; return where the last one
+    ends."""
     offset = HEADER_BYTES
     for part in parts:
         if part.nbytes:
-            end = offset + part.nbytes
+            end = offset + part.nbytes  # viewed in the part's dtype, so that it is copied once
             buffer[offset:end].view(part.dtype)[:] = part
             offset = end
     return offset
@@ -88,7 +99,7 @@ def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
 def seal_frame(
     buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
 ) -> np.ndarray:
-    """The same buffer, with the header before the body that has been written."""
+    """Write the header before a body that is complete, and return the buffer."""
     value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
     header = _FIELDS.pack(
         MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes
@@ -99,22 +110,26 @@ def seal_frame(
 
 
 def measure_frame(buffer: np.ndarray) -> int:
-    """Bytes of the frame at the start of a buffer, which may go on behind it; its checksum is left
-    to ``read_frame``."""
-    return HEADER_BYTES + int(_fields(buffer, _header(buffer))[-1])
+    """Return the bytes of the frame at the start of a buffer, which may go on behind it.
+
+    Its checksum is left to ``read_frame``.
+    """
+    return HEADER_BYTES + _fields(buffer, _header(buffer))[-1]
 
 
 def peek_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer as its header says; its checksum is left to
-    ``read_frame``."""
+    """Return the frame at the start of a buffer as its header announces it.
+
+    Its checksum is left to ``read_frame``.
+    """
     return _frame(buffer, _header(buffer))
 
 
 def read_announced(buffer: np.ndarray) -> tuple[int, np.dtype]:
-    """Return entries and dtype of the tensor that the frame at the start of a buffer says it is of.
+    """Return the entries and the dtype of the tensor that a frame's header announces.
 
-    Asked for before a frame is decoded: what reading one costs may grow with the tensor, not with
-    the bytes.
+    They are asked for before a frame is decoded: the cost of reading may grow with the tensor, not
+    with the bytes.
     """
     if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
         peek_frame(buffer)  # says what is wrong
@@ -122,8 +137,12 @@ def read_announced(buffer: np.ndarray) -> tuple[int, np.dtype]:
 
 
 def read_frame(buffer: np.ndarray) -> Frame:
-    """The frame at the start of a buffer, which may go on behind it; CorruptPayload if it is not
-    whole."""
+    """Return the frame at the start of a buffer, which may go on behind it.
+
+    Raises
+    ------
+    CorruptPayload : the frame is not whole
+    """
     header = _header(buffer)
     frame = _frame(buffer, header)
     checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
@@ -133,6 +152,7 @@ def read_frame(buffer: np.ndarray) -> Frame:
 
 
 def _header(buffer: np.ndarray) -> bytes:
+    """Return the bytes of the header."""
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
             f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
@@ -140,9 +160,9 @@ def _header(buffer: np.ndarray) -> bytes:
     return buffer[:HEADER_BYTES].tobytes()
 
 
-def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
-    """Of a header of this build's, before a body that is all there."""
-    fields = _FIELDS.unpack_from(header)
+def _fields(buffer: np.ndarray, header: bytes) -> tuple[bytes, int, int, int, int, int, int, int]:
+    """Return the fields of this build's header, before a body that is all there."""
+    fields: tuple[bytes, int, int, int, int, int, int, int] = _FIELDS.unpack_from(header)
     magic, version, body_bytes = fields[0], fields[1], fields[-1]
     if magic != MAGIC:
         raise CorruptPayload(
@@ -153,6 +173,7 @@ def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
             f"a payload has wire version {version}, this build reads {WIRE_VERSION}: "
             "install one version of hvd_sparse on all ranks"
         )
+    # Compared before anything is sliced or allocated: these may be anybody's bytes.
     if body_bytes > buffer.size - HEADER_BYTES:
         raise CorruptPayload(
             f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: "
@@ -163,6 +184,8 @@ def _fields(buffer: np.ndarray, header: bytes) -> tuple[Any, ...]:
 
 def _frame(buffer: np.ndarray, header: bytes) -> Frame:
     _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer, header)
+    # What no encoder writes is refused, unused bytes too: what is accepted encodes back to the
+    # same bytes.
     is_known = value_number in VALUE_TYPES and value_format in VALUE_FORMATS.values()
     if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
         raise CorruptPayload("a payload's header has values that no encoder writes")
@@ -170,9 +193,20 @@ def _frame(buffer: np.ndarray, header: bytes) -> Frame:
     return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
 
 
-def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> Frame:
-    """The one frame that fills a buffer, written by this codec with this format of values;
-    CorruptPayload otherwise."""
+class Writer(Protocol):
+    """The codec that a frame must be of."""
+
+    id: ClassVar[str]
+    number: ClassVar[int | None]
+
+
+def open_frame(buffer: np.ndarray, codec: Writer, value_format: int = AS_TYPE) -> Frame:
+    """Return the one frame that fills a buffer, written by this codec with this format of values.
+
+    Raises
+    ------
+    CorruptPayload : it is of another codec or format, or not whole
+    """
     frame = read_frame(buffer)
     if frame.codec != codec.number or frame.total_bytes != buffer.size:
         raise CorruptPayload(
@@ -189,13 +223,14 @@ def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> F
 
 
 def need(is_so: bool | np.bool_, otherwise: str) -> None:
-    """CorruptPayload unless it is so."""
+    """Raise CorruptPayload unless it is so."""
     if not is_so:
         raise CorruptPayload(otherwise)
 
 
 def need_size(frame: Frame, expected: int) -> None:
-    """CorruptPayload unless the body is exactly so long: before anything is allocated for it."""
+    """Raise CorruptPayload unless the body is exactly so long, before anything is allocated for
+    it."""
     need(
         frame.body.size == expected,
         f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes",
@@ -203,14 +238,14 @@ def need_size(frame: Frame, expected: int) -> None:
 
 
 def need_ascending(indices: np.ndarray, numel: int) -> None:
-    """CorruptPayload unless indices ascend strictly inside a tensor."""
+    """Raise CorruptPayload unless indices ascend strictly inside a tensor."""
     if indices.size:
         is_inside = int(indices[-1]) < numel and bool(np.all(indices[1:] > indices[:-1]))
         need(is_inside, f"indices do not ascend, or leave a tensor of {numel} entries")
 
 
 def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
-    """A decoded selection, in the machine's own byte order."""
+    """Return a decoded selection, in the machine's own byte order."""
     native = values.dtype.newbyteorder("=")
     return Selection(
         indices.astype(np.uint32, copy=False), values.astype(native, copy=False), frame.numel
