@@ -71,6 +71,7 @@ def check_exchange(
             "indices that nobody sent: "
             "use codec='index_value' or 'golomb'"
         )
+    # Entries that come back meet a residual that was already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
@@ -161,7 +162,9 @@ def exchanges_that_fit(
     gradients (shared indices, but for selectors whose indices are common anyway), and those that
     only choose.
     """
+    # Indices that all ranks find alike make shared_index exact, without its assumption.
     is_common = selector.has_shared_indices or selector.sums_statistics
+    # Summing first pays only where ranks share nodes, and binds residuals to them.
     divides = placement.node_count < placement.world_size and not is_elastic()
     fitting = []
     for id in EXCHANGES:

@@ -169,6 +169,7 @@ class Configuration:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
         if self.engine is not None:
+            # In one form, so that equal choices are equal configurations.
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
         object.__setattr__(self, "groups", check_groups(self.groups))
@@ -199,6 +200,7 @@ class Configuration:
     @cached_property
     def digest(self) -> str:
         """Return a SHA-256, in hexadecimal, of all that the ranks must share."""
+        # Options of one rank alone are left out, and keys sorted: the same text on all ranks.
         shared = {name: value for name, value in self.describe().items() if name not in LOCAL}
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
@@ -223,6 +225,7 @@ class Configuration:
             made = self._at_density[density] = StepParts(density, selector, codec)
         return made
 
+    # Not a field: neither compared nor described.
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
         return {}
@@ -253,6 +256,7 @@ class Configuration:
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, step)
+        # Messages must fit whatever is cheaper: the bound decides first.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
@@ -280,6 +284,7 @@ class Configuration:
 
     def step_volume(self, numel: int, buckets: int) -> StepVolume:
         """Return the volume of a step of so many entries in so many buckets."""
+        # Behind any warm-up, as the exchange is chosen once for all steps.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
         return StepVolume(self.selector, density, entry_bytes, numel, buckets)

@@ -38,6 +38,7 @@ class _ThreadPending:
         try:
             self._outcome.append(np.asarray(call()))
         except Exception as error:
+            # Raised where the result is waited for, not in a thread that nobody watches.
             self._outcome.append(error)
 
     def wait(self, timeout_s: float | None) -> np.ndarray:

@@ -67,6 +67,7 @@ def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
         if deadline is not None and time.monotonic() > deadline:
             return False
         time.sleep(sleep_s)
+        # Short sleeps first: most results come soon, and the others need not be asked for often.
         sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
     return True
 

@@ -81,6 +81,7 @@ class LocalWorld:
             try:
                 results[rank] = function(LocalCollective(self, rank), *arguments)
             except BaseException as error:
+                # An error is a result: the other ranks' threads go on, as processes would.
                 results[rank] = error
 
         threads = [
@@ -190,12 +191,14 @@ class LocalCollective:
             total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
             return total - following.nbytes, total - array.nbytes
 
+        # A copy: another rank may fetch its result when this one has long overwritten its array.
         return self._submit(
             f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing
         )
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
+            # In rank order on every rank, so that all get the same bits.
             total = arrays[0].copy()
             for other in arrays[1:]:
                 if other.shape != total.shape:

@@ -55,6 +55,7 @@ class MpiCollective:
         return _LazyPending(lambda: self._allgather(array))
 
     def _allgather(self, array: np.ndarray) -> np.ndarray:
+        # Lengths may differ between ranks, and MPI must be told them before.
         counts = np.array(self._comm.allgather(array.size))
         gathered = np.empty(counts.sum(), array.dtype)
         self._comm.Allgatherv(array, [gathered, counts, None, from_numpy_dtype(array.dtype)])

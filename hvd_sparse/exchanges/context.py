@@ -203,7 +203,9 @@ class ExchangeContext:
         """
         if self.errors:  # in the place of entries, so that every rank learns of it
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
+        # Once some rank has failed nothing is worth sending, but every rank still takes part.
         given = {} if frames is None or self.is_lost else frames
+        # Counted before the message is put together: one that is too long need not be allocated.
         total = overhead_bytes(len(self.members)) + sum(frame.size for frame in given.values())
         if total > MOST_BYTES:
             self._note_length(total)
@@ -225,6 +227,7 @@ class ExchangeContext:
             self._note_length(total)
         if self.errors:  # of some, or met while they were written: all are told the same
             messages = [NO_BYTES if each is None else self.write() for each in frames]
+        # The collective delivers message r to rank r by these lengths.
         splits = np.array([message.size for message in messages], np.int32)
         return AllToAll(np.concatenate(messages), splits)
 

@@ -123,12 +123,14 @@ class MomentumCorrectionState:
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if not self.velocity.can_roll_back:
+            # One buffer only: what leaves it must be known to undo the step.
             self._sent, self._masked = sent, self.momentum.new[sent.indices]
         if is_exact and not is_taken:
             kernels.clear(self.velocity.new, sent.indices)
         elif not is_exact:
             self.velocity.new[sent.indices] -= sent.values
         if self._options.masking:
+            # Else stale velocities would go on pushing the sent entries in an old direction.
             kernels.clear(self.momentum.new, sent.indices)
 
     def take_all(self) -> np.ndarray:

@@ -156,9 +156,11 @@ class CarrierLayout:
         words = np.array(
             [(each >> place) & mask for each in checksums for place in places], np.float64
         )
+        # Bounded, so that no norm leaves the carrier's scale.
         squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
         carrier = np.empty(self.size, np.float64)
         carrier[:SHARED] = 1, rank, rank * rank, drawn_for(rank)
+        # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
         carrier[SHARED : SHARED + self.words] = words * (SCALE * 2.0**-self.word_bits)
         carrier[SHARED + self.words : -TOLD] = (
             words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
@@ -198,6 +200,7 @@ class CarrierLayout:
 
     def _check_reduction(self, values: list[float], factor: float, key: str) -> None:
         size = self.world_size
+        # Another reduction, or a sum over other ranks, gives other multiples of these three sums.
         wanted = _rank_sums(size)
         is_finite = factor > 0 and all(map(math.isfinite, values))
         if is_finite and all(
@@ -220,6 +223,7 @@ class CarrierLayout:
                 "it; "
                 "they must call compress for the same tensors equally often, with the same options"
             )
+        # Without a second checksum this is the first one again, and agrees.
         if not agree[-1]:
             raise ReplicaMismatch(
                 f"tensor {key!r}: the gradients that were applied in the last step that was "
@@ -257,6 +261,7 @@ class CarrierLayout:
             self.world_size * round(second / squared) == round(first / unit) ** 2
             for first, second in zip(sums[SHARED:behind], sums[behind:-TOLD])
         ]
+        # The second checksum's words follow the first one's.
         half = self.words // 2
         return [all(agree[:half]), all(agree[half:])] if self.has_replica else [all(agree)]
 

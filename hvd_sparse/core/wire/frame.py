@@ -104,6 +104,7 @@ def seal_frame(
     header = _FIELDS.pack(
         MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes
     )
+    # It covers the header too: a count that was altered must not pass.
     checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
     buffer.data[:HEADER_BYTES] = header + _CHECK.pack(checksum)
     return buffer
@@ -145,6 +146,7 @@ def read_frame(buffer: np.ndarray) -> Frame:
     """
     header = _header(buffer)
     frame = _frame(buffer, header)
+    # CRC functions take contiguous memory only.
     checksum = crc32(np.ascontiguousarray(frame.body).data, crc32(header[: _FIELDS.size]))
     if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
         raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
@@ -207,6 +209,7 @@ def open_frame(buffer: np.ndarray, codec: Writer, value_format: int = AS_TYPE) -
     ------
     CorruptPayload : it is of another codec or format, or not whole
     """
+    # The checksum first: what follows then tells of other codecs, and not of altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or frame.total_bytes != buffer.size:
         raise CorruptPayload(

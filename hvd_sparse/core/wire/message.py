@@ -101,6 +101,7 @@ def write_message(
         None for those with one
     """
     everyone = sorted(frames if members is None else members)
+    # One number tells which tensor it is, and whether a frame of it follows.
     flagged = [
         position if position in frames else position + WITHOUT_FRAME for position in everyone
     ]
@@ -184,7 +185,9 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size).tolist()
+    # The reverse of the flags that the writer added.
     positions = tuple(position % WITHOUT_FRAME for position in flagged)
+    # One order for all ranks: the tensors are compared as tuples, and frames follow in it.
     if any(a >= b for a, b in zip(positions, positions[1:])):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
@@ -201,6 +204,7 @@ def _read_error(body: np.ndarray) -> str:
         raise CorruptPayload(
             "an error message's checksum does not match its text: altered on its way"
         )
+    # No writer makes such a text, and readers take only what a writer makes.
     if len(words) > ERROR_TEXT_LIMIT:
         raise CorruptPayload(
             f"an error message of {len(words)} bytes is longer than any that is written"

@@ -237,6 +237,7 @@ class CompiledKernels(CompiledPackers):
         parts = self._parts(numel)
         if self._pool is None or not parts:
             return [work(0, numel)]
+        # Parts begin at whole lines, so that no two threads write to one.
         bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
         others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
@@ -266,11 +267,13 @@ def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
     Each pattern comes with the next higher one, so that a value that many entries share is found at
     once.
     """
+    # Strided: about as good as drawn at random for this, and the same on every run.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(
         np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
     )[::-1]
     rank = sample.size * count / x.size
+    # The rank in a sample scatters by its square root: the cuts stand on both sides of it.
     margin = 4 * np.sqrt(rank) + 2
     ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
     cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])

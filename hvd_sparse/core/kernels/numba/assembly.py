@@ -87,7 +87,10 @@ def assemble(out, indices, values, starts, ends):  # type: ignore[no-untyped-def
     ``starts`` is moved along.
     """
     is_large = out.size * out.itemsize >= LARGE_BYTES
+    # Stores past the caches must begin at whole lines: what lies before the first one goes the
+    # usual way.
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
+    # Added up here first: several ranks' entries meet in the first cache, and out is written once.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
     # Up to the first whole line of a large result a short block is added up, then full ones.

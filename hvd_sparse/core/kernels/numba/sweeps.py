@@ -96,6 +96,8 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             old = vectors.load(kept, index)
             entry = builder.fadd(old, vectors.load(gradient, index))
             magnitude = vectors.magnitude(entry)
+            # Patterns, not floats, are compared: a thread that takes subnormal numbers for zero
+            # must take the same entries.
             patterns = vectors.patterns(entry)
             stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
             finite = builder.icmp_signed("<", patterns, infinity)
@@ -133,6 +135,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     return made
 
 
+# Both choices are made when the code is, so that no loop asks for them.
 _add_and_take, _add_and_take_crowded = (
     _make_add_and_take(False, False),
     _make_add_and_take(False, True),
@@ -209,6 +212,7 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
             leaving,
         ):
             entry = vectors.load(entries, index)
+            # Few vectors have such an entry: one test of the whole mask skips the rest.
             reaches = _reaching(vectors, entry, cuts)
             with vectors.seldom(reaches, [taken]) as changed:
                 changed.append(vectors.append(entry, reaches, index, at, found, taken))
@@ -323,6 +327,7 @@ def _make_look(adds: bool) -> Callable[..., object]:
             if adds:
                 finite = builder.fcmp_ordered("<", magnitude, infinite)
                 vectors.store(builder.select(finite, entry, old), to, index)
+            # Ordered comparisons are false for NaN: the maximum overlooks it, and the sum finds it.
             is_more = builder.fcmp_ordered(">", magnitude, top)
             # Summed as doubles: a float32 sum over a long vector loses its last digits.
             leaving += [
@@ -365,6 +370,7 @@ def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     It must be another array than ``residual``, too large for the caches, and its vectors must be
     whole lines.
     """
+    # In place the lines have been read already, and are in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
@@ -422,6 +428,8 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
     whole = _whole(gradient, start, stop)
     first = start
     while first < stop:
+        # A segment at a time: sums in float32 stay short, and a full list is noticed before it is
+        # written past its room.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
             count = _add_and_take_whole(

@@ -40,6 +40,7 @@ class Vectors:
         """Return the value in all lanes, of floats unless told otherwise."""
         vector = vector or self.floats
         undefined = ir.Constant(vector, ir.Undefined)
+        # Into one lane, and from there into all: LLVM knows this as a broadcast.
         first = self.builder.insert_element(undefined, value, ir.Constant(INDEX, 0))
         lanes = ir.Constant(ir.VectorType(INDEX, vector.count), [0] * vector.count)
         return self.builder.shuffle_vector(first, undefined, lanes)
@@ -97,6 +98,7 @@ class Vectors:
         after."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
+        # A hint, which LLVM keeps for whole aligned vectors only.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
     def no_doubles(self) -> list[ir.Constant]:
@@ -118,6 +120,7 @@ class Vectors:
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
         """Return the sum of a vector of doubles."""
+        # LLVM adds the lanes in order, as no reassociation is allowed: the same bits everywhere.
         zero = ir.Constant(DOUBLE, 0.0)
         return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
 
@@ -128,6 +131,7 @@ class Vectors:
 
     def ones(self, mask: ir.Value) -> ir.Value:
         """Count the lanes of a mask that are set."""
+        # A mask has one bit a lane.
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
@@ -208,6 +212,7 @@ def counting(
     builder.position_at_end(body)
     leaving: list[ir.Value] = []
     yield index, entering, leaving
+    # Here the body is complete: its last block is the one that the phis come from.
     index.add_incoming(builder.add(index, ir.Constant(WORD, step)), builder.block)
     for phi, state in zip(entering, leaving):
         phi.add_incoming(state, builder.block)
