@@ -25,14 +25,12 @@ def check_composition(
     if (is_rounded or is_biased) and not memory.keeps_rounding:
         raise InvalidOption(
             f"{selector.id} with {codec.id} sends other values than were accumulated, and memory "
-            f"{memory.id} forgets the "
-            "difference at every step: use memory='error_feedback'"
+            f"{memory.id} forgets the difference at every step: use memory='error_feedback'"
         )
     if selector.needs_gradient and not memory.adds_gradient:
         raise InvalidOption(
             f"{selector.id} compares the gradient with the residual it is added to, and memory "
-            f"{memory.id} adds something "
-            "else: use memory='error_feedback'"
+            f"{memory.id} adds something else: use memory='error_feedback'"
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
@@ -51,14 +49,12 @@ def check_exchange(
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
             f"exchange {exchange.id} cuts to the k entries that a density asks for, and "
-            f"{selector.id} is told none: "
-            "use exchange='allgather'"
+            f"{selector.id} is told none: use exchange='allgather'"
         )
     if exchange.shares_indices and selector.changes_values:
         raise InvalidOption(
             f"exchange {exchange.id} sends all ranks' accumulated values at one rank's indices, "
-            f"and {selector.id} sends "
-            "other values: use exchange='allgather'"
+            f"and {selector.id} sends other values: use exchange='allgather'"
         )
     if exchange.shares_indices and not codec.is_exact:
         raise InvalidOption(
@@ -68,22 +64,19 @@ def check_exchange(
     if exchange.sums_again and not codec.keeps_indices:
         raise InvalidOption(
             f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds "
-            "indices that nobody sent: "
-            "use codec='index_value' or 'golomb'"
+            "indices that nobody sent: use codec='index_value' or 'golomb'"
         )
     # Entries that come back meet a residual that was already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
             f"exchange {exchange.id} gives entries back to the residual after it was written, and "
-            "a residual in "
-            f"{stored} is rounded then: use memory='error_feedback' in float32"
+            f"a residual in {stored} is rounded then: use memory='error_feedback' in float32"
         )
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
             f"exchange {exchange.id} sums gradients before they meet the residual, and memory "
-            f"{memory.id} makes something "
-            "else of them first: use memory='error_feedback'"
+            f"{memory.id} makes something else of them first: use memory='error_feedback'"
         )
 
 
@@ -105,20 +98,17 @@ def check_select_over(
     if groups == PLANNED:
         raise InvalidOption(
             "select_over is 'group', and groups='planned' measures what selecting from every "
-            "tensor takes: give groups a "
-            "number or lists of names, or use select_over='tensor'"
+            "tensor takes: give groups a number or lists of names, or use select_over='tensor'"
         )
     if exchange.settles_later or exchange.sums_first:
         raise InvalidOption(
             f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by "
-            "tensor: "
-            "use exchange='allgather', or select_over='tensor'"
+            "tensor: use exchange='allgather', or select_over='tensor'"
         )
     if selector.needs_gradient:
         raise InvalidOption(
             f"select_over is 'group', and {selector.id} compares every tensor's gradient with its "
-            "residual: "
-            "use another selector, or select_over='tensor'"
+            "residual: use another selector, or select_over='tensor'"
         )
 
 
@@ -142,8 +132,7 @@ def check_groups(groups: object) -> Groups:
             return made
     raise InvalidOption(
         f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or "
-        "'planned'; None merges small "
-        "neighbours"
+        "'planned'; None merges small neighbours"
     )
 
 

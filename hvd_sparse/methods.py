@@ -105,9 +105,8 @@ class Methods(Generic[Compressor]):
         returns."""
         raise InvalidOption(
             "compression=Compression gives Horovod the class itself: call one of its methods, as "
-            "in "
-            "compression=Compression.ldte_bs(params, density=0.001), where params are those that "
-            "Horovod trains"
+            "in compression=Compression.ldte_bs(params, density=0.001), where params are those "
+            "that Horovod trains"
         )
 
     decompress = compress

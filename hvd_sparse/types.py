@@ -67,14 +67,12 @@ class TensorSpec:
         if self.dtype not in FLOATS:
             raise UnsupportedInput(
                 f"tensor {self.key!r} has dtype {self.dtype}: only {', '.join(sorted(FLOATS))} can "
-                "be compressed; "
-                "leave it out of the parameters given to the compressor"
+                "be compressed; leave it out of the parameters given to the compressor"
             )
         if self.numel >= INDEX_LIMIT:
             raise UnsupportedInput(
                 f"tensor {self.key!r} has {self.numel} entries: indices are 32 bits wide, so at "
-                f"most {INDEX_LIMIT - 1}; "
-                "split it into several parameters"
+                f"most {INDEX_LIMIT - 1}; split it into several parameters"
             )
 
     @property

@@ -17,8 +17,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"hvd_sparse.tensorflow needs Horovod built for TensorFlow ({error}); build it with "
-        "HOROVOD_WITH_TENSORFLOW=1, "
-        "as scripts/setup does"
+        "HOROVOD_WITH_TENSORFLOW=1, as scripts/setup does"
     ) from error
 
 
@@ -46,8 +45,7 @@ class _ThreadPending:
         if not self._outcome:
             raise ExchangeTimeout(
                 f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
-                "submit it, or is stopped; "
-                "look at the ranks' output, or raise timeout_s"
+                "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
             )
         outcome = self._outcome[0]
         if isinstance(outcome, Exception):

@@ -46,8 +46,7 @@ class _HorovodPending:
         if not sleep_until(self.is_done, timeout_s):
             raise ExchangeTimeout(
                 f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
-                "submit it, or is stopped; "
-                "look at the ranks' output, or raise timeout_s"
+                "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
             )
         result: np.ndarray = self._take(hvd.synchronize(self._handle)).numpy()
         return result

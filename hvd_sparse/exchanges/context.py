@@ -238,9 +238,8 @@ class ExchangeContext:
         self.errors.append(
             f"UnsupportedInput: the messages of {', '.join(map(repr, keys[:3]))}{more} come to "
             f"{total} bytes in one collective, which moves at most {MOST_BYTES}: send fewer "
-            "entries "
-            "(density, max_gathered_bytes), fewer tensors together (groups), or split the tensor; "
-            "exchange hierarchical moves whole gradients inside a node"
+            "entries (density, max_gathered_bytes), fewer tensors together (groups), or split the "
+            "tensor; exchange hierarchical moves whole gradients inside a node"
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:

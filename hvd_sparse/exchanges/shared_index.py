@@ -149,9 +149,8 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
     ):
         raise RankMismatch(
             f"bucket {context.bucket}: a sum for step {context.step} over {context.world_size} "
-            "ranks is "
-            "not of this step on all of them: on one of them something went wrong, which it says "
-            "itself, or bytes of another step were delivered"
+            "ranks is not of this step on all of them: on one of them something went wrong, which "
+            "it says itself, or bytes of another step were delivered"
         )
 
 

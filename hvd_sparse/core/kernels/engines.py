@@ -94,6 +94,5 @@ def resolve_engine(engine: object) -> Kernels:
 def _say_slow() -> None:
     logger.warning(
         "gradients are selected by plain numpy, several times slower than compiled: pip install "
-        "'hvd-sparse[fast]', "
-        "or say engine='numpy' if this is meant"
+        "'hvd-sparse[fast]', or say engine='numpy' if this is meant"
     )

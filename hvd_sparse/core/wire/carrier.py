@@ -209,28 +209,25 @@ class CarrierLayout:
             return
         raise UnsupportedReduction(
             f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of "
-            "the sum "
-            f"{[size, *wanted]} over the {size} ranks of the compressor's process set; give "
-            "Horovod "
-            "op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the same process_set "
-            "as the compressor"
+            f"the sum {[size, *wanted]} over the {size} ranks of the compressor's process set; "
+            "give Horovod op=hvd.Average or hvd.Sum (not Adasum, Min, Max or Product), and the "
+            "same process_set as the compressor"
         )
 
     def _check_words(self, agree: list[bool], key: str) -> None:
         if not agree[0]:
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
-                "it; "
-                "they must call compress for the same tensors equally often, with the same options"
+                "it; they must call compress for the same tensors equally often, with the same "
+                "options"
             )
         # Without a second checksum this is the first one again, and agrees.
         if not agree[-1]:
             raise ReplicaMismatch(
                 f"tensor {key!r}: the gradients that were applied in the last step that was "
-                "checked differ between ranks, "
-                "so the replicas do too; go back to a checkpoint, and look for a faulty machine or "
-                "memory, or for code "
-                "that changes results of Horovod's on one rank"
+                "checked differ between ranks, so the replicas do too; go back to a checkpoint, "
+                "and look for a faulty machine or memory, or for code that changes results of "
+                "Horovod's on one rank"
             )
 
     def _check_own(self, sums: list[float], checksum: int | None, key: str) -> None:

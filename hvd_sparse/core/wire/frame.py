@@ -172,8 +172,8 @@ def _fields(buffer: np.ndarray, header: bytes) -> tuple[bytes, int, int, int, in
         )
     if version != WIRE_VERSION:
         raise CorruptPayload(
-            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: "
-            "install one version of hvd_sparse on all ranks"
+            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one "
+            "version of hvd_sparse on all ranks"
         )
     # Compared before anything is sliced or allocated: these may be anybody's bytes.
     if body_bytes > buffer.size - HEADER_BYTES:
