@@ -160,7 +160,6 @@ def decode_for(
         read_frame(buffer)  # a header that was altered on its way is said to be that
         raise CorruptPayload(
             f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
-            f"{announced} of "
-            f"{announced_dtype}"
+            f"{announced} of {announced_dtype}"
         )
     return codec.decode(buffer, kernels)
