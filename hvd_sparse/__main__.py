@@ -1,4 +1,4 @@
-"""``python -m hvd_sparse`` is the command ``hvd-sparse``."""
+"""Entry point of ``python -m hvd_sparse``: the command ``hvd-sparse``."""
 
 import sys
 

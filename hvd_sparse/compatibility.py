@@ -1,8 +1,9 @@
-"""Which parts cannot be joined: by what they declare, never by their names."""
+"""Compatibility of parts: which cannot be joined, by their declared properties, never by their
+names."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Union
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs.contract import Codec
@@ -18,20 +19,18 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """InvalidOption for parts that would silently do something else than their papers say."""
+    """Raise InvalidOption for parts that would silently do something else than their papers say."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not selector.is_unbiased
     if (is_rounded or is_biased) and not memory.keeps_rounding:
         raise InvalidOption(
             f"{selector.id} with {codec.id} sends other values than were accumulated, and memory "
-            f"{memory.id} forgets the "
-            "difference at every step: use memory='error_feedback'"
+            f"{memory.id} forgets the difference at every step: use memory='error_feedback'"
         )
     if selector.needs_gradient and not (memory.adds_gradient or memory.finishes):
         raise InvalidOption(
             f"{selector.id} compares the gradient with the residual it is added to, and memory "
-            f"{memory.id} adds something "
-            "else: use memory='error_feedback'"
+            f"{memory.id} adds something else: use memory='error_feedback'"
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
@@ -46,18 +45,16 @@ def check_exchange(
     codec: Codec,
     schedule: Schedule | None,
 ) -> None:
-    """InvalidOption for an exchange that cannot do its work with these parts."""
+    """Raise InvalidOption for an exchange that cannot do its work with these parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
             f"exchange {exchange.id} cuts to the k entries that a density asks for, and "
-            f"{selector.id} is told none: "
-            "use exchange='allgather'"
+            f"{selector.id} is told none: use exchange='allgather'"
         )
     if exchange.shares_indices and selector.changes_values:
         raise InvalidOption(
             f"exchange {exchange.id} sends all ranks' accumulated values at one rank's indices, "
-            f"and {selector.id} sends "
-            "other values: use exchange='allgather'"
+            f"and {selector.id} sends other values: use exchange='allgather'"
         )
     if exchange.shares_indices and not codec.is_exact:
         raise InvalidOption(
@@ -67,58 +64,61 @@ def check_exchange(
     if exchange.sums_again and not codec.keeps_indices:
         raise InvalidOption(
             f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds "
-            "indices that nobody sent: "
-            "use codec='index_value' or 'golomb'"
+            "indices that nobody sent: use codec='index_value' or 'golomb'"
         )
+    # Entries that come back meet a residual that was already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
             f"exchange {exchange.id} gives entries back to the residual after it was written, and "
-            "a residual in "
-            f"{stored} is rounded then: use memory='error_feedback' in float32"
+            f"a residual in {stored} is rounded then: use memory='error_feedback' in float32"
         )
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
             f"exchange {exchange.id} sums gradients before they meet the residual, and memory "
-            f"{memory.id} makes something "
-            "else of them first: use memory='error_feedback'"
+            f"{memory.id} makes something else of them first: use memory='error_feedback'"
         )
 
+
+Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
+"""The option ``groups``: a number of groups, "planned", lists of names, or None."""
 
 PLANNED = "planned"
 """The choice of ``groups`` that is made at run time."""
 
 
 def check_select_over(
-    select_over: Any, exchange: Exchange, selector: Selector, groups: Any
+    select_over: object, exchange: Exchange, selector: Selector, groups: object
 ) -> None:
-    """InvalidOption for parts that need every tensor by itself where selection is over groups."""
+    """Raise InvalidOption for parts that need every tensor by itself where selection is over
+    groups."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
     if groups == PLANNED:
         raise InvalidOption(
             "select_over is 'group', and groups='planned' measures what selecting from every "
-            "tensor takes: give groups a "
-            "number or lists of names, or use select_over='tensor'"
+            "tensor takes: give groups a number or lists of names, or use select_over='tensor'"
         )
     if exchange.settles_later or exchange.sums_first:
         raise InvalidOption(
             f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by "
-            "tensor: "
-            "use exchange='allgather', or select_over='tensor'"
+            "tensor: use exchange='allgather', or select_over='tensor'"
         )
     if selector.needs_gradient:
         raise InvalidOption(
             f"select_over is 'group', and {selector.id} compares every tensor's gradient with its "
-            "residual: "
-            "use another selector, or select_over='tensor'"
+            "residual: use another selector, or select_over='tensor'"
         )
 
 
-def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
-    """The option in its one form; InvalidOption if it is neither a number of groups nor lists of
-    names, each once, nor "planned"."""
+def check_groups(groups: object) -> Groups:
+    """Return the option ``groups`` in its one form.
+
+    Raises
+    ------
+    InvalidOption : it is neither a number of groups, nor lists of names, each once, nor "planned"
+    """
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:
@@ -132,8 +132,7 @@ def check_groups(groups: Any) -> int | str | tuple[tuple[str, ...], ...] | None:
             return made
     raise InvalidOption(
         f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or "
-        "'planned'; None merges small "
-        "neighbours"
+        "'planned'; None merges small neighbours"
     )
 
 
@@ -143,19 +142,22 @@ def exchanges_that_fit(
     codec: Codec,
     schedule: Schedule | None,
     select_over: str,
-    groups: Any,
+    groups: Groups,
     placement: Placement,
 ) -> list[Exchange]:
-    """Return the exchanges, with their defaults, that these parts and ranks can have.
+    """Return the exchanges, with their defaults, that fit these parts and ranks.
 
-    Left out are those that lose mass, those whose result rests on an assumption about the gradients
-    (shared indices, but for selectors whose indices are common anyway), and those that only choose.
+    Left out are exchanges that lose mass, those whose result rests on an assumption about the
+    gradients (shared indices, but for selectors whose indices are common anyway), and those that
+    only choose.
     """
+    # Indices that all ranks find alike make shared_index exact, without its assumption.
     is_common = selector.has_shared_indices or selector.sums_statistics
+    # Summing first pays only where ranks share nodes, and binds residuals to them.
     divides = placement.node_count < placement.world_size and not is_elastic()
     fitting = []
     for id in EXCHANGES:
-        exchange: Exchange = EXCHANGES.create(id)
+        exchange = EXCHANGES.create(id)
         if exchange.only_chooses or not exchange.conserves:
             continue
         if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):

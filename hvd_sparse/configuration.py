@@ -1,4 +1,4 @@
-"""What a compressor does: its parts and the options that all methods share."""
+"""Configuration of a compressor: its parts and the options that all methods share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import json
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Union
 
 from hvd_sparse.checks import check_choice, check_whole, count_from_density, is_number
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
+    Groups,
     check_composition,
     check_exchange,
     check_groups,
@@ -44,13 +45,16 @@ PARTS = {
     "exchange": EXCHANGES,
     "schedule": SCHEDULES,
 }
+EngineChoice = Union[str, dict[str, object], None]
+"""The option ``engine``: an id, a mapping with an "id" and options, or None for the best."""
+
 LOCAL = {"name", "engine", "timeout_s"}
 """Options that may differ between ranks."""
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """What one step of a tensor runs with.
+    """The parts of a tensor's step, at the density of that step.
 
     Attributes
     ----------
@@ -84,20 +88,20 @@ class Configuration:
     min_numel : tensors with fewer entries go dense
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go
         dense
-    rollback : keep the old state until a step is known good, at the price of a second buffer
+    rollback : keep the old state until a step has succeeded, at the price of a second buffer
     groups : how many messages the compressed tensors travel in, or the names of those that travel
-        together; None merges small neighbours; "planned" does too, until the first steps have been
+        together; None joins small neighbours; "planned" does too, until the first steps have been
         measured
     select_over : "tensor": the selector chooses from every tensor by itself; "group": from those
         that travel together, as one vector
-    max_gathered_bytes : of a tensor, that the messages of all ranks may come to on every rank;
-        where the density asks for more its steps run dense (if ``allow_dense``), and what a method
-        finds beyond it stays in the residual; None: no bound
+    max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
+        where the density asks for more its steps run dense (if ``allow_dense``), and further
+        entries that a method finds stay in the residual; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
     on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all
         ranks, and the step leaves no trace; "raise": it is an error on all ranks
-    check_replicas_every : 0, or after how many steps the ranks compare what was applied of every
-        compressed tensor (one pass over it then, by the next step's carrier)
+    check_replicas_every : 0, or after how many steps the ranks compare the gradients that were
+        applied to every compressed tensor (one pass over it then, by the next step's carrier)
     telemetry : send the residual's norm with the carrier (one more pass over it)
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
@@ -113,21 +117,37 @@ class Configuration:
     min_numel: int = 1024
     compress_1d: bool = False
     rollback: bool = True
-    groups: Any = None
+    groups: Groups = None
     select_over: str = "tensor"
     max_gathered_bytes: int | None = None
     allow_dense: bool = True
     on_nonfinite: str = "propagate"
     check_replicas_every: int = 0
     telemetry: bool = False
-    engine: Any = None
+    engine: EngineChoice = None
     name: str | None = None
     timeout_s: float | None = 600.0
 
     @classmethod
-    def create(cls, *, selector: Any, schedule: Any = None, **options: Any) -> Configuration:
-        """From parts given as ids, ``{"id": ..., option: value}`` mappings or objects, and
-        options."""
+    def create(cls, *, selector: object, schedule: object = None, **options: Any) -> Configuration:
+        """Return a configuration of parts and options.
+
+        Parameters
+        ----------
+        selector, schedule : parts, as an id, a mapping ``{"id": ..., option: value}`` or an object
+        options : ``memory``, ``codec`` and ``exchange``, given likewise, and the common options
+
+        Raises
+        ------
+        UnknownName : no part has that id
+        InvalidOption : an option is unknown or wrong, or the parts cannot be joined
+
+        Examples
+        --------
+        >>> made = Configuration.create(selector={"id": "ldte_bs", "density": 0.001})
+        >>> made.memory.id, made.exchange.id, made.density(step=0)
+        ('error_feedback', 'allgather', 0.001)
+        """
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:
@@ -135,16 +155,15 @@ class Configuration:
                 f"unknown option {', '.join(map(repr, unknown))}; the common options are: "
                 f"{', '.join(known)}"
             )
-        selector = SELECTORS.resolve(selector)
-        parts = {
-            "memory": MEMORIES.resolve(options.pop("memory", "error_feedback")),
-            "codec": CODECS.resolve(options.pop("codec", "index_value")),
-            "exchange": EXCHANGES.resolve(options.pop("exchange", "allgather")),
-            "schedule": SCHEDULES.resolve(schedule)
-            if schedule is not None
-            else _default_schedule(selector),
-        }
-        return cls(selector=selector, **parts, **options)
+        chosen = SELECTORS.resolve(selector)
+        return cls(
+            selector=chosen,
+            memory=MEMORIES.resolve(options.pop("memory", "error_feedback")),
+            codec=CODECS.resolve(options.pop("codec", "index_value")),
+            exchange=EXCHANGES.resolve(options.pop("exchange", "allgather")),
+            schedule=_default_schedule(chosen) if schedule is None else SCHEDULES.resolve(schedule),
+            **options,
+        )
 
     def __post_init__(self) -> None:
         if (
@@ -162,6 +181,7 @@ class Configuration:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise InvalidOption(f"name is {self.name!r}: a text of at least one letter")
         if self.engine is not None:
+            # In one form, so that equal choices are equal configurations.
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
         object.__setattr__(self, "groups", check_groups(self.groups))
@@ -177,7 +197,7 @@ class Configuration:
                 raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
 
     def describe(self) -> dict[str, Any]:
-        """JSON-able; ``Configuration.create(**described)`` is equal to this."""
+        """Return a JSON-able mapping; ``Configuration.create(**described)`` is equal to this."""
         options = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -191,28 +211,30 @@ class Configuration:
 
     @cached_property
     def digest(self) -> str:
-        """What all ranks must share, as a SHA-256 in hexadecimal."""
+        """Return a SHA-256, in hexadecimal, of all that the ranks must share."""
+        # Options of one rank alone are left out, and keys sorted: the same text on all ranks.
         shared = {name: value for name, value in self.describe().items() if name not in LOCAL}
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def checksum(self) -> int:
-        """The digest in 32 bits, for message headers."""
+        """Return the digest in 32 bits, for message headers."""
         return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
-        """Whether tensors of this shape are compressed at all; the others are left to Horovod's
+        """Tell whether tensors of this shape are compressed; others are left to Horovod's
         allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def at_step(self, step: int) -> StepParts:
-        """Return what a tensor's step runs with; one record for all steps of one density."""
+        """Return the parts of a tensor's step; one record for all steps of one density."""
         if self.fixed_parts is not None:
             return self.fixed_parts
         density = float(self.schedule.density(step)) if self.schedule is not None else None
         return self._parts_at(density)
 
     def _parts_at(self, density: float | None) -> StepParts:
+        """Return the parts at a density."""
         made = self._at_density.get(density)
         if made is None:
             selector, codec = self.selector, self.codec
@@ -221,13 +243,14 @@ class Configuration:
             made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
+    # Not a field: neither compared nor described.
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
         return {}
 
     @cached_property
     def fixed_parts(self) -> StepParts | None:
-        """What every step runs with, where the density stays as it is; else None."""
+        """Return the parts of every step where the density stays as it is; else None."""
         if self.schedule is None:
             return self._parts_at(None)
         return self._parts_at(self.schedule.value) if isinstance(self.schedule, Constant) else None
@@ -244,15 +267,21 @@ class Configuration:
         exchange: Exchange | None = None,
         placement: Placement | None = None,
     ) -> bool:
-        """Tell whether a compressed tensor's step runs dense: from shared quantities only.
+        """Tell whether a compressed tensor's step runs dense, from shared quantities only.
 
+        Parameters
+        ----------
+        spec : the tensor
+        step : its completed steps
+        world_size : number of ranks
         exchange : the one that runs, where this configuration lets it be chosen
-        placement : where the ranks are, if it matters; else every rank is on a node of its own
+        placement : the node of every rank, if it matters; else every rank is on a node of its own
         """
         density = self.density(step)
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, step)
+        # Messages must fit whatever is cheaper: the bound decides first.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
@@ -279,7 +308,8 @@ class Configuration:
         )
 
     def step_volume(self, numel: int, buckets: int) -> StepVolume:
-        """Return what a step of so many entries in so many buckets is to move."""
+        """Return the volume of a step of so many entries in so many buckets."""
+        # Behind any warm-up, as the exchange is chosen once for all steps.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
         return StepVolume(self.selector, density, entry_bytes, numel, buckets)
@@ -297,7 +327,7 @@ class Configuration:
         return f"{parts}, {options}"
 
 
-def _default_schedule(selector: Any) -> Any:
-    """The selector's own density at every step; None for a selector that is told none."""
+def _default_schedule(selector: Selector) -> Schedule | None:
+    """Return the selector's own density at every step; None for a selector that is told none."""
     density = getattr(selector, "density", None)
-    return None if density is None else Constant(density)
+    return None if density is None else SCHEDULES.create("constant", value=density)

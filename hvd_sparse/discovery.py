@@ -1,4 +1,4 @@
-"""Finding the parts: every module of a part's folder registers itself when it is imported."""
+"""Discovery of the parts: every module of a part's folder registers itself when it is imported."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pkgutil
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import every module of a package whose name has no leading underscore: a new part is one new
-    file."""
+    """Import every module of a package whose name has no leading underscore.
+
+    So a new part is one new file.
+    """
     for module in pkgutil.iter_modules(path):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")

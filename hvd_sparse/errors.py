@@ -1,6 +1,6 @@
-"""Every error that hvd_sparse raises on purpose: one root, one class per kind of remedy.
+"""Errors that hvd_sparse raises on purpose: one root, one class per kind of remedy.
 
-A message names the tensor (where there is one), the value that was wrong and what to do about it.
+A message names the tensor (where there is one), the value that was wrong and the remedy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NotInstalled(SparseError, ImportError):
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """Horovod reduced by something else than Sum or Average, or over another process set."""
+    """A reduction of Horovod's other than Sum or Average, or over another process set."""
 
 
 class UnknownGradient(SparseError, LookupError):
@@ -48,12 +48,12 @@ class UnknownGradient(SparseError, LookupError):
 
 
 class ChangedGradient(SparseError, RuntimeError):
-    """A gradient that the program changed while Horovod had it, so that the result would overwrite
-    the change."""
+    """A gradient that the program changed while Horovod had it; the result would overwrite the
+    change."""
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """NaN or Inf in what would have been accumulated."""
+    """A gradient with NaN or Inf, which would have been accumulated."""
 
 
 class CorruptPayload(SparseError, ValueError):
@@ -61,19 +61,19 @@ class CorruptPayload(SparseError, ValueError):
 
 
 class RankMismatch(SparseError, RuntimeError):
-    """Ranks run different models, configurations or steps."""
+    """Ranks that run different models, configurations or steps."""
 
 
 class ReplicaMismatch(SparseError, RuntimeError):
-    """Ranks have applied different gradients."""
+    """Ranks that have applied different gradients."""
 
 
 class PeerFailure(SparseError, RuntimeError):
-    """Some rank failed inside ``compress``; the message carries its words."""
+    """A failure of some rank inside ``compress``; the message carries its words."""
 
 
 class ExchangeTimeout(SparseError, TimeoutError):
-    """A collective did not finish in ``timeout_s`` seconds."""
+    """A collective that did not finish in ``timeout_s`` seconds."""
 
 
 class CorruptCheckpoint(SparseError, ValueError):

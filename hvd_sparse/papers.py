@@ -1,4 +1,4 @@
-"""The papers behind the parts: citation key -> BibTeX."""
+"""Papers behind the parts: citation key -> BibTeX."""
 
 from __future__ import annotations
 
@@ -187,7 +187,12 @@ PAPERS = {
 
 
 def bibtex(key: str) -> str:
-    """The BibTeX entry of a citation key."""
+    """Return the BibTeX entry of a citation key.
+
+    Raises
+    ------
+    UnknownName : no paper has that key
+    """
     try:
         return PAPERS[key]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Names for the interchangeable parts.
+"""Registries: the names of the interchangeable parts.
 
 >>> from hvd_sparse.registry import SELECTORS
 >>> SELECTORS.create("topk", density=0.01)
@@ -10,28 +10,46 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator
-from typing import Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, cast
 
 from hvd_sparse.errors import InvalidOption, UnknownName
 
-Part = TypeVar("Part", bound=type)
+if TYPE_CHECKING:  # parts register themselves here, so their modules import this one
+    from hvd_sparse.codecs.contract import Codec
+    from hvd_sparse.core.kernels.contract import Engine
+    from hvd_sparse.exchanges.contract import Exchange
+    from hvd_sparse.memories.contract import Memory
+    from hvd_sparse.schedules.contract import Schedule
+    from hvd_sparse.selectors.contract import Selector
+
+PartType = TypeVar("PartType", bound=type)
+Part = TypeVar("Part")
 
 
-class Registry:
-    """Ids of one kind of part, and how to make them.
+class Registry(Generic[Part]):
+    """The ids of one kind of part, and the way to make them.
 
     A part is a frozen dataclass: its fields are its options, so that its configuration and its
     ``repr`` come from the same place.
+
+    Parameters
+    ----------
+    kind : name of the kind, for errors
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
-    def register(self, id: str) -> Callable[[Part], Part]:
-        """Class decorator that gives a part its permanent id."""
+    def register(self, id: str) -> Callable[[PartType], PartType]:
+        """Return a class decorator that gives a part its permanent id.
 
-        def decorate(cls: Part) -> Part:
+        Raises
+        ------
+        InvalidOption : the id is taken
+        """
+
+        def decorate(cls: PartType) -> PartType:
             if id in self._classes:
                 raise InvalidOption(
                     f"{self.kind} {id!r} is registered twice: {self._classes[id]!r} and {cls!r}"
@@ -43,13 +61,19 @@ class Registry:
         return decorate
 
     def ids(self) -> list[str]:
+        """Return all ids, sorted."""
         return sorted(self._classes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids())
 
-    def get(self, id: str) -> Any:
-        """The class behind an id; UnknownName with the nearest ids where there is none."""
+    def get(self, id: str) -> type[Part]:
+        """Return the class behind an id.
+
+        Raises
+        ------
+        UnknownName : no part has that id; the error names the nearest and all that exist
+        """
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -59,9 +83,21 @@ class Registry:
                 f"no {self.kind} is called {id!r}{hint}; there are: {', '.join(self.ids())}"
             ) from None
 
-    def create(self, id: str, **options: Any) -> Any:
-        """A part with these options; InvalidOption names the options it has."""
-        cls = self.get(id)
+    def create(self, id: str, **options: object) -> Part:
+        """Return a part with these options.
+
+        Raises
+        ------
+        UnknownName : no part has that id
+        InvalidOption : an option is unknown or missing; the error names those it has
+
+        Examples
+        --------
+        >>> from hvd_sparse.registry import CODECS
+        >>> CODECS.create("golomb", values="float16")
+        Golomb(values='float16')
+        """
+        cls = cast(type, self.get(id))  # a dataclass, which the contracts do not say
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         unknown = sorted(set(options) - set(fields))
         missing = sorted(
@@ -77,25 +113,33 @@ class Registry:
                 f"{self.kind} {id!r}: {', '.join(wrong)}; its options: "
                 f"{', '.join(fields) or 'none'}"
             )
-        return cls(**options)
+        return cast(Part, cls(**options))
 
-    def resolve(self, part: Any) -> Any:
-        """A part given as an id, as a ``{"id": ..., option: value}`` mapping, or as itself."""
+    def resolve(self, part: object) -> Part:
+        """Return a part that is given as an id, a mapping ``{"id": ..., option: value}``, or
+        itself.
+
+        Raises
+        ------
+        UnknownName : it is none of these
+        InvalidOption : an option is unknown, missing or wrong
+        """
         if isinstance(part, str):
             return self.create(part)
         if isinstance(part, dict):
             options = dict(part)
             return self.create(options.pop("id", None), **options)
         if type(part) in self._classes.values():
-            return part
+            return cast(Part, part)
         raise UnknownName(
             f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an "
             f"'id', or a {self.kind} object"
         )
 
 
-def configuration(part: Any) -> dict[str, Any]:
-    """A part as a JSON-able mapping that ``Registry.resolve`` turns back into an equal part."""
+def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as JSON
+    """Return a part as a JSON-able mapping that ``Registry.resolve`` turns back into an equal
+    part."""
     options = {
         field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init
     }
@@ -105,11 +149,11 @@ def configuration(part: Any) -> dict[str, Any]:
     }
 
 
-SELECTORS = Registry("selector")
-MEMORIES = Registry("memory")
-CODECS = Registry("codec")
-EXCHANGES = Registry("exchange")
-SCHEDULES = Registry("schedule")
-ENGINES = Registry("engine")
+SELECTORS: Registry[Selector] = Registry("selector")
+MEMORIES: Registry[Memory] = Registry("memory")
+CODECS: Registry[Codec] = Registry("codec")
+EXCHANGES: Registry[Exchange] = Registry("exchange")
+SCHEDULES: Registry[Schedule] = Registry("schedule")
+ENGINES: Registry[Engine] = Registry("engine")
 
-ALL = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES)
+ALL: tuple[Registry, ...] = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES)

@@ -1,4 +1,4 @@
-"""The values that travel between the parts: plain, frozen, framework-free."""
+"""Values that travel between the parts: plain, frozen, framework-free."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ class Selection:
 
     @property
     def count(self) -> int:
+        """Return the number of entries."""
         return int(self.indices.size)
 
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
+        """Return a selection of no entries."""
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What all ranks must agree on about one registered tensor.
+    """The properties of one registered tensor that all ranks must agree on.
 
     Attributes
     ----------
@@ -66,18 +68,17 @@ class TensorSpec:
         if self.dtype not in FLOATS:
             raise UnsupportedInput(
                 f"tensor {self.key!r} has dtype {self.dtype}: only {', '.join(sorted(FLOATS))} can "
-                "be compressed; "
-                "leave it out of the parameters given to the compressor"
+                "be compressed; leave it out of the parameters given to the compressor"
             )
         if self.numel >= INDEX_LIMIT:
             raise UnsupportedInput(
                 f"tensor {self.key!r} has {self.numel} entries: indices are 32 bits wide, so at "
-                f"most {INDEX_LIMIT - 1}; "
-                "split it into several parameters"
+                f"most {INDEX_LIMIT - 1}; split it into several parameters"
             )
 
     @cached_property
     def numel(self) -> int:
+        """Return the number of entries."""
         numel = 1
         for dimension in self.shape:
             numel *= int(dimension)
@@ -85,5 +86,5 @@ class TensorSpec:
 
     @cached_property
     def accumulator(self) -> np.dtype:
-        """Dtype of the residual: float64 for float64 gradients, else float32."""
+        """Return the dtype of the residual: float64 for float64 gradients, else float32."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)

@@ -43,8 +43,7 @@ class SignIndex(SignCodec):
         if numel >= self.numel_limit:
             raise UnsupportedInput(
                 f"sign_index has 31 bits for an index, and the tensor has {numel} entries: use "
-                "codec='sign_mean', or split "
-                "the tensor"
+                "codec='sign_mean', or split the tensor"
             )
         words = indices << np.uint32(1)
         words |= is_negative

@@ -1,2 +1,1 @@
-"""The collectives of ``collectives.contract``, over what actually moves bytes: one implementation a
-file."""
+"""Collectives of ``collectives.contract`` over the libraries that move bytes, one a file."""

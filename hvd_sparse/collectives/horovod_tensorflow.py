@@ -1,16 +1,15 @@
-"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and those that a
-graph is built from."""
+"""Collectives over Horovod's TensorFlow operations: eager ones for numpy arrays, and a graph's."""
 
 from __future__ import annotations
 
 import re
 import threading
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives._process_set import ProcessSetRanks
+from hvd_sparse.collectives._process_set import ProcessSet, ProcessSetRanks
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 
 try:
@@ -18,27 +17,27 @@ try:
 except ImportError as error:
     raise ImportError(
         f"hvd_sparse.tensorflow needs Horovod built for TensorFlow ({error}); build it with "
-        "HOROVOD_WITH_TENSORFLOW=1, "
-        "as scripts/setup does"
+        "HOROVOD_WITH_TENSORFLOW=1, as scripts/setup does"
     ) from error
 
 
 class _ThreadPending:
-    """An eager operation blocks and has no time limit, so it waits in a thread of its own.
+    """An eager operation in a thread of its own, as it blocks and has no time limit.
 
     A thread also leaves behind whatever graph is being traced where the collective is started.
     """
 
-    def __init__(self, call: Callable[[], Any], name: str) -> None:
+    def __init__(self, call: Callable[[], tf.Tensor], name: str) -> None:
         self._name = name
-        self._outcome: list[Any] = []
+        self._outcome: list[np.ndarray | Exception] = []
         self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
         self._thread.start()
 
-    def _run(self, call: Callable[[], Any]) -> None:
+    def _run(self, call: Callable[[], tf.Tensor]) -> None:
         try:
             self._outcome.append(np.asarray(call()))
         except Exception as error:
+            # Raised where the result is waited for, not in a thread that nobody watches.
             self._outcome.append(error)
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
@@ -46,24 +45,23 @@ class _ThreadPending:
         if not self._outcome:
             raise ExchangeTimeout(
                 f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
-                "submit it, or is stopped; "
-                "look at the ranks' output, or raise timeout_s"
+                "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
             )
-        if isinstance(self._outcome[0], Exception):
-            raise self._outcome[0]
-        result: np.ndarray = self._outcome[0]
-        return result
+        outcome = self._outcome[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
 
 NAME = re.compile(r"[A-Za-z0-9_./-]*")
-"""What TensorFlow takes behind the beginning of an operation's name."""
+"""Characters that TensorFlow takes in an operation's name, after the first."""
 
 
 def check_name(name: str | None) -> None:
-    """InvalidOption for one that no operation can bear."""
+    """Raise InvalidOption for a name that no operation of TensorFlow's can bear."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidOption(
             f"name is {name!r}: TensorFlow's operations bear it, so letters, digits and _ . / - "
@@ -72,7 +70,7 @@ def check_name(name: str | None) -> None:
 
 
 class HorovodTensorflowCollective(ProcessSetRanks):
-    """Implements ``collectives.contract.Collective`` over a process set, eagerly."""
+    """Eager collectives over a process set.  Implements ``collectives.contract.Collective``."""
 
     horovod = hvd
 
@@ -82,7 +80,8 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         )
 
     def allreduce(self, array: np.ndarray, name: str) -> _ThreadPending:
-        def call() -> Any:
+        # Without the name scope: ranks may start the collective inside different ones.
+        def call() -> tf.Tensor:
             return hvd.allreduce(
                 tf.constant(array),
                 op=hvd.Sum,
@@ -96,7 +95,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _ThreadPending:
         global_root = self.global_rank(root)
 
-        def call() -> Any:
+        def call() -> tf.Tensor:
             return hvd.broadcast(
                 tf.constant(array),
                 global_root,
@@ -108,7 +107,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         return _ThreadPending(call, name)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _ThreadPending:
-        def call() -> Any:
+        def call() -> tf.Tensor:
             sent = tf.constant(splits, tf.int32)
             return hvd.alltoall(
                 tf.constant(array),
@@ -121,35 +120,47 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         return _ThreadPending(call, name)
 
 
-def graph_allgather(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
-    """An allgather of 1-D tensors as an operation of the graph that is being built.
+def graph_allgather(
+    array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
+) -> tf.Tensor:
+    """Return an allgather of 1-D tensors as an operation of the graph that is being built.
 
     The graph's name scopes become part of the collective's name, as they do for Horovod's own
     operations: a trace that runs twice in one graph would otherwise submit one name twice at a
     time.
 
-    Its own name begins as Horovod's do: Horovod's elastic run looks for that in an error, and takes
-    others for the end.
+    The operation's own name begins as Horovod's do: Horovod's elastic run looks for that in an
+    error, and takes others for the end.
     """
     return hvd.allgather(array, name=f"HorovodAllgather_{name}", process_set=process_set)
 
 
-def graph_alltoall(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
-    """A personalised exchange of 1-D tensors, in the graph."""
+def graph_alltoall(
+    array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
+) -> tf.Tensor:
+    """Return an alltoall of 1-D tensors, in the graph."""
     return hvd.alltoall(array, splits, name=name, process_set=process_set)[0]
 
 
-def graph_allreduce(array: tf.Tensor, splits: tf.Tensor, name: str, process_set: Any) -> tf.Tensor:
-    """A sum, in the graph."""
+def graph_allreduce(
+    array: tf.Tensor, splits: tf.Tensor, name: str, process_set: ProcessSet
+) -> tf.Tensor:
+    """Return a sum, in the graph."""
     return hvd.allreduce(array, op=hvd.Sum, name=name, process_set=process_set)
 
 
 def graph_reduce(
-    array: tf.Tensor, op: Any, scales: tuple[float, float], name: str, process_set: Any
+    array: tf.Tensor, op: object, scales: tuple[float, float], name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """What Horovod makes of an array by one of its reductions, in the graph.
+    """Return Horovod's reduction of an array, in the graph.
 
-    scales : that Horovod multiplies with before and after
+    Parameters
+    ----------
+    array : this rank's part
+    op : Horovod's name for the reduction, such as ``hvd.Average``
+    scales : factors that Horovod multiplies with before and after
+    name : of the collective
+    process_set : the ranks that take part
     """
     return hvd.allreduce(
         array,
@@ -161,9 +172,9 @@ def graph_reduce(
     )
 
 
-GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, Any], tf.Tensor]] = {
+GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Tensor]] = {
     "allgather": graph_allgather,
     "alltoall": graph_alltoall,
     "allreduce": graph_allreduce,
 }
-"""How a graph is built from an exchange's phases."""
+"""Operations of a graph, by the phase of an exchange that they do."""

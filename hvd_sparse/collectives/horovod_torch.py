@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import Callable, Union
 
 import numpy as np
 import torch
@@ -22,41 +22,58 @@ except ImportError as error:
 
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
+Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
+"""Results of Horovod's: a tensor, or, of alltoall, a tensor and the lengths received."""
+
 
 class _HorovodPending:
-    def __init__(self, handle: int, name: str, take: Callable[[Any], torch.Tensor]) -> None:
+    """A collective of Horovod's that was started, by its handle."""
+
+    def __init__(
+        self, handle: int, name: str, take: Callable[[Synchronized], torch.Tensor]
+    ) -> None:
         self._handle, self._name, self._take = handle, name, take
 
     def is_done(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Tell whether ``wait`` would return at once."""
         return bool(hvd.poll(self._handle))
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Poll, as Horovod's own wait has no limit; HorovodInternalError passes through."""
+        """Poll until the result is there, as Horovod's own wait has no limit.
+
+        HorovodInternalError passes through.
+        """
         if not sleep_until(self.is_done, timeout_s):
             raise ExchangeTimeout(
                 f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
-                "submit it, or is stopped; "
-                "look at the ranks' output, or raise timeout_s"
+                "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
             )
         result: np.ndarray = self._take(hvd.synchronize(self._handle)).numpy()
         return result
 
 
 def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
-    """Ask, with sleep in between; whether it was so in time."""
+    """Ask, with sleep in between, until it is done; tell whether it was in time.
+
+    Parameters
+    ----------
+    is_done : the question
+    limit_s : seconds; None waits for ever
+    """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     sleep_s = SHORTEST_SLEEP_S
     while not is_done():
         if deadline is not None and time.monotonic() > deadline:
             return False
         time.sleep(sleep_s)
+        # Short sleeps first: most results come soon, and the others need not be asked for often.
         sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
     return True
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Implements ``collectives.contract.Collective`` over a process set."""
+    """Asynchronous collectives over a process set.  Implements
+    ``collectives.contract.Collective``."""
 
     horovod = mpi_ops
 
@@ -88,4 +105,5 @@ class HorovodTorchCollective(ProcessSetRanks):
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    # torch warns of arrays that it must not write to, though Horovod only reads them.
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,22 +1,25 @@
-"""N ranks in one process: threads that meet.  For tests and simulation, without MPI."""
+"""N ranks in one process: threads that meet, for tests and simulation, without MPI."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from typing import Any, Callable
+from typing import Callable, Generic, TypeVar, cast
 
 import numpy as np
 
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 
+Result = TypeVar("Result")
+Part = TypeVar("Part")
+
 
 class _Meeting:
-    """One collective under one name: what each rank brought."""
+    """One collective under one name: the arrays that ranks have brought."""
 
     def __init__(self, world_size: int) -> None:
-        self.brought: dict[int, Any] = {}
+        self.brought: dict[int, object] = {}
         self.is_complete = threading.Event()
         self.left = world_size
 
@@ -29,6 +32,8 @@ class LocalWorld:
 
     Parameters
     ----------
+    world_size : number of ranks
+    timeout_s : seconds after which a collective, or a run, is given up
     ranks_per_node : how many consecutive ranks are said to share a node
 
     Attributes
@@ -50,18 +55,25 @@ class LocalWorld:
         self._meetings: dict[str, _Meeting] = {}
         self._lock = threading.Lock()
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """``function(collective, *arguments)`` on every rank; results in rank order, or the first
-        rank's error."""
-        results = self.run_all(function, *arguments)
-        for result in results:
+    def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
+        """Call ``function(collective, *arguments)`` on every rank, and return the results in rank
+        order.
+
+        The first rank's error is raised, if there is one.
+        """
+        results = []
+        for result in self.run_all(function, *arguments):
             if isinstance(result, BaseException):
                 raise result
+            results.append(result)
         return results
 
-    def run_all(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """As ``run``, with a rank's exception in the place of its result."""
-        results: list[Any] = [
+    def run_all(
+        self, function: Callable[..., Result], *arguments: object
+    ) -> list[Result | BaseException]:
+        """Call a function as ``run`` does, and return a rank's exception in the place of its
+        result."""
+        results: list[Result | BaseException] = [
             ExchangeTimeout(f"no result after {self.timeout_s} s")
         ] * self.world_size
 
@@ -69,6 +81,7 @@ class LocalWorld:
             try:
                 results[rank] = function(LocalCollective(self, rank), *arguments)
             except BaseException as error:
+                # An error is a result: the other ranks' threads go on, as processes would.
                 results[rank] = error
 
         threads = [
@@ -82,25 +95,31 @@ class LocalWorld:
             thread.join(max(0.0, deadline - time.monotonic()))
         return results
 
-    def meet(self, rank: int, name: str, brought: Any) -> _Meeting:
+    def meet(self, rank: int, name: str, brought: object) -> _Meeting:
+        """Note that a rank brings something to a collective, and return the meeting.
+
+        Raises
+        ------
+        RankMismatch : the rank has brought something already
+        """
         with self._lock:
             meeting = self._meetings.setdefault(name, _Meeting(self.world_size))
             if rank in meeting.brought:
                 raise RankMismatch(f"rank {rank} submits {name!r} twice before it is done")
             meeting.brought[rank] = brought
             if len(meeting.brought) == self.world_size:
-                del self._meetings[name]
+                del self._meetings[name]  # the name may be used again at once
                 meeting.is_complete.set()
             return meeting
 
 
-class _LocalPending:
+class _LocalPending(Generic[Part]):
     def __init__(
         self,
         world: LocalWorld,
         meeting: _Meeting,
         name: str,
-        finish: Callable[[list[Any]], np.ndarray],
+        finish: Callable[[list[Part]], np.ndarray],
     ) -> None:
         self._world, self._meeting, self._name, self._finish = world, meeting, name, finish
 
@@ -113,7 +132,8 @@ class _LocalPending:
             raise ExchangeTimeout(
                 f"{self._name!r} did not finish in {limit} s: ranks {missing} did not submit it"
             )
-        return self._finish([self._meeting.brought[rank] for rank in range(self._world.world_size)])
+        parts = [self._meeting.brought[rank] for rank in range(self._world.world_size)]
+        return self._finish(cast("list[Part]", parts))  # all ranks bring the same kind of thing
 
     def is_done(self) -> bool:
         return self._meeting.is_complete.is_set()
@@ -137,16 +157,25 @@ class LocalCollective:
     def _submit(
         self,
         name: str,
-        brought: Any,
+        brought: Part,
         sent: int,
-        finish: Callable[[list[Any]], np.ndarray],
-        passing: Callable[[list[Any]], tuple[float, float]],
+        finish: Callable[[list[Part]], np.ndarray],
+        passing: Callable[[list[Part]], tuple[float, float]],
     ) -> _LocalPending:
-        """``passing`` gives the bytes that leave and enter this rank, from what all brought."""
+        """Start a collective, and count its bytes when its result is fetched.
+
+        Parameters
+        ----------
+        name : of the collective
+        brought : this rank's part
+        sent : bytes that this rank sends by definition
+        finish : makes the result of all ranks' parts
+        passing : gives the bytes that leave and enter this rank's network, from all ranks' parts
+        """
         world, rank = self._world, self.rank
         world.sent[rank] += sent
 
-        def counted(everything: list[Any]) -> np.ndarray:
+        def counted(everything: list[Part]) -> np.ndarray:
             result = finish(everything)
             world.received[rank] += result.nbytes
             out, into = passing(everything)
@@ -158,15 +187,18 @@ class LocalCollective:
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
         def passing(arrays: list[np.ndarray]) -> tuple[float, float]:
+            # In a ring a rank passes on all parts but the one of the rank after it.
             total, following = sum(a.nbytes for a in arrays), arrays[(self.rank + 1) % len(arrays)]
             return total - following.nbytes, total - array.nbytes
 
+        # A copy: another rank may fetch its result when this one has long overwritten its array.
         return self._submit(
             f"allgather.{name}", array.copy(), array.nbytes, np.concatenate, passing
         )
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
         def in_rank_order(arrays: list[np.ndarray]) -> np.ndarray:
+            # In rank order on every rank, so that all get the same bits.
             total = arrays[0].copy()
             for other in arrays[1:]:
                 if other.shape != total.shape:
@@ -198,7 +230,7 @@ class LocalCollective:
         parts = np.split(array.copy(), np.cumsum(splits)[:-1])
         rank = self.rank
 
-        def passing(everything: list[Any]) -> tuple[float, float]:
+        def passing(everything: list[list[np.ndarray]]) -> tuple[float, float]:
             into = sum(
                 others[rank].nbytes for other, others in enumerate(everything) if other != rank
             )

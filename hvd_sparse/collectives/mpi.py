@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -10,8 +10,10 @@ from mpi4py.util.dtlib import from_numpy_dtype
 
 
 class _LazyPending:
-    """Runs when it is waited for: MPI matches collectives by order alone, and exchanges are waited
-    for in one order."""
+    """A collective that runs when it is waited for.
+
+    MPI matches collectives by order alone, and exchanges are waited for in one order.
+    """
 
     def __init__(self, call: Callable[[], np.ndarray]) -> None:
         self._call = call
@@ -24,12 +26,16 @@ class _LazyPending:
 
 
 class MpiCollective:
-    """Implements ``collectives.contract.Collective`` over a communicator.
+    """Blocking collectives over a communicator.  Implements ``collectives.contract.Collective``.
 
-    Blocking, so without a time limit of its own: run under one.
+    They have no time limit of their own: run them under one.
+
+    Parameters
+    ----------
+    comm : an mpi4py communicator; None for MPI.COMM_WORLD
     """
 
-    def __init__(self, comm: Any = None) -> None:
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm
 
     @property
@@ -49,6 +55,7 @@ class MpiCollective:
         return _LazyPending(lambda: self._allgather(array))
 
     def _allgather(self, array: np.ndarray) -> np.ndarray:
+        # Lengths may differ between ranks, and MPI must be told them before.
         counts = np.array(self._comm.allgather(array.size))
         gathered = np.empty(counts.sum(), array.dtype)
         self._comm.Allgatherv(array, [gathered, counts, None, from_numpy_dtype(array.dtype)])

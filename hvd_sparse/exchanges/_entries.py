@@ -112,7 +112,6 @@ def _read(buffer: np.ndarray, number: int, numel: int) -> Frame:
     if frame.codec != number or frame.numel != numel or not is_whole:
         raise CorruptPayload(
             f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries is not "
-            "what a tensor of "
-            f"{numel} entries waits for"
+            f"what a tensor of {numel} entries waits for"
         )
     return frame

@@ -222,7 +222,9 @@ class ExchangeContext:
         """
         if self.errors:  # in the place of entries, so that every rank learns of it
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
+        # Once some rank has failed nothing is worth sending, but every rank still takes part.
         given = {} if frames is None or self.failure is not None else frames
+        # Counted before the message is put together: one that is too long need not be allocated.
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
@@ -246,6 +248,7 @@ class ExchangeContext:
             self._note_length(total)
         if self.errors:  # of some, or met while they were written: all are told the same
             messages = [NO_BYTES if each is None else self.write() for each in frames]
+        # The collective delivers message r to rank r by these lengths.
         splits = np.array([message.size for message in messages], np.int32)
         return AllToAll(np.concatenate(messages), splits)
 
@@ -256,9 +259,8 @@ class ExchangeContext:
         self.errors.append(
             f"UnsupportedInput: the messages of {', '.join(map(repr, keys[:3]))}{more} come to "
             f"{total} bytes in one collective, which moves at most {MOST_BYTES}: send fewer "
-            "entries "
-            "(density, max_gathered_bytes), fewer tensors together (groups), or split the tensor; "
-            "exchange hierarchical moves whole gradients inside a node"
+            "entries (density, max_gathered_bytes), fewer tensors together (groups), or split the "
+            "tensor; exchange hierarchical moves whole gradients inside a node"
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:

@@ -95,6 +95,7 @@ class Hierarchical(Exchange):
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
+        # An alltoall of all ranks, in which nothing passes between nodes: no process set is needed.
         received = yield context.to_each(
             [
                 _part(context, placement, r) if r in mates else None
@@ -106,6 +107,7 @@ class Hierarchical(Exchange):
             arrived = context.read(received, mates)
             for position, member in context.members.items():
                 part = member.part
+                # In rank order, so that a run can be repeated bit for bit.
                 total = np.zeros(part.stop - part.start, member.spec.accumulator)
                 for message in arrived:
                     with np.errstate(over="ignore", invalid="ignore"):  # is_finite looks

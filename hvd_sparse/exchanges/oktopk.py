@@ -146,6 +146,7 @@ class _Plan:
         # So few regions that chance alone seldom leaves one without any of the k entries.
         regions = max(1, min(context.world_size, member.count // options.least_entries))
         sends_all = member.count == numel
+        # Exact too where k has changed: the threshold was found for another.
         self.is_exact_step = (
             sends_all
             or memo is None
@@ -181,6 +182,7 @@ class _Plan:
         """Encode entries of a region, and note what the codec rounds away."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
+            # What a lossy codec rounds away, of own entries or of sums, this rank keeps.
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
             self._rounding = merge(
                 self._rounding, join([(region, lost)], self._member.spec.numel, lost.values.dtype)
@@ -238,6 +240,7 @@ class _Plan:
         elif applied.count < LOW * count:
             threshold /= drift
         regions = len(self.edges) - 1
+        # Edges at equal counts of applied entries, as the next step's are about as spread.
         edges = self.edges
         # Every rank has the same applied entries: new edges need no collective of their own.
         if applied.count >= regions:

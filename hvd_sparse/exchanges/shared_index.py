@@ -76,6 +76,7 @@ class SharedIndex(Exchange):
             for p, leader in leaders.items()
             if has_leader and leader == context.rank and not context.is_lost
         ]
+        # Also where no rank has indices to send: the headers tell all ranks of failures.
         gathered = yield AllGather(
             context.write({p: write_indices(context.members[p].selection) for p in mine})
         )
@@ -149,9 +150,8 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
     ):
         raise RankMismatch(
             f"bucket {context.bucket}: a sum for step {context.step} over {context.world_size} "
-            "ranks is "
-            "not of this step on all of them: on one of them something went wrong, which it says "
-            "itself, or bytes of another step were delivered"
+            "ranks is not of this step on all of them: on one of them something went wrong, which "
+            "it says itself, or bytes of another step were delivered"
         )
 
 
@@ -176,6 +176,7 @@ def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
     for position, member in context.members.items():
         accumulated = _accumulated(context, position)
         size = member.selector.measures(accumulated.size)
+        # A sum of several dtypes travels in the widest of them.
         part = statistics[offset : offset + size].astype(accumulated.dtype, copy=False)
         found = member.selector.find_by(part, accumulated, context.kernels)
         member.outgoing.found = found
@@ -210,6 +211,7 @@ def _arrivals(
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)
         sums = summed[offset : offset + indices.size].astype(accumulated.dtype, copy=False)
+        # This rank has sent its own values, whatever the sum is: these leave its residual.
         left = Selection(indices, accumulated[indices], accumulated.size)
         whole = slice(0, member.spec.numel)
         arrivals[position] = Arrival(((whole, Selection(indices, sums, accumulated.size)),), left)

@@ -27,8 +27,7 @@ class Residual16State:
         if spec.accumulator != np.float32:
             raise InvalidOption(
                 f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would keep "
-                "a quarter of them: "
-                "use residual='float32', which keeps float64 for those"
+                "a quarter of them: use residual='float32', which keeps float64 for those"
             )
         self._spec, self._kind = spec, kind
         self._kept: np.ndarray = np.zeros(spec.numel, STORED[kind])
@@ -74,8 +73,8 @@ class Residual16State:
         if largest > LARGEST[self._kind]:
             raise NonFiniteGradient(
                 f"tensor {self._spec.key!r}: its residual has an entry of magnitude {largest:g}, "
-                f"which {self._kind} cannot "
-                "hold: use residual='bfloat16' or 'float32', or scale the gradients down"
+                f"which {self._kind} cannot hold: use residual='bfloat16' or 'float32', or scale "
+                "the gradients down"
             )
         if self._before is not None:  # the old version stays there
             self._kept, self._before = self._before, self._kept

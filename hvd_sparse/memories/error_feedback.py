@@ -89,6 +89,7 @@ class ErrorFeedbackState:
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
+        # Set to +0.0 where the others decode the same values: no rounding, no second read.
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_exact:
@@ -97,6 +98,7 @@ class ErrorFeedbackState:
             self._sent = sent
 
     def take_all(self) -> np.ndarray:
+        # A copy: the buffer is set to zero while the collective still reads what it was given.
         everything = self.residual.new.copy()
         if not self.residual.can_roll_back:
             kept = np.arange(everything.size, dtype=np.uint32)

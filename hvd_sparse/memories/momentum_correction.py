@@ -130,9 +130,11 @@ class MomentumCorrectionState(DirectionState):
         if self._is_held:
             return
         if not self.velocity.can_roll_back:
+            # One buffer only: what leaves it must be known to undo the step.
             self._masked = self.momentum.new[sent.indices]
         super().update(sent, is_exact, kernels, is_taken)
         if self._options.masking:
+            # Else stale velocities would go on pushing the sent entries in an old direction.
             kernels.clear(self.momentum.new, sent.indices)
 
     def take_all(self) -> np.ndarray:

@@ -44,8 +44,7 @@ class Piecewise:
         if not rising or len(self.densities) != len(self.boundaries) + 1:
             raise InvalidOption(
                 f"boundaries {self.boundaries!r} and densities {self.densities!r} of Piecewise: "
-                "rising steps above 0, "
-                "and one density more than boundaries"
+                "rising steps above 0, and one density more than boundaries"
             )
 
     def density(self, step: int) -> float:

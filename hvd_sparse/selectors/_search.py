@@ -145,6 +145,7 @@ class _Counter:
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
+        # At most an eighth of the vector is copied, unless 3 k entries are more.
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
         self._last: tuple[float, Selection | None] = (-1.0, None)
@@ -158,6 +159,7 @@ class _Counter:
         count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
         self.passes += 1
         self._last = threshold, taken
+        # Any threshold searched from here on is higher: what it leaves is among the taken.
         if count > most:
             self._candidates = taken
         return count
@@ -223,6 +225,7 @@ def search_threshold(
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
     if known is not None and known[0] < bracket.high:
         bracket.narrow(*known, band.wanted)
+    # In x's own precision: kernels round thresholds to it, and a finer bracket would never close.
     threshold = float(round_to(min(first, bracket.high)))
     if not threshold > bracket.low:
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))

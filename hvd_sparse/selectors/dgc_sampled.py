@@ -107,5 +107,6 @@ class DgcSampled(DensitySelector):
         wanted = max(math.ceil(numel * self.sample_density), fewest)
         stride = math.ceil(numel / wanted / 32) * 32 + 1
         while stride > 1 and numel // stride < wanted:
+            # Steps of 8 keep it odd.
             stride = max(1, stride - 8)
         return stride

@@ -177,8 +177,10 @@ class History:
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)
+        # Over several steps, as one step's count scatters.
         error = abs(total / steps - 1.0)
         if error <= 0.2:
             return History(self.stages, self.change, last_error=error)
+        # Further off than before: the last change went the wrong way.
         change = -self.change if error > self.last_error else self.change
         return History(min(most, max(1, self.stages + change)), change, last_error=error)

@@ -1,2 +1,2 @@
-"""All work on arrays: the contract, the numpy reference, and the engines that restate it for
+"""Kernels: all work on arrays.  The contract, the numpy reference, and engines restated for
 speed."""

@@ -1,23 +1,35 @@
-"""Arrays that frameworks take as they are, and that loops read and write in whole cache lines."""
+"""Aligned arrays, which frameworks take without a copy and loops read in whole cache lines."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Bytes: a cache line.  TensorFlow copies an array that begins elsewhere, unless it was built or
-told otherwise."""
+"""Bytes of a cache line.
+
+TensorFlow copies an array that begins elsewhere, unless it was built or told otherwise."""
 
 
-def aligned_empty(numel: int, dtype: Any) -> np.ndarray:
-    """A vector that nobody has written to, at an address that is a multiple of 64."""
+def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
+    """Return an uninitialised vector at an address that is a multiple of 64.
+
+    Parameters
+    ----------
+    numel : entries
+    dtype : of the entries
+    """
     return _aligned(np.empty, numel, np.dtype(dtype))
 
 
-def aligned_zeros(numel: int, dtype: Any) -> np.ndarray:
-    """A vector of zeros at such an address; memory is taken where it is first written."""
+def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
+    """Return a vector of zeros at an address that is a multiple of 64.
+
+    The system hands out memory where the vector is first written, so one that is never written
+    costs none.
+    """
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 

@@ -1,23 +1,20 @@
-"""The contract of the kernels: all work on arrays that selectors, memories and the pipeline ask
-for.
+"""Contract of the kernels: all work on arrays that selectors, memories and the pipeline ask for.
 
 Engines restate these functions for speed; ``core.kernels.reference`` states them for clarity and is
-the oracle of every test.  The rules that make engines comparable:
+the oracle of every test. These rules make engines comparable:
 
 * an entry is at least a threshold when ``abs(x) >= dtype(threshold)``, the threshold rounded to the
-data's dtype;
-* of equal magnitudes the lower index goes first; indices come out ascending and unique, as uint32;
-* exact zeros are never taken, NaN is never taken;
-* integers and orderings are equal bit for bit between engines; only ``moments`` may differ, in its
-last digits;
-* a kernel writes to arguments named ``residual`` or ``out`` and to nothing else.
+data's dtype; * of equal magnitudes the lower index goes first; indices come out ascending and
+unique, as uint32; * exact zeros are never taken, NaN is never taken; * integers and orderings are
+equal bit for bit between engines; only ``moments`` may differ, in its last digits; * a kernel
+writes to arguments named ``residual`` or ``out`` and to nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,7 +24,7 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Moments:
-    """One pass over a vector.
+    """Sums over a vector, found in one pass.
 
     Attributes
     ----------
@@ -44,10 +41,12 @@ class Moments:
 
     @property
     def abs_mean(self) -> float:
+        """Return the mean magnitude; 0 for an empty vector."""
         return self.abs_sum / self.numel if self.numel else 0.0
 
     @property
     def is_finite(self) -> bool:
+        """Tell whether no entry is NaN or Inf."""
         return bool(np.isfinite(self.abs_sum) and np.isfinite(self.abs_max))
 
 
@@ -69,13 +68,14 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """What the pass that adds the gradient may take along, so that no further pass is needed.
+    """An order to the pass that adds the gradient: take these entries along, and save a further
+    pass.
 
     Attributes
     ----------
     threshold : entries that reach it are taken; above 0, and where the data's dtype rounds it to 0
         all non-zeros do
-    capacity : more of them than this are not worth it: none is taken
+    capacity : more entries than this are not worth it: none is taken
     """
 
     threshold: float
@@ -83,7 +83,7 @@ class Aim(NamedTuple):
 
 
 class Taking(NamedTuple):
-    """What the fused pass brings back.
+    """The result of the fused pass.
 
     Attributes
     ----------
@@ -98,99 +98,107 @@ class Taking(NamedTuple):
 
 
 class Kernels(Packers, Protocol):
-    """What an engine provides.  All vectors are 1-D, C-contiguous, float32 or float64."""
+    """The functions of an engine.  All vectors are 1-D, C-contiguous, float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:
-        """Sum and maximum of magnitudes, and the count of non-zeros."""
+        """Return sum and maximum of the magnitudes, and the count of non-zeros."""
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
-        """Mean and standard deviation (n - 1) of the signed entries, in float64."""
+        """Return mean and standard deviation (n - 1) of the signed entries, in float64."""
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """What lies above a threshold; of the non-zeros, for a threshold of 0."""
+        """Return the statistics of the magnitudes above a threshold; of all non-zeros, for 0."""
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """int64 [256]: how often each byte stands at bit ``shift`` of the magnitudes whose higher
-        bits are ``prefix``."""
+        """Count the bytes that stand at bit ``shift`` of the magnitudes.
+
+        Only magnitudes whose higher bits are ``prefix`` count. Returns int64 [256].
+        """
 
     def chunk_norms(self, x: np.ndarray, length: int) -> np.ndarray:
-        """Sums of magnitudes of chunks of ``length`` entries, the last one shorter; accumulated in
-        float64, of x's dtype."""
+        """Return the sums of magnitudes of chunks of ``length`` entries, the last one shorter.
+
+        They are accumulated in float64, and returned in x's dtype.
+        """
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        """|x[start::stride]|."""
+        """Return |x[start::stride]|."""
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        """How many magnitudes are at least the threshold."""
+        """Count the magnitudes that are at least the threshold."""
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        """The entries whose magnitudes are at least the threshold; zeros never, whatever the
-        threshold."""
+        """Return the entries whose magnitudes are at least the threshold; zeros never."""
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """``count_at_least``, and ``take_at_least`` in the same pass; None instead of more than
-        ``capacity`` entries.
+        """Return ``count_at_least``, and ``take_at_least`` of the same pass.
 
+        The second is None where it would have more than ``capacity`` entries.
+
+        Parameters
+        ----------
         threshold : above 0
         """
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        """How many non-zeros reach the threshold, and these; where they are more than ``most``, the
-        largest of them.
+        """Return the count of non-zeros that reach the threshold, and these entries.
 
-        Bounded in time and memory, however many reach it.
+        Where they are more than ``most``, the largest of them are returned. Time and memory are
+        bounded, however many reach it.
         """
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        """The ``count`` largest magnitudes, or all non-zeros where there are fewer."""
+        """Return the ``count`` largest magnitudes, or all non-zeros where there are fewer."""
 
     def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
-        """The entries at ascending indices, zeros included."""
+        """Return the entries at ascending indices, zeros included."""
 
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Every bin's largest |accumulated|, and the entries whose |accumulated + gradient| reaches
-        their bin's.
+        """Return every bin's largest |accumulated|, and the entries that reach it with the
+        gradient.
 
-        Bins are of ``length`` entries, the last one shorter; zeros are never taken.
+        These are the entries whose |accumulated + gradient| reaches their bin's maximum. Bins are
+        of ``length`` entries, the last one shorter; zeros are never taken.
         """
 
     def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """out = residual + gradient; ``out`` may be ``residual`` itself."""
+        """Write out = residual + gradient; ``out`` may be ``residual`` itself."""
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        """out = residual + gradient, and its moments; where the sum is not finite ``out`` keeps the
-        residual's entry.
+        """Write out = residual + gradient, and return its moments.
 
-        ``out`` may be ``residual`` itself.
+        Where the sum is not finite ``out`` keeps the residual's entry. ``out`` may be ``residual``
+        itself.
         """
 
     def accumulate_and_take(
         self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
     ) -> Taking:
-        """The fused pass: ``accumulate``, and what reaches the aim is taken out: it is +0.0 in
-        ``out``.
+        """Accumulate, and take the entries that reach the aim: they are +0.0 in ``out``.
 
-        Beyond the aim's capacity, and where the sum is not finite, nothing is taken.
+        This is the fused pass. Beyond the aim's capacity, and where the sum is not finite, nothing
+        is taken.
         """
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        """The ``count`` largest of the taken entries, and the smallest magnitude among them; the
-        rest go back to ``out``.
+        """Return the ``count`` largest of the taken entries, and the smallest magnitude among them.
 
-        All that are neither zero nor NaN where there are fewer; the magnitude is 0 where there is
-        none.
+        The rest go back to ``out``. Where there are fewer, all that are neither zero nor NaN are
+        returned; the magnitude is 0 where there is none.
 
+        Parameters
+        ----------
         taken : any entries; the indices ascend
         count : at least 0
-        out : where they were taken from; None if they were only copied
+        out : the vector they were taken from; None if they were only copied
         """
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
-        """out[indices] = values."""
+        """Write out[indices] = values."""
 
     def push_momentum(
         self,
@@ -200,15 +208,27 @@ class Kernels(Packers, Protocol):
         momentum: float,
         nesterov: bool,
     ) -> None:
-        """out = momentum * residual + gradient; Nesterov: out = momentum * (residual + gradient).
-        May be in place."""
+        """Write out = momentum * residual + gradient, or out = momentum * (residual + gradient).
+
+        The second is Nesterov's form. ``out`` may be ``residual`` itself.
+        """
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        """residual[indices] = +0.0."""
+        """Write residual[indices] = +0.0."""
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
-        """out = the sum of the selections, each entry added up in their order; 0 where none has
-        one."""
+        """Write out = the sum of the selections, each entry added up in their order; 0
+        elsewhere."""
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """out[indices] += values, for indices that are unique."""
+        """Write out[indices] += values, for indices that are unique."""
+
+
+class Engine(Protocol):
+    """A choice of kernels: a frozen dataclass, registered in ``ENGINES``."""
+
+    id: ClassVar[str]
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the functions, compiled where they have to be."""

@@ -1,5 +1,4 @@
-"""Engines: the kernels of ``core.kernels.contract`` restated for speed, one a file, and how one is
-chosen."""
+"""Engines: the kernels of ``core.kernels.contract`` restated for speed, and the choice of one."""
 
 from __future__ import annotations
 
@@ -7,27 +6,27 @@ import importlib.util
 import logging
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 from hvd_sparse.checks import check_whole
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import ENGINES
 
 logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
-"""What is used where it is installed and nothing else is asked for."""
+"""The engine that is used where it is installed and no other is asked for."""
 
 
 @ENGINES.register("numpy")
 @dataclass(frozen=True)
 class NumpyEngine:
-    """The reference kernels, in plain numpy, on the CPU: they run anywhere, in several passes."""
+    """Reference kernels in plain numpy, on the CPU: they run anywhere, in several passes."""
 
     @property
-    def kernels(self) -> Any:
-        """``core.kernels.reference``."""
+    def kernels(self) -> Kernels:
+        """Return ``core.kernels.reference``."""
         return reference
 
 
@@ -53,28 +52,35 @@ class NumbaEngine:
             )
 
     @property
-    def kernels(self) -> Any:
-        """``core.kernels.numba``, loaded and compiled when it is first asked for."""
+    def kernels(self) -> Kernels:
+        """Return the kernels of ``core.kernels.numba``, compiled when they are first asked for."""
         return _compiled(self.threads)
 
 
 def is_fast_installed() -> bool:
-    """Whether the package that compiles is there."""
+    """Tell whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 @cache
-def _compiled(threads: int) -> Any:
+def _compiled(threads: int) -> Kernels:
+    # Not at the top: this loads numba and compiles, for which plain numpy need not wait.
     from hvd_sparse.core.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
 
 
-def resolve_engine(engine: Any) -> Any:
-    """The kernels of an engine given as its id, as a mapping with options or as itself; None asks
-    for the best there is.
+def resolve_engine(engine: object) -> Kernels:
+    """Return the kernels of an engine.
 
-    UnknownName for an id that is none.
+    Parameters
+    ----------
+    engine : an id, a mapping with an "id" and options, or an engine; None for the best there is
+
+    Raises
+    ------
+    UnknownName : no engine has that id
+    InvalidOption : the engine is not installed, or lacks an option
     """
     if engine is not None:
         return ENGINES.resolve(engine).kernels
@@ -88,6 +94,5 @@ def resolve_engine(engine: Any) -> Any:
 def _say_slow() -> None:
     logger.warning(
         "gradients are selected by plain numpy, several times slower than compiled: pip install "
-        "'hvd-sparse[fast]', "
-        "or say engine='numpy' if this is meant"
+        "'hvd-sparse[fast]', or say engine='numpy' if this is meant"
     )

@@ -1,7 +1,7 @@
 """Values in 16 bits: IEEE half precision and bfloat16, rounded to nearest, never to infinity.
 
 numpy's own casts to and from float16 take 3 to 5 ns an entry; integer arithmetic on the bit
-patterns, a cache-sized block at a time, takes a third of that.  Blocks with numbers that are
+patterns, a cache-sized block at a time, takes a third of that. Blocks with numbers that are
 subnormal in float16 are left to numpy.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 
 BLOCK = 16384
-"""Entries worked on at a time: all temporaries stay in the second-level cache."""
+"""Entries of a block, whose temporaries all stay in the second-level cache."""
 
 _U4, _U2 = np.uint32, np.uint16
 HALF_EXPONENT, BRAIN_EXPONENT = _U2(0x7C00), _U2(0x7F80)
-"""The bits of an exponent, of float16 and of bfloat16; all of them set is Inf or NaN."""
+"""The bits of the exponent in float16 and in bfloat16; all of them set is Inf or NaN."""
 
 _MAGNITUDE, _SIGN = _U4(0x7FFFFFFF), _U2(0x8000)
 _LARGEST_HALF = _U4(0x477FE000)  # 65504 as float32
@@ -31,15 +31,17 @@ def _blocks(size: int) -> Iterator[slice]:
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """float32 of the same values; what is too large for it becomes its largest."""
+    """Return the values as float32; those too large for it become its largest."""
     if values.dtype == np.float32:
         return np.ascontiguousarray(values)
     return np.clip(values, -_LARGEST_FLOAT, _LARGEST_FLOAT).astype(np.float32)
 
 
 def half_codes(values: np.ndarray, out: np.ndarray) -> None:
-    """uint16 [count] into ``out``: float32 or float64 values as float16, ties to even; beyond 65504
-    the largest of that sign."""
+    """Write float32 or float64 values to ``out`` as float16, uint16 [count], ties to even.
+
+    Values beyond 65504 become the largest of that sign.
+    """
     bits = as_float32(values).view(_U4)
     for block in _blocks(bits.size):
         magnitudes = bits[block] & _MAGNITUDE
@@ -47,6 +49,8 @@ def half_codes(values: np.ndarray, out: np.ndarray) -> None:
         if magnitudes.min() < _SMALLEST_HALF:
             out[block] = magnitudes.view(np.float32).astype(np.float16).view(_U2)
         else:
+            # Just under half of a last place, and one more where the last bit is odd, carries into
+            # the bits that remain: ties go to even.
             rounded = magnitudes >> _U4(13)
             rounded &= _U4(1)
             rounded += magnitudes
@@ -59,7 +63,7 @@ def half_codes(values: np.ndarray, out: np.ndarray) -> None:
 
 
 def half_values(codes: np.ndarray) -> np.ndarray | None:
-    """float32 [count]: the values of float16 bit patterns; None if one is NaN or Inf."""
+    """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
     if (codes & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
         return None
     values = np.empty(codes.size, np.float32)
@@ -79,16 +83,17 @@ def half_values(codes: np.ndarray) -> np.ndarray | None:
 
 
 def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
-    """uint16 [count] into ``out``: float32 or float64 values as bfloat16, ties away from zero;
-    never rounded up to infinity.
+    """Write float32 or float64 values to ``out`` as bfloat16, uint16 [count], ties away from zero.
 
-    Below 2^-126 they become zero: some threads take subnormal numbers for that, and others do not.
+    No value is rounded up to infinity. Values below 2^-126 become zero: some threads take subnormal
+    numbers for that, and others do not.
     """
     bits = as_float32(values).view(_U4)
     for block in _blocks(bits.size):
         rounded = bits[block] + _U4(0x8000)
         rounded >>= _U4(16)
         out[block] = rounded
+    # A carry may have reached infinity: one less is the largest number of that sign.
     exponents = out & BRAIN_EXPONENT
     if exponents.max(initial=0) == BRAIN_EXPONENT:
         out[exponents == BRAIN_EXPONENT] -= _U2(1)
@@ -97,8 +102,10 @@ def brain_codes(values: np.ndarray, out: np.ndarray) -> None:
 
 
 def brain_values(codes: np.ndarray) -> np.ndarray | None:
-    """float32 [count]: the values of bfloat16 bit patterns; None if one is NaN, Inf or
-    subnormal."""
+    """Return the values of bfloat16 bit patterns, float32 [count].
+
+    None if one is NaN, Inf or subnormal.
+    """
     exponents = codes & BRAIN_EXPONENT
     if exponents.max(initial=0) == BRAIN_EXPONENT:
         return None

@@ -1,8 +1,8 @@
-"""The kernels of codecs: numbers made shorter and indices cut into blocks, and back.
+"""Kernels of the codecs: numbers made shorter and indices cut into blocks, and back.
 
 ``Packers`` is the contract, beside ``core.kernels.contract``, whose rules hold here too; the
-functions state it in numpy.  All vectors are 1-D and C-contiguous.  What is read may be anybody's
-bytes, so readers say what no writer makes.
+functions state it in numpy. All vectors are 1-D and C-contiguous. Readers may be given anybody's
+bytes, so they report what no writer makes.
 """
 
 from __future__ import annotations
@@ -28,44 +28,57 @@ BLOCK = 1 << 16
 
 
 class Packers(Protocol):
-    """What an engine provides for codecs."""
+    """The functions of an engine for codecs."""
 
     def count_blocks(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """int64 [blocks]: how many indices every block of 65,536 entries has.
+        """Return the count of indices of every block of 65,536 entries, int64 [blocks].
 
+        Parameters
+        ----------
         indices : uint32 [count], ascending
+        numel : entries of the tensor
         """
 
     def join_blocks(self, counts: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
-        """uint32 [count]: the indices again; None unless they ascend.
+        """Return the indices again, uint32 [count]; None unless they ascend.
 
+        Parameters
+        ----------
         counts : uint16 or uint32 [blocks], with the sum [count]
+        positions : uint16 [count], within their blocks
         """
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Float32 or float64 values as float16, ties to even; beyond 65504 the largest of that
-        sign.
+        """Write float32 or float64 values as float16, ties to even; beyond 65504 the largest of
+        that sign.
 
+        Parameters
+        ----------
         out : uint16 [count], written
         """
 
     def half_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """float32 [count]: the values of float16 bit patterns; None if one is NaN or Inf."""
+        """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
 
     def brain_codes(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Float32 or float64 values as bfloat16, ties away from zero, never to infinity; zero below
-        2^-126.
+        """Write float32 or float64 values as bfloat16, ties away from zero, never to infinity.
 
+        Values below 2^-126 become zero.
+
+        Parameters
+        ----------
         out : uint16 [count], written
         """
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """float32 [count]: the values of bfloat16 bit patterns; None if one is NaN, Inf or
-        subnormal."""
+        """Return the values of bfloat16 bit patterns, float32 [count].
+
+        None if one is NaN, Inf or subnormal.
+        """
 
 
 def blocks_of(numel: int) -> int:
-    """How many blocks a tensor has."""
+    """Return the number of blocks of a tensor."""
     return -(-numel // BLOCK)
 
 
@@ -84,7 +97,7 @@ def join_blocks(counts: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
 
 
 def _starts(blocks: int) -> np.ndarray:
-    """uint32 [blocks]: the first index of every block."""
+    """Return the first index of every block, uint32 [blocks]."""
     starts = np.arange(blocks, dtype=np.uint32)
     starts <<= np.uint32(16)
     return starts

@@ -97,13 +97,12 @@ def take_largest(x: np.ndarray, count: int) -> Selection:
 
 
 def _largest(x: np.ndarray, count: int) -> np.ndarray:
-    """Which entries are the count largest magnitudes; fewer, where zeros and NaN would be among
-    them."""
+    """Return a mask of the count largest magnitudes, without zeros and NaN."""
     magnitudes = np.fmax(np.abs(x), 0)  # fmax turns NaN into 0: it is never taken
     smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
     kept: np.ndarray = magnitudes > smallest_kept
     if smallest_kept > 0:
-        ties = np.flatnonzero(magnitudes == smallest_kept)
+        ties = np.flatnonzero(magnitudes == smallest_kept)  # ascending: the lower indices are kept
         kept[ties[: count - np.count_nonzero(kept)]] = True
     return kept
 
@@ -143,7 +142,7 @@ def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> N
 
 
 def accumulate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-    with np.errstate(invalid="ignore", over="ignore"):  # the moments say so
+    with np.errstate(invalid="ignore", over="ignore"):  # the moments tell
         accumulated = residual + gradient
     found = moments(accumulated)
     np.copyto(
@@ -201,8 +200,7 @@ def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> Non
 
 
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
-    """Which magnitudes are at least the threshold, rounded to their type; zeros never, whatever the
-    threshold."""
+    """Return a mask of the magnitudes that are at least the rounded threshold; zeros never are."""
     with np.errstate(over="ignore"):  # too large for the type: infinite
         rounded = magnitudes.dtype.type(threshold)
     reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0
@@ -210,5 +208,6 @@ def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _take(x: np.ndarray, kept: np.ndarray) -> Selection:
+    """Return the entries of a mask."""
     indices = np.flatnonzero(kept)
     return Selection(indices.astype(np.uint32), x[indices], x.size)

@@ -1,1 +1,1 @@
-"""What travels, byte by byte: carriers, messages, frames and their checksums."""
+"""Wire formats, byte by byte: carriers, messages, frames and their checksums."""

@@ -1,4 +1,5 @@
-"""How many entries fit, so that the messages of all ranks stay within a number of bytes."""
+"""Capacity: the entries that fit, so that the messages of all ranks stay within a number of
+bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hvd_sparse.core.wire.message import overhead_bytes
 
 
 class Encoder(Protocol):
-    """A codec, as far as its lengths go."""
+    """The lengths of a codec's frames."""
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         """Return the bytes behind a frame's header."""
@@ -22,13 +23,18 @@ def capacity(
 ) -> int:
     """Return how many entries a rank may send of a tensor: at least one.
 
-    For codecs whose length depends on where the entries are, within their expected length.
+    For codecs whose length depends on where the entries are, the expected length is kept.
 
+    Parameters
+    ----------
     codec : hashable, at the step's density
-    gathered_bytes : what the messages of all ranks may come to
+    numel : entries of the tensor
+    value_bytes : of the accumulator's dtype
+    world_size : number of ranks
+    gathered_bytes : bytes that the messages of all ranks may come to
     """
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
-    least, most = 1, max(1, numel)
+    least, most = 1, max(1, numel)  # lengths rise with the count: the bound is found by bisection
     while least < most:
         middle = (least + most + 1) // 2
         if codec.body_bytes(middle, numel, value_bytes) <= budget:

@@ -1,10 +1,9 @@
-"""CRC-32, chosen in its only place: zlib's, or the same bits at memory speed where the package
-``isal`` is there.
+"""CRC-32, chosen in its only place: zlib's, or the same bits at memory speed from ``isal``.
 
-zlib runs at 2 to 3 GB/s and would be most of a codec's cost; isal ten times as fast.  Both give the
-CRC-32 of ISO 3309, so ranks with and without it understand each other.  The one package besides
-numpy that the core may load, and only if it is installed (``pip install hvd-sparse[fast]``);
-tests/architecture names this module as the exception.
+zlib runs at 2 to 3 GB/s and would be most of a codec's cost; isal ten times as fast. Both give the
+CRC-32 of ISO 3309, so ranks with and without it understand each other. The package isal is the only
+one besides numpy that the core may load, and only if it is installed (``pip install
+hvd-sparse[fast]``); tests/architecture names this module as the exception.
 """
 
 from __future__ import annotations

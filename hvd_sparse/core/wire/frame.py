@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -55,7 +55,16 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that was read and found whole; ``body`` is a view of the buffer."""
+    """A frame that was read and found whole.
+
+    Attributes
+    ----------
+    codec : number of the codec that wrote it
+    value_type : little-endian float32 or float64
+    value_format : number of the values' format
+    numel, count : entries of the tensor, and of the selection
+    body : uint8, a view of the buffer
+    """
 
     codec: int
     value_type: np.dtype
@@ -66,6 +75,7 @@ class Frame:
 
     @property
     def total_bytes(self) -> int:
+        """Return the bytes of header and body."""
         return HEADER_BYTES + self.body.size
 
 
@@ -77,7 +87,7 @@ def write_frame(
     parts: list[np.ndarray],
     value_format: int = AS_TYPE,
 ) -> np.ndarray:
-    """Return one uint8 buffer: header, then the parts one after the other."""
+    """Return a frame as one uint8 buffer: header, then the parts one after the other."""
     size = HEADER_BYTES
     for part in parts:
         size += part.nbytes
@@ -92,7 +102,7 @@ def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
     offset = HEADER_BYTES
     for part in parts:
         if part.nbytes:
-            end = offset + part.nbytes
+            end = offset + part.nbytes  # viewed in the part's dtype, so that it is copied once
             buffer[offset:end].view(part.dtype)[:] = part
             offset = end
     return offset
@@ -101,40 +111,54 @@ def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
 def seal_frame(
     buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
 ) -> np.ndarray:
-    """Return the same buffer, with the header before the body that has been written."""
+    """Write the header before a body that is complete, and return the buffer."""
     value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
     header = _FIELDS.pack(
         MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes
     )
+    # It covers the header too: a count that was altered must not pass.
     checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
     buffer.data[:HEADER_BYTES] = header + _CHECK.pack(checksum)
     return buffer
 
 
 def measure_frame(buffer: np.ndarray) -> int:
-    """Return the bytes of the frame at the start of a buffer, which may go on behind it; its
-    checksum is left to ``read_frame``."""
-    return HEADER_BYTES + int(_fields(buffer)[-1])
+    """Return the bytes of the frame at the start of a buffer, which may go on behind it.
+
+    Its checksum is left to ``read_frame``.
+    """
+    return HEADER_BYTES + _fields(buffer)[-1]
 
 
 def peek_frame(buffer: np.ndarray) -> Frame:
-    """Return the frame at the start of a buffer as its header says; its checksum is left to
-    ``read_frame``."""
+    """Return the frame at the start of a buffer as its header announces it.
+
+    Its checksum is left to ``read_frame``.
+    """
     return read_frame(buffer, has_checksum=False)
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer, which may go on behind it; CorruptPayload if it is
-    not whole.
+    """Return the frame at the start of a buffer, which may go on behind it.
 
-    has_checksum : its checksum is compared, too
+    Parameters
+    ----------
+    buffer : uint8
+    has_checksum : compare its checksum, too
+
+    Raises
+    ------
+    CorruptPayload : the frame is not whole
     """
     header, _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer)
+    # What no encoder writes is refused, unused bytes too: what is accepted encodes back to the
+    # same bytes.
     is_known = value_number in VALUE_TYPES and value_format in FORMAT_NUMBERS
     if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
     if has_checksum:
+        # CRC functions take contiguous memory only.
         checksum = crc32(np.ascontiguousarray(body).data, crc32(header[: _FIELDS.size]))
         if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
             raise CorruptPayload(
@@ -143,14 +167,16 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
     return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
 
 
-def _fields(buffer: np.ndarray) -> tuple[Any, ...]:
+def _fields(
+    buffer: np.ndarray,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int]:
     """Return the header and its fields: of this build, before a body that is all there."""
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
             f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
         )
     header = buffer[:HEADER_BYTES].tobytes()
-    fields = _FIELDS.unpack_from(header)
+    fields: tuple[bytes, int, int, int, int, int, int, int] = _FIELDS.unpack_from(header)
     magic, version, body_bytes = fields[0], fields[1], fields[-1]
     if magic != MAGIC:
         raise CorruptPayload(
@@ -158,9 +184,10 @@ def _fields(buffer: np.ndarray) -> tuple[Any, ...]:
         )
     if version != WIRE_VERSION:
         raise CorruptPayload(
-            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: "
-            "install one version of hvd_sparse on all ranks"
+            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one "
+            "version of hvd_sparse on all ranks"
         )
+    # Compared before anything is sliced or allocated: these may be anybody's bytes.
     if body_bytes > buffer.size - HEADER_BYTES:
         raise CorruptPayload(
             f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: "
@@ -169,9 +196,21 @@ def _fields(buffer: np.ndarray) -> tuple[Any, ...]:
     return header, *fields
 
 
-def open_frame(buffer: np.ndarray, codec: Any, value_format: int = AS_TYPE) -> Frame:
-    """Return the one frame that fills a buffer, written by this codec with this format of values;
-    CorruptPayload otherwise."""
+class Writer(Protocol):
+    """The codec that a frame must be of."""
+
+    id: ClassVar[str]
+    number: ClassVar[int | None]
+
+
+def open_frame(buffer: np.ndarray, codec: Writer, value_format: int = AS_TYPE) -> Frame:
+    """Return the one frame that fills a buffer, written by this codec with this format of values.
+
+    Raises
+    ------
+    CorruptPayload : it is of another codec or format, or not whole
+    """
+    # The checksum first: what follows then tells of other codecs, and not of altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
         raise CorruptPayload(
@@ -194,7 +233,7 @@ def need(is_so: bool | np.bool_, otherwise: str) -> None:
 
 
 def need_size(frame: Frame, expected: int) -> None:
-    """Raise CorruptPayload unless the body is exactly so long: before anything is allocated for
+    """Raise CorruptPayload unless the body is exactly so long, before anything is allocated for
     it."""
     if frame.body.size != expected:
         raise CorruptPayload(

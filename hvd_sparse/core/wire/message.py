@@ -1,4 +1,4 @@
-"""One rank's message for one bucket in one step: what an allgather carries.
+"""Messages: what one rank sends about one bucket in one step, as an allgather carries it.
 
     offset  bytes     content (little-endian)
     0       3         b"HSM"
@@ -10,11 +10,13 @@
     16      4         configuration: CRC-32 of the configuration's digest
     20      4         members
     24      8         bytes of the whole message
-    32      4*members position of every member among the registered tensors, ascending, plus 2**31 where it has no frame here
+    32      4*members position of every member among the registered tensors, ascending, plus 2**31
+                      where it has no frame here
     ...     4         CRC-32 of everything before
-    ...               kind 0: the members' frames, one after the other (``codecs._frame``); a tensor that goes
-                      dense in this step is no member, and one may be a member without a frame in
-                      exchanges of several phases: also one whose sum floats cannot hold
+    ...               kind 0: the members' frames (``wire.frame``), one after the other; a tensor
+                      that goes dense in this step is no member, and one may be a member without
+                      a frame in exchanges of several phases: also one whose sum floats cannot
+                      hold
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
 An allgather or alltoall joins the messages of ranks without saying where one ends: each says so
@@ -37,11 +39,11 @@ MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")
 _CRC = struct.Struct("<I")
 OVERHEAD_BYTES = _HEAD.size + _CRC.size
-"""Of a message without members and frames."""
+"""Bytes of a message without members and frames."""
 ENTRIES, ERROR = 0, 1
 ERROR_TEXT_LIMIT = 4096
 WITHOUT_FRAME = 2**31
-"""Added to the position of a member that has no frame in this message."""
+"""Number that is added to the position of a member that has no frame in this message."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ class Message:
 
     Attributes
     ----------
-    rank, step, configuration : who sent it, at which step, running what
+    rank, step, configuration : of the sender
     members : positions of the tensors it is about
     frames : the encoded selection of each member that has one, views of the buffer
-    error : what went wrong on that rank, or None
+    error : words of that rank's error, or None
     framed : positions of the members that have a frame, in the order of the frames
     """
 
@@ -66,7 +68,12 @@ class Message:
     framed: tuple[int, ...] = ()
 
     def frame(self, position: int) -> np.ndarray:
-        """Return the frame of a member; CorruptPayload where it has none."""
+        """Return the frame of a member.
+
+        Raises
+        ------
+        CorruptPayload : the message has none for it
+        """
         if position not in self.framed:
             raise CorruptPayload(
                 f"the message of rank {self.rank} lacks a frame for tensor number {position}"
@@ -88,11 +95,15 @@ def write_message(
 ) -> np.ndarray:
     """Return a message of entries, uint8.
 
-    frames : encoded selections by their members' positions
-    members : positions of all tensors that it is about, of which some may have no frame; None for
-        those with one
+    Parameters
+    ----------
+    rank, step, configuration : of this rank
+    frames : encoded selections by the member's position
+    members : positions of all tensors that the message is about, of which some may have no frame;
+        None for those with one
     """
     everyone = sorted(frames if members is None else members)
+    # One number tells which tensor it is, and whether a frame of it follows.
     flagged, body = [], []
     for position in everyone:
         frame = frames.get(position)
@@ -105,7 +116,7 @@ def write_message(
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
-    """Return a message that says why this rank has no entries, uint8."""
+    """Return a message, uint8, that tells why this rank has no entries."""
     words = text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()  # cut between letters
     body = _CRC.pack(crc32(words)) + words
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
@@ -114,6 +125,7 @@ def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarr
 def _write(
     kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]
 ) -> np.ndarray:
+    # The header has a checksum of its own, so that lengths can be trusted before frames are read.
     total = OVERHEAD_BYTES + 4 * len(members)
     for part in body:
         total += part.size
@@ -126,14 +138,21 @@ def _write(
 
 
 def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
-    """Return the messages of all ranks, in rank order, from the bytes that an allgather gave."""
+    """Return the messages of all ranks, in rank order, from the bytes that an allgather
+    returned."""
     return split_messages_of(gathered, range(world_size))
 
 
 def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
-    """Return the messages of these ranks, from the bytes that a collective joined in this order."""
+    """Return the messages of these ranks, from the bytes that a collective joined in this order.
+
+    Raises
+    ------
+    CorruptPayload : these are no whole messages, or those of other ranks
+    """
     messages = []
     offset = 0
+    # A collective joins in rank order: a message of another rank was delivered to the wrong place.
     for number, rank in enumerate(senders):
         message, total = _read(joined[offset:])
         if message.rank != rank:
@@ -162,6 +181,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
         )
+    # The length first: members is anybody's number until the checksum has been compared.
     head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(
@@ -173,7 +193,9 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
+    # The reverse of the flags that the writer added.
     positions = (flagged % WITHOUT_FRAME).tolist()
+    # One order for all ranks: the tensors are compared as tuples, and frames follow in it.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
@@ -199,6 +221,7 @@ def _read_error(body: np.ndarray) -> str:
         raise CorruptPayload(
             "an error message's checksum does not match its text: altered on its way"
         )
+    # No writer makes such a text, and readers take only what a writer makes.
     if len(words) > ERROR_TEXT_LIMIT:
         raise CorruptPayload(
             f"an error message of {len(words)} bytes is longer than any that is written"

@@ -1,5 +1,4 @@
-"""Whether all ranks still have the same gradients: a checksum of what was applied, now and then, in
-the next carrier."""
+"""Replica check: now and then the next carrier has a checksum of the gradient that was applied."""
 
 from __future__ import annotations
 
@@ -12,6 +11,8 @@ from hvd_sparse.core.wire.checksum import crc32
 class Replicas:
     """Checksums that wait for their tensor's next carrier.
 
+    Parameters
+    ----------
     every : steps from one checksum to the next; 0 for none
     """
 
@@ -20,22 +21,28 @@ class Replicas:
         self._checksums: dict[str, int] = {}
 
     def note(self, key: str, steps: int, applied: np.ndarray) -> None:
-        """A tensor has completed so many steps, the last with ``applied``; remembered where it is
-        due, else forgotten."""
+        """Remember the checksum of an applied gradient where it is due; else forget the last one.
+
+        Parameters
+        ----------
+        key : name of the tensor
+        steps : completed steps, this one included
+        applied : the gradient that the optimizer was given
+        """
         if self._every:
             self._checksums[key] = (
                 short_checksum(applied.tobytes()) if steps % self._every == 0 else 0
             )
 
     def due(self, key: str) -> int:
-        """For the tensor's carrier; 0 where there is nothing to compare."""
+        """Return the checksum for the tensor's carrier; 0 where there is nothing to compare."""
         return self._checksums.get(key, 0)
 
     def forget(self) -> None:
-        """Compare nothing of the past: this rank goes on from another state."""
+        """Forget all checksums: this rank goes on from another state."""
         self._checksums.clear()
 
 
 def short_checksum(data: bytes) -> int:
-    """As much of a checksum as a carrier has room for."""
+    """Return as much of a checksum as a carrier has room for."""
     return crc32(data) & CHECKSUM_MASK

@@ -1,12 +1,11 @@
-"""The kernels compiled by numba, for one or several threads.  Contracts:
-``core.kernels.contract``."""
+"""Kernels compiled by numba, for one or several threads.  Contracts: ``core.kernels.contract``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Callable
+from typing import Callable, TypeVar
 
 import numpy as np
 
@@ -17,29 +16,36 @@ from hvd_sparse.core.kernels.numba._packers import CompiledPackers
 from hvd_sparse.types import Selection
 
 ENTRIES_PER_THREAD = 1 << 17
-"""Fewer are not worth handing to another thread."""
+"""Entries that are worth another thread."""
 
 LINE = 64
-"""Entries, at the most, that begin at a cache line together with the vector's first."""
+"""Entries to whose multiples the parts of threads are rounded: whole cache
+lines, counted from the vector's first entry."""
 
 LARGEST = float(np.finfo(np.float32).max)
 
 SHORT = 1 << 15
-"""Entries that are copied and put in order faster than they are counted."""
+"""Entries of a vector that is copied and put in order faster than it is counted."""
 
 SAMPLE = 1 << 13
-"""Entries that tell about where the wanted magnitude lies."""
+"""Entries of the sample that tells about where the wanted magnitude lies."""
 
 CANDIDATES = 8
-"""Times what is wanted: so many entries are worth a list to be cut."""
+"""Entries over those wanted that are worth a list to be cut."""
 
 PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integers that hold the bit patterns, which are ordered as the magnitudes are."""
+"""Integer types of the bit patterns, which are ordered as the magnitudes are."""
+
+
+Result = TypeVar("Result")
 
 
 class CompiledKernels(CompiledPackers):
-    """One pass each, bound by memory; the global interpreter lock is free while they run.
+    """Compiled kernels: one pass each, bound by memory; the global interpreter lock is free
+    meanwhile.
 
+    Parameters
+    ----------
     threads : how many work on one vector; vectors too short for that many get fewer
     """
 
@@ -47,7 +53,7 @@ class CompiledKernels(CompiledPackers):
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
 
-    # What is not on the way of every gradient is left to numpy.
+    # Kernels that few selectors ask for are left to numpy.
     mean_and_std = staticmethod(reference.mean_and_std)
     tail = staticmethod(reference.tail)
     digit_counts = staticmethod(reference.digit_counts)
@@ -89,6 +95,9 @@ class CompiledKernels(CompiledPackers):
         return count, _joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
+        """Return the count of each part of the vector, and its entries unless they exceed the
+        capacity."""
+
         def take(start: int, stop: int) -> tuple[int, Selection]:
             indices, values = _room(
                 min(capacity, stop - start) + sweeps.SPARE, x
@@ -109,12 +118,12 @@ class CompiledKernels(CompiledPackers):
         return Selection(indices[:found], values[:found], x.size)
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
-        """The largest entries of a vector that is not to be copied, however many of them are equal.
+        """Return the largest entries of a vector that is not to be copied, however many are equal.
 
-        The count-th magnitude's bit pattern is searched.  The first pass tries what a sample has
-        there, which settles most vectors, those of a few values too; every other divides by eight
-        what the pattern lies in, so that there are at most 12 of float32 and 22 of float64,
-        whatever the data.
+        The count-th magnitude's bit pattern is searched. The first pass tries the pattern that a
+        sample has there, which settles most vectors, those of a few values too. Every other pass
+        divides by eight the range that the pattern lies in, so that there are at most 12 passes of
+        float32 and 22 of float64, whatever the data.
         """
         low, above, few = (
             1,
@@ -135,10 +144,12 @@ class CompiledKernels(CompiledPackers):
             above = int(cuts[enough]) if enough < cuts.size else above
             cuts = low + (above - low) * np.arange(1, sweeps.CUTS + 1) // (sweeps.CUTS + 1)
             cuts = np.maximum(cuts, low + 1)  # near the end several are the same
+        # The pattern is found: take all that is larger, then the first of those equal to it.
         larger = _joined([part for _, part in self._take(x, above, count)])
         indices, values = _room(count - larger.count if low < above else 0, x)
         found = sweeps.take_first(x, low, indices.size, indices, values)
         both = _joined([larger, Selection(indices[:found], values[:found], x.size)])
+        # Indices of the two lists interleave: larger entries and the first of the equal ones.
         order = np.argsort(both.indices, kind="stable")
         return Selection(both.indices[order], both.values[order], x.size)
 
@@ -155,6 +166,7 @@ class CompiledKernels(CompiledPackers):
         cut = _pattern(aim.threshold, out.dtype)
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+            # Every thread has room for the whole capacity: how many its part has nobody knows.
             room, totals = min(aim.capacity, stop - start) + sweeps.SPARE, np.zeros(2)
             indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
             count = sweeps.add_and_take(
@@ -169,7 +181,7 @@ class CompiledKernels(CompiledPackers):
         parts = self._spread(out.size, add)
         taken = _joined([part for _, _, part in parts])
         is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
-        if is_too_much:
+        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
             self.restore(out, taken)
         abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
         return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
@@ -177,7 +189,7 @@ class CompiledKernels(CompiledPackers):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         room = min(count, taken.indices.size) + 1
         indices, values = np.empty(room, np.uint32), np.empty(room, taken.values.dtype)
-        where = values if out is None else out
+        where = values if out is None else out  # compiled code takes no None
         found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
         )
@@ -205,6 +217,8 @@ class CompiledKernels(CompiledPackers):
         )
 
     def _totals(self, numel: int, work: Callable[[int, int, np.ndarray], None]) -> Moments:
+        """Return the moments of a vector, from the totals of its parts."""
+
         def part(start: int, stop: int) -> np.ndarray:
             totals = np.zeros(3)
             work(start, stop, totals)
@@ -217,24 +231,29 @@ class CompiledKernels(CompiledPackers):
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
     def _parts(self, numel: int) -> int:
-        """How many threads share a vector; 0 if none is needed beside this one."""
+        """Return how many threads share a vector; 0 if this one suffices."""
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
         return parts if parts > 1 else 0
 
-    def _spread(self, numel: int, work: Callable[[int, int], Any]) -> list[Any]:
-        """Results of the parts of a vector, in order."""
+    def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
+        """Run the work on the parts of a vector, and return the results in order."""
         parts = self._parts(numel)
         if self._pool is None or not parts:
             return [work(0, numel)]
+        # Parts begin at whole lines, so that no two threads write to one.
         bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
         others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
-def _pattern(threshold: float, dtype: Any, least: int = 1) -> int:
-    """The bit pattern of the threshold in the data's type; ``least`` for what is smaller.
+def _pattern(threshold: float, dtype: np.dtype, least: int = 1) -> int:
+    """Return the bit pattern of the threshold in the data's dtype, but at least ``least``.
 
-    least : 1 is the smallest number above zero: below it no threshold may lie where zeros are never
+    Parameters
+    ----------
+    threshold : 0 or more
+    dtype : float32 or float64
+    least : 1 is the smallest number above zero: no threshold may lie below it where zeros are never
         taken
     """
     if dtype == np.float64 or threshold < LARGEST:
@@ -246,17 +265,18 @@ def _pattern(threshold: float, dtype: Any, least: int = 1) -> int:
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Ascending bit patterns around that of the count-th largest magnitude, as a sample of the
-    entries has it.
+    """Return ascending bit patterns around that of the count-th largest magnitude of a sample.
 
-    Each comes with the next one, between which there is nothing: so a value that many entries share
-    is found at once.
+    Each pattern comes with the next higher one, so that a value that many entries share is found at
+    once.
     """
+    # Strided: about as good as drawn at random for this, and the same on every run.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(
         np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
     )[::-1]
     rank = sample.size * count / x.size
+    # The rank in a sample scatters by its square root: the cuts stand on both sides of it.
     margin = 4 * np.sqrt(rank) + 2
     ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
     cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])
@@ -264,17 +284,19 @@ def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def _counted(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """How many entries of a part reach each cut."""
+    """Return how many entries of a part reach each cut."""
     counts = np.zeros(sweeps.CUTS, np.intp)
     sweeps.count_each(x, start, stop, cuts, counts)
     return counts
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return uninitialised lists of indices and values."""
     return np.empty(count, np.uint32), np.empty(count, like.dtype)
 
 
 def _joined(parts: Sequence[Selection]) -> Selection:
+    """Join the selections of a vector's parts."""
     if len(parts) == 1:
         return parts[0]
     indices, values = [], []

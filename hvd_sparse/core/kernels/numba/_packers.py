@@ -1,4 +1,4 @@
-"""The kernels of codecs, as methods over the compiled loops of ``packing``."""
+"""Kernels of the codecs, as methods over the compiled loops of ``packing``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvd_sparse.core.kernels.packing import blocks_of
 
 
 class CompiledPackers:
-    """Implements ``core.kernels.packing.Packers``."""
+    """Compiled kernels of the codecs.  Implements ``core.kernels.packing.Packers``."""
 
     def count_blocks(self, indices: np.ndarray, numel: int) -> np.ndarray:
         counts = np.empty(blocks_of(numel), np.int64)
@@ -47,7 +47,7 @@ class CompiledPackers:
 
 
 def _suiting(out: np.ndarray) -> np.ndarray:
-    """The array, or another of its size where compiled code cannot write to it."""
+    """Return the array, or another of its size where compiled code cannot write to it."""
     return (
         out
         if out.flags.aligned and out.dtype.isnative
@@ -56,8 +56,10 @@ def _suiting(out: np.ndarray) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """At an address that suits its type, in the machine's own byte order: parts of messages may
-    begin anywhere."""
+    """Return the array at an aligned address, in the machine's own byte order.
+
+    Parts of messages may begin anywhere.
+    """
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

@@ -1,35 +1,45 @@
-"""The sum of the lists that arrived, compiled: zeros everywhere else.
+"""Sum of the selections that arrived, compiled: zeros everywhere else.
 
-Written once and read by nobody soon, it goes past the caches: they keep what the next tensors'
-lists and their decoding need.
+The sum is written once and read by nobody soon, so it goes past the caches: they keep what the next
+tensors' lists and their decoding need.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
 from hvd_sparse.core.kernels.numba.signatures import signatures
 from hvd_sparse.core.kernels.numba.vectors import VECTOR_BYTES, WORD, Vectors, counting
 
 BLOCK = 4096
-"""Entries that are added up in a buffer of their own, which the first cache holds."""
+"""Entries of the buffer that sums are added up in, which the first cache holds."""
 
 LARGE_BYTES = 1 << 18
-"""Of a result that is written past the caches: an eighth of a second cache of 2 MiB, which many
-tensors share."""
+"""Bytes of a result that is written past the caches.
+
+They are an eighth of a second-level cache of 2 MiB, which many tensors share."""
 
 
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
-    """out[start : start + count] = source[:count], whole vectors; ``out[start]`` begins at a
-    multiple of 64 bytes."""
+    """Copy source[:count] to out[start : start + count] without reading the lines of ``out``.
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    The count is one of whole vectors, and ``out[start]`` begins at a multiple of 64 bytes.
+    """
+
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         entries, to = (
             context.make_array(signature.args[i])(context, builder, arguments[i]).data
             for i in range(2)
@@ -50,9 +60,14 @@ def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-unt
 
 @intrinsic
 def _fence(typing):  # type: ignore[no-untyped-def]
-    """What was written past the caches is seen by other threads before anything that follows."""
+    """Let other threads see the writes past the caches before anything that follows."""
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
@@ -61,18 +76,24 @@ def _fence(typing):  # type: ignore[no-untyped-def]
 
 @njit
 def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
-    """How many entries of an array lie before its first multiple of 64 bytes."""
+    """Return the entries of an array before its first multiple of 64 bytes."""
     return -out.ctypes.data % VECTOR_BYTES // out.itemsize
 
 
 @njit(signatures("OjxII", types.void), nogil=True, cache=True)
 def assemble(out, indices, values, starts, ends):  # type: ignore[no-untyped-def]
-    """out = sum of lists, each ascending: list i lies in [starts[i], ends[i]); ``starts`` is moved
-    along."""
+    """Write out = the sum of ascending lists: list i lies in [starts[i], ends[i]).
+
+    ``starts`` is moved along.
+    """
     is_large = out.size * out.itemsize >= LARGE_BYTES
+    # Stores past the caches must begin at whole lines: what lies before the first one goes the
+    # usual way.
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
+    # Added up here first: several ranks' entries meet in the first cache, and out is written once.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
+    # Up to the first whole line of a large result a short block is added up, then full ones.
     while first < out.size:
         last = min(first + BLOCK if first >= lead else lead, out.size)
         for part in range(starts.size):
@@ -85,6 +106,7 @@ def assemble(out, indices, values, starts, ends):  # type: ignore[no-untyped-def
             _copy_past_caches(block, out, first, whole)
         for i in range(whole, last - first):
             out[first + i] = block[i]
+        # Clearing these entries alone is less work than the block: selections are sparse.
         for part in range(starts.size):
             i = starts[part]
             while i < ends[part] and indices[i] < last:

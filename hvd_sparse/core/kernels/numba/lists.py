@@ -6,8 +6,6 @@ which no processor guesses.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
@@ -15,12 +13,15 @@ from numba.extending import overload
 from hvd_sparse.core.kernels.numba.signatures import signatures
 
 MOST_BIN_BITS = 11
-"""Of a histogram: its 2,048 counters fit the first cache.  Short lists get fewer, which need not be
-cleared."""
+"""Bits of a histogram's bins: its 2,048 counters fit the first cache.
+
+Short lists get fewer bins, as all of them must be cleared."""
 
 
-def _bits(x: Any) -> Any:
-    """A vector's bit patterns as integers, the mask of a magnitude and the pattern of infinity."""
+def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """Return a vector's bit patterns as integers, the mask of a magnitude, and infinity's
+    pattern."""
+    raise NotImplementedError  # numba puts the overload in its place
 
 
 @overload(_bits)
@@ -32,15 +33,16 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """The bit pattern of a magnitude, as an integer in its order; 0 for NaN, which is never
+    """Return the bit pattern of a magnitude as an integer in its order; 0 for NaN, which is never
     taken."""
     key = bits & magnitude_bits
-    return key if key <= infinity else bits ^ bits
+    return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Smallest and largest magnitude that are not zero, and how many there are."""
+    """Return the smallest and largest magnitude that are not zero, and the count of these
+    entries."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -52,23 +54,23 @@ def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
 
 @njit
 def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-untyped-def]
-    """The magnitudes between two, count of them."""
+    """Return the magnitudes between two, of which there are ``count``."""
     inside, found = np.empty(count + 1, bits.dtype), 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
-        inside[found] = key
+        inside[found] = key  # always written, kept only where found moves on: no branch
         found += (key >= first) & (key <= last)
     return inside[:found]
 
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """The bits of the count-th largest magnitude, and how many equal to it are among the count.
+    """Return the bits of the count-th largest magnitude, and its equals among the count.
 
-    Where there are fewer than that: zero, which only they exceed, and none.
+    Where there are fewer entries than that: zero, which only they exceed, and none.
 
-    Bins between the smallest and the largest magnitude are counted; what falls into the bin of the
-    count-th is binned again.  Bins are of equal width in bits, so finer where values are smaller.
+    Bins between the smallest and the largest magnitude are counted; the bin of the count-th is
+    binned again. Bins are of equal width in bits, so finer where values are smaller.
     """
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
@@ -105,8 +107,12 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """The count largest magnitudes, or all non-zeros if there are fewer; how many.  Room for one
-    more."""
+    """Take the count largest magnitudes, or all non-zeros if there are fewer; return how many.
+
+    Parameters
+    ----------
+    indices, values : written; with room for one more
+    """
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -114,18 +120,23 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
         key = _key(bits[i], everything, infinity)
         is_tie = (key == smallest) & (ties > 0)
         ties -= is_tie
-        indices[found], values[found] = i, x[i]
+        indices[found], values[found] = i, x[i]  # the next one writes over it unless it is kept
         found += (key > smallest) | is_tie
     return found
 
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """The count largest entries, or all that are neither zero nor NaN if there are fewer; how many,
-    and the smallest magnitude among them, 0 where there is none.
+    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer.
 
-    kept_indices, kept_values : room for one more
+    Parameters
+    ----------
+    kept_indices, kept_values : written; with room for one more
     gives_back : the others go back to ``out``
+
+    Returns
+    -------
+    How many are kept, and the smallest magnitude among them, 0 where there is none.
     """
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
@@ -138,7 +149,7 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
         is_kept = (key > smallest) | is_tie
         kept_indices[found], kept_values[found] = indices[i], values[i]
         found += is_kept
-        if gives_back:
+        if gives_back:  # collected like the kept ones, without a branch on the data
             surplus[left] = i
             left += not is_kept
     for i in range(left):
@@ -151,17 +162,20 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
 def restore(out, indices, values):  # type: ignore[no-untyped-def]
+    """Write out[indices] = values."""
     for i in range(indices.size):
         out[indices[i]] = values[i]
 
 
 @njit(signatures("Oj", types.void), nogil=True, cache=True)
 def clear(residual, indices):  # type: ignore[no-untyped-def]
+    """Write residual[indices] = +0.0."""
     for i in range(indices.size):
         residual[indices[i]] = 0
 
 
 @njit(signatures("Ojx", types.void), nogil=True, cache=True)
 def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
+    """Write out[indices] += values."""
     for i in range(indices.size):
         out[indices[i]] += values[i]

@@ -1,4 +1,4 @@
-"""The kernels of codecs, compiled: each reads its input once.  Contracts: ``core.kernels.packing``.
+"""Kernels of the codecs, compiled: each reads its input once.  Contracts: ``core.kernels.packing``.
 
 Loops have no branch on the data, so that LLVM turns them into instructions on vectors.
 """
@@ -17,7 +17,7 @@ _F4, _F4_OUT = types.Array(types.float32, 1, "C", readonly=True), types.Array(ty
 _I8_OUT = types.Array(types.int64, 1, "C")
 
 LANES = 16
-"""Entries that are worked on together, whatever becomes of some of them."""
+"""Entries that are skipped over at a time."""
 
 _LARGEST_HALF, _SMALLEST_HALF, _REBIAS = (
     0x477FE000,
@@ -28,9 +28,11 @@ _LARGEST_HALF, _SMALLEST_HALF, _REBIAS = (
 
 @njit([types.void(_U4, _I8_OUT)], nogil=True, cache=True)
 def count_blocks(indices, counts):  # type: ignore[no-untyped-def]
+    """Count the indices of every block of 65,536 entries."""
     start = 0
     for block in range(counts.size):
         end, limit = start, (block + 1) << 16
+        # Indices ascend: where the last of some lies in the block all of them do.
         while end + LANES <= indices.size and indices[np.uintp(end + LANES - 1)] < limit:
             end += LANES
         while end < indices.size and indices[np.uintp(end)] < limit:
@@ -41,7 +43,10 @@ def count_blocks(indices, counts):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(counts, _U2, _U4_OUT) for counts in (_U2, _U4)], nogil=True, cache=True)
 def join_blocks(counts, positions, indices):  # type: ignore[no-untyped-def]
-    """Whether the indices ascend.  ``counts`` has the sum that there are positions."""
+    """Write the indices of counts and positions; tell whether they ascend.
+
+    The counts must have as many positions as their sum.
+    """
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -49,6 +54,7 @@ def join_blocks(counts, positions, indices):  # type: ignore[no-untyped-def]
         for i in range(part.size):
             there[i] = first | np.uint32(part[i])
         start = end
+    # Counted rather than returned from at the first fall: a loop without exit runs on vectors.
     before, after = indices[:-1], indices[1:]
     falls = np.uint32(0)
     for i in range(after.size):
@@ -58,7 +64,12 @@ def join_blocks(counts, positions, indices):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_F4, _U4, _U2_OUT)], nogil=True, cache=True)
 def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
-    """bits : those of the values"""
+    """Write float32 values as float16.
+
+    Parameters
+    ----------
+    bits : bit patterns of the values
+    """
     small = np.uint32(0)
     for i in range(bits.size):
         given = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
@@ -68,7 +79,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
         code = np.uint32(np.uint32(magnitude + tie) - np.uint32(_REBIAS - 0xFFF))
         sign = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(0x8000))
         codes[i] = np.uint16(np.uint32(code >> np.uint32(13)) | sign)
-    if small:  # multiples of 2^-24
+    if small:  # float16 has fewer bits there: multiples of 2^-24
         for i in range(bits.size):
             if bits[i] & np.uint32(0x7FFFFFFF) < np.uint32(_SMALLEST_HALF):
                 multiple = np.rint(abs(values[i]) * np.float32(2.0**24))
@@ -79,9 +90,11 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Whether all of them are finite.
+    """Write the values of float16 codes; tell whether all of them are finite.
 
-    bits : those of the values
+    Parameters
+    ----------
+    bits : bit patterns of the values, the same memory
     """
     bad = small = np.uint32(0)
     for i in range(codes.size):
@@ -103,6 +116,7 @@ def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_U4, _U2_OUT)], nogil=True, cache=True)
 def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
+    """Write float32 bit patterns as bfloat16."""
     for i in range(bits.size):
         code = np.uint32(np.uint32(bits[i] + np.uint32(0x8000)) >> np.uint32(16))
         exponent = np.uint32(code & np.uint32(0x7F80))
@@ -112,7 +126,7 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Whether all of them are finite, and none subnormal."""
+    """Write the bit patterns of bfloat16 codes; tell whether all are finite, and none subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])

@@ -1,19 +1,20 @@
-"""Types of the compiled functions: each is compiled for float32 and float64 before anybody calls
-it."""
+"""Types of the compiled functions, which are compiled for float32 and float64 before any call."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import types
+from numba.core.typing.templates import Signature
 
 
-def signatures(arguments: str, result: Any = types.intp) -> list[Any]:
-    """One signature a float type.
+def signatures(arguments: str, result: types.Type = types.intp) -> list[Signature]:
+    """Return one signature a float type.
 
+    Parameters
+    ----------
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
         written, p a position or count, I positions written, S float64 totals written; vectors are
         1-D and C-contiguous
+    result : numba type of the result
     """
     made = []
     for scalar in (types.float32, types.float64):

@@ -1,10 +1,9 @@
-"""The loops over whole vectors, compiled: looking, taking, counting, with or without adding the
-gradient first.
+"""Loops over whole vectors, compiled: looking, taking, counting, adding the gradient first or not.
 
-Written as instructions on vectors.  What survives the threshold is written out by a masked
-compress-store, which numba has no word for, behind one branch that is seldom taken.  Processors
-with AVX-512 have it as an instruction; for others LLVM spells it out.  Either way a loop makes one
-pass and is bound by memory.
+They are written as instructions on vectors. Entries that reach the threshold are written out by a
+masked compress-store, which numba has no word for, behind one branch that is seldom taken.
+Processors with AVX-512 have it as an instruction; for others LLVM spells it out. Either way a loop
+makes one pass and is bound by memory.
 
 Everything is compiled when this module is loaded, or read from numba's cache: never inside a
 training step.
@@ -12,55 +11,72 @@ training step.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Callable
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
 from numba.extending import intrinsic, overload
 
 from hvd_sparse.core.kernels.numba.signatures import signatures
 from hvd_sparse.core.kernels.numba.vectors import DOUBLE, WORD, Vectors, counting
 
 SEGMENT = 2048
-"""Entries between two looks at how full the list is.  Also how many magnitudes are added up before
-the sum goes into a float64."""
+"""Entries between two looks at how full the list is.
+
+Also how many magnitudes are added up in the data's dtype before the sum goes into a float64."""
 
 SPARE = SEGMENT + 16
-"""Room in a list beyond its capacity: entries of a segment, and the rest of a vector that is
-written behind them."""
+"""Room in a list beyond its capacity: a segment, and the rest of a vector written behind it."""
 
 LARGE_BYTES = 1 << 22
-"""Of an array that the caches do not keep until its next use."""
+"""Bytes of an array that the caches do not keep until its next use."""
 
 CUTS = 7
-"""Thresholds that one pass counts for: about as many as it takes no longer for than memory does."""
+"""Thresholds that one pass counts for: about as many as cost no time beside that of memory."""
 
 CROWDED = 10
-"""A list with room for more than one entry in so many is expected to fill faster than branches can
-be guessed."""
+"""Entries of a vector for each place in the list; with fewer, branches cannot be guessed."""
 
 
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+def _data(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    signature: Signature,
+    arguments: Sequence[ir.Value],
+    position: int,
+) -> ir.Value:
+    """Return the pointer to the entries of an array argument."""
     return context.make_array(signature.args[position])(context, builder, arguments[position]).data
 
 
-def _add_up(builder: Any, slots: Any, position: int, amount: Any) -> None:
+def _add_up(builder: ir.IRBuilder, slots: ir.Value, position: int, amount: ir.Value) -> None:
+    """Add an amount to one of the totals."""
     slot = builder.gep(slots, [ir.Constant(WORD, position)])
     builder.store(builder.fadd(builder.load(slot), amount), slot)
 
 
-def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
-    """An intrinsic over whole vectors of [start, stop): out = residual + x, what reaches the
-    threshold taken out.
+def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
+    """Make an intrinsic over whole vectors: out = residual + x, with the threshold's entries taken
+    out.
 
+    Parameters
+    ----------
     past_caches : ``out`` is written without reading its lines first, which must begin at multiples
         of 64 bytes
-    is_crowded : so many reach it that no branch can be guessed: every vector is appended, most of
-        it to be overwritten
+    is_crowded : so many entries reach the threshold that no branch can be guessed: every vector is
+        appended, most of it to be overwritten
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         gradient, kept, to, at, found, sums = (
             _data(context, builder, signature, arguments, i) for i in (0, 1, 2, 6, 7, 9)
         )
@@ -80,11 +96,14 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
             old = vectors.load(kept, index)
             entry = builder.fadd(old, vectors.load(gradient, index))
             magnitude = vectors.magnitude(entry)
+            # Patterns, not floats, are compared: a thread that takes subnormal numbers for zero
+            # must take the same entries.
             patterns = vectors.patterns(entry)
             stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
             finite = builder.icmp_signed("<", patterns, infinity)
 
-            def take() -> list[Any]:
+            # Put where it is needed: in the loop for a crowded list, else behind the rare branch.
+            def take() -> list[ir.Value]:
                 reaches = builder.and_(builder.not_(stays), finite)
                 left = builder.select(stays, entry, zero)
                 return [vectors.append(entry, reaches, index, at, found, taken), left]
@@ -112,9 +131,11 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Any:
             x, residual, out, *words, types.intp, indices, values, types.intp, totals
         ), codegen
 
-    return add_and_take
+    made: Callable[..., object] = add_and_take
+    return made
 
 
+# Both choices are made when the code is, so that no loop asks for them.
 _add_and_take, _add_and_take_crowded = (
     _make_add_and_take(False, False),
     _make_add_and_take(False, True),
@@ -129,7 +150,7 @@ _add_and_take_past_caches, _add_and_take_past_caches_crowded = (
 def _add_and_take_whole(  # type: ignore[no-untyped-def]
     past_caches, is_crowded, x, residual, out, start, stop, cut, indices, values, count, totals
 ):
-    """The intrinsic that suits."""
+    """Call the intrinsic that suits."""
     if past_caches and is_crowded:
         return _add_and_take_past_caches_crowded(
             x, residual, out, start, stop, cut, indices, values, count, totals
@@ -145,15 +166,16 @@ def _add_and_take_whole(  # type: ignore[no-untyped-def]
     return _add_and_take(x, residual, out, start, stop, cut, indices, values, count, totals)
 
 
-def _reaching(vectors: Vectors, entry: Any, cuts: Any) -> Any:
-    """A mask of the entries that reach the cut; NaN never does."""
+def _reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
+    """Return a mask of the entries that reach the cut; NaN never does."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
 
 
-def _pattern(entry: Any) -> Any:
-    """The bit pattern of a magnitude, as the vectors compare it, and that of infinity."""
+def _pattern(entry: float) -> tuple[int, int]:
+    """Return the bit pattern of a magnitude, as the vectors compare it, and that of infinity."""
+    raise NotImplementedError  # numba puts the overload in its place
 
 
 @overload(_pattern)
@@ -171,10 +193,15 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
-    """Entries in whole vectors of [start, stop) that reach the cut go to the end of the list; its
-    new length."""
+    """Append the entries in whole vectors of [start, stop) that reach the cut; return the new
+    count."""
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         entries, at, found = (_data(context, builder, signature, arguments, i) for i in (0, 4, 5))
         vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
         cuts = vectors.splat_pattern(arguments[3])
@@ -185,6 +212,7 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
             leaving,
         ):
             entry = vectors.load(entries, index)
+            # Few vectors have such an entry: one test of the whole mask skips the rest.
             reaches = _reaching(vectors, entry, cuts)
             with vectors.seldom(reaches, [taken]) as changed:
                 changed.append(vectors.append(entry, reaches, index, at, found, taken))
@@ -196,9 +224,14 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 
 @intrinsic
 def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
-    """How many entries in whole vectors of [start, stop) reach the cut."""
+    """Count the entries in whole vectors of [start, stop) that reach the cut."""
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         entries = _data(context, builder, signature, arguments, 0)
         vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
         cuts = vectors.splat_pattern(arguments[3])
@@ -217,10 +250,15 @@ def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """How many entries in whole vectors of [start, stop) reach each of ``CUTS`` cuts, added to
-    ``counts``."""
+    """Add to ``counts`` the entries in whole vectors of [start, stop) that reach each of ``CUTS``
+    cuts."""
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         entries, limits, slots = (
             _data(context, builder, signature, arguments, i) for i in (0, 3, 4)
         )
@@ -238,6 +276,7 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
         ):
             patterns = vectors.patterns(vectors.load(entries, index))
             is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+            # NaN becomes zero, which no cut reaches: one mask for all cuts.
             patterns = builder.select(is_number, patterns, nothing)
             for count, cut in zip(found, each):
                 leaving.append(
@@ -251,14 +290,23 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
     return types.void(x, types.intp, types.intp, cuts, counts), codegen
 
 
-def _make_look(adds: bool) -> Any:
-    """An intrinsic over whole vectors of [start, stop): moments of x, or of out = residual + x,
-    into ``totals``.
+def _make_look(adds: bool) -> Callable[..., object]:
+    """Make an intrinsic over whole vectors: the moments of x, or of out = residual + x.
 
-    totals : float64 [3]: sum of magnitudes, their maximum (NaN overlooked), count of non-zeros
+    Parameters
+    ----------
+    adds : add the residual first, and write the sum
+
+    The intrinsic adds to ``totals``, float64 [3]: sum of magnitudes, their maximum (NaN
+    overlooked), count of non-zeros.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         x, kept, to, totals = (
             _data(context, builder, signature, arguments, i) for i in (0, 1, 2, 5)
         )
@@ -279,7 +327,9 @@ def _make_look(adds: bool) -> Any:
             if adds:
                 finite = builder.fcmp_ordered("<", magnitude, infinite)
                 vectors.store(builder.select(finite, entry, old), to, index)
+            # Ordered comparisons are false for NaN: the maximum overlooks it, and the sum finds it.
             is_more = builder.fcmp_ordered(">", magnitude, top)
+            # Summed as doubles: a float32 sum over a long vector loses its last digits.
             leaving += [
                 builder.fadd(low, vectors.doubles(magnitude, 0)),
                 builder.fadd(high, vectors.doubles(magnitude, 1)),
@@ -299,7 +349,8 @@ def _make_look(adds: bool) -> Any:
     def look(typing, x, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
         return types.void(x, residual, out, types.intp, types.intp, totals), codegen
 
-    return look
+    made: Callable[..., object] = look
+    return made
 
 
 _add_and_look, _look = _make_look(True), _make_look(False)
@@ -307,15 +358,19 @@ _add_and_look, _look = _make_look(True), _make_look(False)
 
 @njit
 def _whole(x, start, stop):  # type: ignore[no-untyped-def]
-    """Where the last whole vector of [start, stop) ends."""
+    """Return the end of the last whole vector of [start, stop)."""
     lanes = 64 // x.itemsize
     return start + (stop - start) // lanes * lanes
 
 
 @njit
 def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Whether ``out`` is another array than ``residual``, too large for caches, and its vectors are
-    whole lines."""
+    """Tell whether writes to ``out`` may go past the caches.
+
+    It must be another array than ``residual``, too large for the caches, and its vectors must be
+    whole lines.
+    """
+    # In place the lines have been read already, and are in the caches.
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
@@ -323,6 +378,7 @@ def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
 
 @njit
 def _look_at(entry, totals):  # type: ignore[no-untyped-def]
+    """Add one entry to the moments."""
     magnitude = abs(entry)
     totals[0] += magnitude
     if magnitude > totals[1]:
@@ -332,8 +388,10 @@ def _look_at(entry, totals):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xxOppS", types.void), nogil=True, cache=True)
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-    """out = residual + gradient in [start, stop), but residual where that is not finite; the sum's
-    moments."""
+    """Write out = residual + gradient in [start, stop), and add the sum's moments to ``totals``.
+
+    Where the sum is not finite ``out`` keeps the residual's entry.
+    """
     whole = _whole(gradient, start, stop)
     _add_and_look(gradient, residual, out, start, whole, totals)
     for i in range(whole, stop):
@@ -344,7 +402,7 @@ def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[
 
 @njit(signatures("xppS", types.void), nogil=True, cache=True)
 def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
-    """Moments of x in [start, stop)."""
+    """Add the moments of x in [start, stop) to ``totals``."""
     whole = _whole(x, start, stop)
     _look(x, x, x, start, whole, totals)
     for i in range(whole, stop):
@@ -353,9 +411,12 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
 def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """out = residual + gradient in [start, stop); how many entries are taken, or -1: more than the
-    capacity, so none is.
+    """Write out = residual + gradient in [start, stop), and take the entries that reach the cut.
 
+    Returns how many entries are taken, or -1: more than the capacity, so none is.
+
+    Parameters
+    ----------
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
@@ -367,6 +428,8 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
     whole = _whole(gradient, start, stop)
     first = start
     while first < stop:
+        # A segment at a time: sums in float32 stay short, and a full list is noticed before it is
+        # written past its room.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
             count = _add_and_take_whole(
@@ -397,6 +460,8 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
                 count += 1
                 out[i] = 0
         if count > capacity:
+            # Too many to be worth a list: the entries go back, and nothing reaches the limit from
+            # here on, so that the rest of the pass only adds.
             for i in range(count):
                 out[indices[i]] = values[i]
             limit, count, is_full = nothing_reaches, 0, True
@@ -406,8 +471,7 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
 
 @njit(signatures("xppp"), nogil=True, cache=True)
 def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
-    """How many magnitudes in [start, stop) reach the cut, which is the bit pattern of a
-    threshold."""
+    """Count the magnitudes in [start, stop) that reach the cut, the bit pattern of a threshold."""
     whole = _whole(x, start, stop)
     count = _count(x, start, whole, cut)
     for i in range(whole, stop):
@@ -418,8 +482,8 @@ def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """How many magnitudes in [start, stop) reach each of ``CUTS`` cuts, all above 0, added to
-    ``counts``."""
+    """Add to ``counts`` the magnitudes in [start, stop) that reach each of ``CUTS`` cuts, all above
+    0."""
     whole = _whole(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
     for i in range(whole, stop):
@@ -430,7 +494,7 @@ def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xppJO"), nogil=True, cache=True)
 def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
-    """The first ``count`` entries whose magnitudes have this bit pattern; how many there are."""
+    """Take the first ``count`` entries whose magnitudes have this bit pattern; return how many."""
     found = 0
     for i in range(x.size):
         if found == count:
@@ -444,14 +508,20 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """The entries of [start, stop) that reach the cut; how many, also if more than the capacity,
-    beyond which they are only counted.  ``indices``, ``values``: room for ``capacity + SPARE``."""
+    """Take the entries of [start, stop) that reach the cut; return their count.
+
+    Beyond the capacity they are only counted.
+
+    Parameters
+    ----------
+    indices, values : room for ``capacity + SPARE`` entries
+    """
     whole = _whole(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):
         last = min(first + SEGMENT, whole)
         count = _take(x, first, last, cut, indices, values, count)
-        if count > capacity:
+        if count > capacity:  # the list is full: the rest is only counted
             return count + count_at_least(x, last, stop, cut)
     for i in range(whole, stop):
         pattern, infinity = _pattern(x[i])

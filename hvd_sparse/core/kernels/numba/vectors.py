@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -20,7 +19,7 @@ INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 class Vectors:
     """Instructions on vectors of one float type, put where the builder stands."""
 
-    def __init__(self, builder: Any, scalar: ir.Type) -> None:
+    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
         self.builder, self.scalar = builder, scalar
         self.lanes = lanes = VECTOR_BYTES // self.bytes
@@ -31,108 +30,126 @@ class Vectors:
         self.half = ir.VectorType(DOUBLE, lanes // 2)
         self.suffix = f"v{lanes}f{32 if scalar == ir.FloatType() else 64}"
 
-    def call(self, name: str, result: ir.Type, *arguments: Any) -> Any:
+    def call(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        """Call a function by its name, such as an intrinsic of LLVM's."""
         function_type = ir.FunctionType(result, [argument.type for argument in arguments])
         function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
         return self.builder.call(function, arguments)
 
-    def splat(self, value: Any, vector: ir.VectorType | None = None) -> Any:
-        """The value in all lanes: of floats, unless told otherwise."""
+    def splat(self, value: ir.Value, vector: ir.VectorType | None = None) -> ir.Value:
+        """Return the value in all lanes, of floats unless told otherwise."""
         vector = vector or self.floats
         undefined = ir.Constant(vector, ir.Undefined)
+        # Into one lane, and from there into all: LLVM knows this as a broadcast.
         first = self.builder.insert_element(undefined, value, ir.Constant(INDEX, 0))
         lanes = ir.Constant(ir.VectorType(INDEX, vector.count), [0] * vector.count)
         return self.builder.shuffle_vector(first, undefined, lanes)
 
     def constant(self, value: float) -> ir.Constant:
+        """Return a number in all lanes."""
         return ir.Constant(self.floats, [value] * self.lanes)
 
-    def positions(self, index: Any) -> Any:
-        """index, index + 1, ... as 32-bit integers."""
+    def positions(self, index: ir.Value) -> ir.Value:
+        """Return index, index + 1, ... as 32-bit integers."""
         lanes = ir.Constant(self.indices, list(range(self.lanes)))
         return self.builder.add(self.splat(self.builder.trunc(index, INDEX), self.indices), lanes)
 
-    def magnitude(self, vector: Any) -> Any:
+    def magnitude(self, vector: ir.Value) -> ir.Value:
+        """Return the magnitudes."""
         return self.call(f"llvm.fabs.{self.suffix}", self.floats, vector)
 
-    def patterns(self, vector: Any) -> Any:
-        """The bit patterns of the magnitudes: in their order, and the same numbers in a thread that
-        takes subnormal numbers for zero."""
+    def patterns(self, vector: ir.Value) -> ir.Value:
+        """Return the bit patterns of the magnitudes, which have the same order.
+
+        They are the same numbers in a thread that takes subnormal numbers for zero.
+        """
         mask = (1 << (8 * self.bytes - 1)) - 1
         bits = self.builder.bitcast(vector, self.integers)
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
 
-    def splat_pattern(self, bits: Any) -> Any:
-        """A bit pattern, given as 64 bits, in all lanes."""
+    def splat_pattern(self, bits: ir.Value) -> ir.Value:
+        """Return a bit pattern, given as 64 bits, in all lanes."""
         fitting = bits if self.integer == WORD else self.builder.trunc(bits, self.integer)
         return self.splat(fitting, self.integers)
 
-    def infinity(self) -> Any:
-        """The bit pattern of infinity, in all lanes: below it everything is a number, above it
-        nothing is."""
+    def infinity(self) -> ir.Value:
+        """Return the bit pattern of infinity in all lanes: patterns below it are finite, above it
+        NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
-    def at(self, pointer: Any, index: Any, vector: ir.Type | None = None) -> Any:
+    def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type | None = None) -> ir.Value:
+        """Return the address of an entry, as that of a vector if one is named."""
         address = self.builder.gep(pointer, [index])
         return self.builder.bitcast(address, vector.as_pointer()) if vector is not None else address
 
-    def load(self, pointer: Any, index: Any) -> Any:
+    def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """Return the vector that begins at an entry."""
         loaded = self.builder.load(self.at(pointer, index, self.floats))
-        loaded.align = self.bytes
+        loaded.align = self.bytes  # vectors of a program need not begin at a cache line
         return loaded
 
-    def store(self, vector: Any, pointer: Any, index: Any) -> None:
+    def store(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
+        """Write a vector that begins at an entry."""
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
-    def store_past_caches(self, vector: Any, pointer: Any, index: Any) -> None:
-        """The same, for a place that is a multiple of 64 bytes, and whose line is neither read
-        before nor kept after."""
+    def store_past_caches(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
+        """Write a vector to a multiple of 64 bytes, whose line is neither read before nor kept
+        after."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
+        # A hint, which LLVM keeps for whole aligned vectors only.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
     def no_doubles(self) -> list[ir.Constant]:
-        """Two zero sums, for the halves that ``doubles`` gives."""
+        """Return two zero sums, for the two parts that ``doubles`` gives."""
         return [ir.Constant(self.half, [0.0] * (self.lanes // 2))] * 2
 
-    def doubles(self, vector: Any, half: int) -> Any:
-        """The first or the second half of the lanes, widened."""
+    def doubles(self, vector: ir.Value, half: int) -> ir.Value:
+        """Return the first or the second half of the lanes, widened."""
         first = half * self.lanes // 2
         lanes = [ir.Constant(INDEX, first + i) for i in range(self.lanes // 2)]
         chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)
         part = self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), chosen)
         return part if self.scalar == DOUBLE else self.builder.fpext(part, self.half)
 
-    def sum(self, vector: Any) -> Any:
-        """Of all lanes, as a double."""
+    def sum(self, vector: ir.Value) -> ir.Value:
+        """Return the sum of all lanes, as a double."""
         halves = self.builder.fadd(self.doubles(vector, 0), self.doubles(vector, 1))
         return self.sum_of_doubles(halves)
 
-    def sum_of_doubles(self, vector: Any) -> Any:
+    def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
+        """Return the sum of a vector of doubles."""
+        # LLVM adds the lanes in order, as no reassociation is allowed: the same bits everywhere.
         zero = ir.Constant(DOUBLE, 0.0)
         return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
 
-    def largest(self, vector: Any) -> Any:
-        """Of all lanes, none of which is NaN, as a double."""
+    def largest(self, vector: ir.Value) -> ir.Value:
+        """Return the largest lane, as a double; none of them may be NaN."""
         top = self.call(f"llvm.vector.reduce.fmax.{self.suffix}", self.scalar, vector)
         return top if self.scalar == DOUBLE else self.builder.fpext(top, DOUBLE)
 
-    def ones(self, mask: Any) -> Any:
-        """How many lanes of a mask are set."""
+    def ones(self, mask: ir.Value) -> ir.Value:
+        """Count the lanes of a mask that are set."""
+        # A mask has one bit a lane.
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.zext(self.call(f"llvm.ctpop.i{self.lanes}", bits.type, bits), WORD)
 
-    def is_any(self, mask: Any) -> Any:
+    def is_any(self, mask: ir.Value) -> ir.Value:
+        """Tell whether a lane of the mask is set."""
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
         return self.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
     @contextmanager
-    def seldom(self, mask: Any, states: list[Any]) -> Iterator[list[Any]]:
-        """What is done only if a lane of the mask is set: it puts the new states into the list, and
-        finds them there."""
+    def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
+        """Run a block only if a lane of the mask is set.
+
+        The block puts the new states into the list, and the code behind it finds them there; the
+        old ones otherwise.
+        """
         before = self.builder.block
-        changed: list[Any] = []
+        changed: list[ir.Value] = []
+        # Called unlikely, the block moves out of the loop's straight line.
         with self.builder.if_then(self.is_any(mask), likely=False):
             yield changed
             inside = self.builder.block
@@ -143,10 +160,18 @@ class Vectors:
             changed[i] = merged
 
     def append(
-        self, entry: Any, mask: Any, index: Any, indices: Any, values: Any, count: Any
-    ) -> Any:
-        """The masked entries and their indices go to the end of a list, behind which a vector has
-        room; its new length."""
+        self,
+        entry: ir.Value,
+        mask: ir.Value,
+        index: ir.Value,
+        indices: ir.Value,
+        values: ir.Value,
+        count: ir.Value,
+    ) -> ir.Value:
+        """Append the masked entries and their indices to a list, and return its new length.
+
+        The list must have room for a whole vector behind its end.
+        """
         for vector, pointer in ((entry, values), (self.positions(index), indices)):
             to_the_front = self.call(
                 f"llvm.experimental.vector.compress.{self._suffix_of(vector)}",
@@ -155,26 +180,29 @@ class Vectors:
                 mask,
                 vector,
             )
+            # A whole vector is stored; the next append overwrites what is behind the count.
             place = self.builder.bitcast(self.at(pointer, count), vector.type.as_pointer())
             self.builder.store(to_the_front, place).align = (
                 4 if vector.type == self.indices else self.bytes
             )
         return self.builder.add(count, self.ones(mask))
 
-    def _suffix_of(self, vector: Any) -> str:
+    def _suffix_of(self, vector: ir.Value) -> str:
         return f"v{self.lanes}i32" if vector.type == self.indices else self.suffix
 
 
 @contextmanager
 def counting(
-    builder: Any, start: Any, stop: Any, step: int, states: list[Any]
-) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """A loop over [start, stop) by step: gives (index, states on entry, a list for the states on
-    exit)."""
+    builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
+) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
+    """Loop over [start, stop) by step: yield index, states on entry, and a list for those on
+    exit."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
     builder.position_at_end(head)
+    # In SSA form a variable that a loop changes is a phi: its value is that of the block the
+    # program came from, before the loop or the end of its body.
     index = builder.phi(WORD)
     index.add_incoming(start, before)
     entering = [builder.phi(state.type) for state in states]
@@ -182,8 +210,9 @@ def counting(
         phi.add_incoming(state, before)
     builder.cbranch(builder.icmp_signed("<", index, stop), body, after)
     builder.position_at_end(body)
-    leaving: list[Any] = []
+    leaving: list[ir.Value] = []
     yield index, entering, leaving
+    # Here the body is complete: its last block is the one that the phis come from.
     index.add_incoming(builder.add(index, ir.Constant(WORD, step)), builder.block)
     for phi, state in zip(entering, leaving):
         phi.add_incoming(state, builder.block)
