@@ -1,4 +1,4 @@
-"""What ``hvd-sparse bench accuracy`` trains: data, networks, learning rates to search."""
+"""Tasks of ``hvd-sparse bench accuracy``: data, networks, and learning rates to search."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _idx(name: str) -> np.ndarray:
 
 
 def digits_network() -> nn.Module:
-    """That of ``examples/pytorch_digits.py``: 71,914 parameters."""
+    """Return the network of ``examples/pytorch_digits.py``: 71,914 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
