@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Union
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 
@@ -15,6 +17,10 @@ INDEX_LIMIT = 2**32
 
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 """The gradient dtypes that are compressed; float16 and bfloat16 are accumulated in float32."""
+
+
+Memo = Union[None, float, list[float], Mapping[str, object]]
+"""State that a part leaves for a tensor's next step: JSON-able, as checkpoints hold it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Selection:
         return int(self.indices.size)
 
     @classmethod
-    def empty(cls, numel: int, dtype: Any = np.float32) -> Selection:
+    def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from installed import is_installed, left_out, missing
 
 # Modules of checks get pytest's explanations of failed asserts, as test files do.
 pytest.register_assert_rewrite(
@@ -20,15 +21,49 @@ TESTS = Path(__file__).resolve().parent
 RANKS = ("frontends", "launch", "network", "soak")
 """Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
 are."""
+QUICK = (
+    "architecture",
+    "conformance",
+    "docker",
+    "golden",
+    "invariants",
+    "passes",
+    "planning",
+    "unit",
+)
+"""Folders whose tests need no ranks."""
 
-settings.register_profile("suite", derandomize=True, max_examples=50, deadline=None, database=None)
-settings.load_profile("suite")
+common = settings(derandomize=True, deadline=None, database=None)
+settings.register_profile("suite", common, max_examples=50)
+settings.register_profile("quick", common, max_examples=10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak", action="store_true", help="also run the long tests, which take hours"
     )
+    parser.addoption(
+        "--quick", action="store_true", help="leave out what needs ranks, and draw fewer examples"
+    )
+    parser.addoption(
+        "--complete", action="store_true", help="refuse to run where anything must be left out"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("quick" if config.getoption("--quick") else "suite")
+    if config.getoption("--complete") and missing():
+        raise pytest.UsageError(f"would be left out: {left_out()}; run scripts/setup")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders that need ranks with ``--quick``, and where there is no Horovod."""
+    if not collection_path.is_relative_to(TESTS) or not collection_path.is_dir():
+        return None
+    folder = collection_path.relative_to(TESTS).parts[:1]
+    if config.getoption("--quick") and folder and folder[0] not in QUICK:
+        return True
+    return True if folder and folder[0] in RANKS and not is_installed("horovod") else None
 
 
 @pytest.hookimpl(tryfirst=True)  # processes read the groups in this hook of theirs
@@ -40,3 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         file = item.path.relative_to(TESTS)
         item.add_marker(pytest.mark.xdist_group("ranks" if file.parts[0] in RANKS else str(file)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out for want of a package: it never counts as passed."""
+    if missing():
+        terminalreporter.write_line(f"LEFT OUT: {left_out()}", yellow=True)

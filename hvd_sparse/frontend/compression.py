@@ -12,6 +12,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.selectors.ldte_bs import LdteBs
+from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet
 
 
 class AutoMethod:
@@ -20,10 +21,10 @@ class AutoMethod:
     @classmethod
     def _create(
         cls,
-        params: Any,
+        params: Params,
         configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler,
         policy: Policy | None = None,
     ) -> Any:
         raise NotImplementedError
@@ -36,15 +37,15 @@ class AutoMethod:
     @classmethod
     def auto(
         cls,
-        params: Any,
+        params: Params,
         *,
         density: float = 0.001,
         ways: Sequence[str] = WAYS,
         trial_steps: int = 5,
         review_every: int = 500,
-        process_set: Any = None,
-        grad_scaler: Any = None,
-        **options: Any,
+        process_set: ProcessSet = None,
+        grad_scaler: GradScaler = None,
+        **options: Option,
     ) -> Any:
         """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first steps; else these.
 

@@ -26,6 +26,7 @@ from hvd_sparse.resilience.state_check import (
     incompatible_keys,
 )
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import ProcessSet, Report
 from hvd_sparse.version import __version__
 
 logger = logging.getLogger("hvd_sparse")
@@ -96,24 +97,24 @@ class Compressor:
         of_set = "" if process_set in ("", "0") else f".set{process_set}"
         return of_set + (f".{self._number}" if self._number else "")
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Report:
         """What was really sent so far, JSON-able: ``core.step.stats.Stats.report`` says what each
         entry means."""
         density = getattr(self.configuration.selector, "density", None)
         exchange = describe_part(self.step.exchange)
         return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
 
-    def footprint(self) -> dict[str, Any]:
+    def footprint(self) -> Report:
         """Bytes of the state and of a step's messages, from shapes alone:
         ``frontend.footprint``."""
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Report:
         """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal
         compressor back."""
         return self.configuration.describe()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Report:
         """What this rank keeps of every tensor, in plain values and copies of arrays.  Each rank
         has its own.
 
@@ -233,7 +234,7 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def check_process_set(process_set: Any) -> None:
+def check_process_set(process_set: ProcessSet) -> None:
     """It is one of Horovod's, and registered with it."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(

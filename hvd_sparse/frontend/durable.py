@@ -28,6 +28,7 @@ from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.resilience.watchdog import Watchdog
 from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Report
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -96,7 +97,7 @@ class DurableCompressor(Compressor):
             ledger.clear()
         self._world = collective.rank, collective.world_size
 
-    def _describe(self, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         """Return what the handshake compares, JSON-able."""
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
         return described if self._policy is None else {**described, **self._policy.describe()}

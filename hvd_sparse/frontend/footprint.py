@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Report
 
 SAMPLE = 64
 """Entries of the small state whose size tells that of a large one."""
 
 
-def footprint(
-    configuration: Configuration, specs: Sequence[TensorSpec], world_size: int
-) -> dict[str, Any]:
+def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
     """JSON-able.
 
     state_bytes : residuals, velocities and their second buffers, on every rank, when all tensors
@@ -56,6 +54,6 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
     held = sum(
         thing.nbytes
         for thing in vars(small).values()
-        if isinstance(thing, (StagedArray, np.ndarray))
+        if isinstance(thing, (DoubleBuffer, np.ndarray))
     )
     return int(held) * spec.numel // SAMPLE

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated, accumulate, clip_limit, limited
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.types import Selection, TensorSpec
 
 
@@ -35,14 +34,12 @@ class UpdateResidualState:
         self.step = 0
         self.is_average = True
         self.rate = 1.0
-        self.velocity = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
+        self.velocity = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._options = options
         self._is_held = False
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int
-    ) -> np.ndarray:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         """Take a gradient of this rank in, and return the way that it points to.  Not kept, and not
         written to."""
         raise NotImplementedError
@@ -50,7 +47,7 @@ class UpdateResidualState:
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
@@ -67,7 +64,7 @@ class UpdateResidualState:
             direction = direction * direction.dtype.type(self.rate)
         return accumulate(direction, v.old, v.new, aim, kernels)
 
-    def _hold(self, direction: np.ndarray, kernels: Kernels | ModuleType) -> Accumulated:
+    def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction only tells whether the gradient was
         finite."""
         if self.velocity.can_roll_back:
@@ -79,7 +76,7 @@ class UpdateResidualState:
         )
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if self._is_held:
             return

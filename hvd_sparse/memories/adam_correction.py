@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +11,7 @@ from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.memories._update_residual import UpdateResidualState
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -100,8 +99,8 @@ class AdamCorrectionState(UpdateResidualState):
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
-        self.mean = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self.square = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
+        self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._parameter: np.ndarray | None = None
 
     def tune(
@@ -123,9 +122,7 @@ class AdamCorrectionState(UpdateResidualState):
         if any(getattr(options, name) != value for name, value in told.items()):
             self._options = replace(options, **told)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int
-    ) -> np.ndarray:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         if self._options.weight_decay and self._parameter is not None:
             gradient = gradient + self._parameter * gradient.dtype.type(self._options.weight_decay)
         if not self.velocity.can_roll_back:
@@ -142,7 +139,7 @@ class AdamCorrectionState(UpdateResidualState):
                 direction *= real(1 / world_size)
         return direction
 
-    def _check_square(self, gradient: np.ndarray, kernels: Kernels | ModuleType) -> None:
+    def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
         """NonFiniteGradient for a gradient whose squares would spoil the only buffer there is."""
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
@@ -153,9 +150,7 @@ class AdamCorrectionState(UpdateResidualState):
                 "compressed"
             )
 
-    def _moments(
-        self, gradient: np.ndarray, kernels: Kernels | ModuleType
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _moments(self, gradient: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, np.ndarray]:
         """Take a gradient in; return mean and square, without the bias of their start."""
         options, real = self._options, gradient.dtype.type
         with np.errstate(
@@ -190,7 +185,7 @@ class AdamCorrectionState(UpdateResidualState):
         reduced: np.ndarray,
         parameter: np.ndarray,
         is_compressed: bool,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
     ) -> np.ndarray:
         """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
         Adam's update."""

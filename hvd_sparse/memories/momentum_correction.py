@@ -1,10 +1,8 @@
-"""DGC's momentum correction: momentum before the selection, so that delayed entries carry theirs
-along."""
+"""DGC's momentum correction: velocities are selected from, so that delayed entries keep theirs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +11,7 @@ from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories._update_residual import UpdateResidualState
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -94,8 +92,8 @@ class MomentumCorrectionState(UpdateResidualState):
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
-        self.momentum = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self.decay = StagedArray(
+        self.momentum = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.decay = DoubleBuffer(
             spec.numel if options.weight_decay else 0, spec.accumulator, rollback=rollback
         )
         self._masked = self._sent.values
@@ -115,13 +113,11 @@ class MomentumCorrectionState(UpdateResidualState):
             weight_decay and not self.decay.old.size
         ):  # a group without weight decay has been given some
             rollback = self.velocity.can_roll_back
-            self.decay = StagedArray(
+            self.decay = DoubleBuffer(
                 self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
             )
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels | ModuleType, world_size: int
-    ) -> np.ndarray:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         u, options = self.momentum, self._options
         if not options.momentum:
             return gradient
@@ -130,7 +126,7 @@ class MomentumCorrectionState(UpdateResidualState):
         return direction
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if self._is_held:
             return
@@ -151,9 +147,18 @@ class MomentumCorrectionState(UpdateResidualState):
         reduced: np.ndarray,
         parameter: np.ndarray,
         is_compressed: bool,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
     ) -> np.ndarray:
-        """Momentum for a tensor that is never compressed, and weight decay for all."""
+        """Return the gradient with momentum, for tensors never compressed, and with weight decay,
+        for all.
+
+        Parameters
+        ----------
+        reduced : the reduced gradient, flat
+        parameter : the tensor's values, flat; for weight decay
+        is_compressed : False for a tensor that is never compressed
+        kernels : of the engine
+        """
         options = self._options
         result: np.ndarray = (
             self._in_units_of_the_rate(reduced)
@@ -170,7 +175,7 @@ class MomentumCorrectionState(UpdateResidualState):
             result = result + self.decay.new
         return result
 
-    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
+    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         direction = self._direct(reduced, kernels, 1)
         return direction if direction is not self.momentum.new else direction.copy()
 
@@ -180,7 +185,10 @@ class MomentumCorrectionState(UpdateResidualState):
         self.decay.commit()
 
     def roll_back(self) -> None:
-        """Without second buffers the failed step's gradient stays in u and v; nothing is lost."""
+        """Drop the new velocities, or give the sent entries back.
+
+        Without second buffers the failed step's gradient stays in u and v, so nothing is lost.
+        """
         if not self.velocity.can_roll_back:
             self.momentum.old[self._sent.indices] = self._masked
         super().roll_back()
@@ -201,7 +209,7 @@ class MomentumCorrectionState(UpdateResidualState):
         self.velocity.old[:] = arrays["residual"]
         if not self.decay.old.size and arrays["decay"].size:
             rollback = self.velocity.can_roll_back
-            self.decay = StagedArray(
+            self.decay = DoubleBuffer(
                 self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
             )
         self.decay.old[:] = arrays["decay"]

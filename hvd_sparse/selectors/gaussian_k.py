@@ -81,8 +81,7 @@ class GaussianK(DensitySelector):
 
 @dataclass(frozen=True)
 class Rule:
-    """How the threshold moves: the band of counts, over k, that ends it, and the factors
-    outside."""
+    """A rule that moves the threshold: the band of counts over k that ends it, and its factors."""
 
     rounds: int
     least: float

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
@@ -11,6 +9,7 @@ from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.optimizer import read_optimizer
+from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet
 
 
 class Compression(AutoMethod, Methods):
@@ -33,14 +32,14 @@ class Compression(AutoMethod, Methods):
     @classmethod
     def _create(
         cls,
-        params: Any,
+        params: Params,
         configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler,
         policy: Policy | None = None,
     ) -> TorchCompressor:
         return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
 
     @classmethod
-    def _read_optimizer(cls, optimizer: Any) -> Handover:
+    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)

@@ -15,12 +15,13 @@ import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
+from hvd_sparse.untyped import Optimizer, ProcessSet
 
 FRAMES = 8
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 
 
-def check_call_site(process_set: Any) -> Any:
+def check_call_site(process_set: ProcessSet) -> Any:
     """Return the optimizer that calls, once it has been compared; None where no optimizer of
     Horovod's does."""
     frame = sys._getframe(1)
@@ -35,7 +36,7 @@ def check_call_site(process_set: Any) -> Any:
     return None
 
 
-def _compare(optimizer: Any, process_set: Any) -> None:
+def _compare(optimizer: Optimizer, process_set: ProcessSet) -> None:
     if optimizer.process_set.process_set_id != process_set.process_set_id:
         raise RankMismatch(
             f"the compressor's process set is {process_set}, the optimizer's is "

@@ -57,14 +57,9 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._given: dict[int, Given] = {}
+        self.given: dict[int, Given] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
         self.run: StepRun | None = None
-
-    @property
-    def are_there(self) -> bool:
-        """Gradients are remembered: this is the step's first result."""
-        return bool(self._given)
 
     def give(
         self,
@@ -80,7 +75,7 @@ class Changes:
         memory : the gradient's own, flat, where that is at hand
         """
         gradient = parameter.grad
-        if position in self._given or (
+        if position in self.given or (
             run is not None and self.run is not None and run is not self.run
         ):
             self.forget()
@@ -92,21 +87,21 @@ class Changes:
             memory = _memory_of(values)
         version = gradient._version if self._owns_version(position, gradient) else None
         place = values.data_ptr()
-        self._given[position] = Given(
+        self.given[position] = Given(
             key, parameter, gradient, version, place, memory, _sample(memory)
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
         """Return the names of the gradients that were changed, and their step; all are
         forgotten."""
-        changed = [given.key for _, given in sorted(self._given.items()) if given.is_changed()]
+        changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
         return changed, run
 
     def forget(self) -> None:
         """Let go of all gradients: the step is over, or was given up."""
-        self._given.clear()
+        self.given.clear()
         self.run = None
 
     def _owns_version(self, position: int, gradient: torch.Tensor) -> bool:

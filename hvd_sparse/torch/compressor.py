@@ -42,6 +42,7 @@ from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import GradScaler, Optimizer, Option, ProcessSet, Report
 
 
 @dataclass(eq=False)
@@ -91,11 +92,11 @@ class TorchCompressor(DurableCompressor):
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],
         configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any = None,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler = None,
         policy: Policy | None = None,
     ) -> None:
-        self._scale = scale_of(grad_scaler)
+        self._scale = None if grad_scaler is None else scale_of(grad_scaler)
         named = check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
@@ -160,7 +161,8 @@ class TorchCompressor(DurableCompressor):
         self, tensor: torch.Tensor, position: int, spec: TensorSpec, everything: bool
     ) -> tuple[torch.Tensor, Ticket]:
         flat = flatten(tensor, spec)
-        wire, ticket = self._driver.compress(position, flat, self._scale(), everything=everything)
+        scale = 1.0 if self._scale is None else self._scale()
+        wire, ticket = self._driver.compress(position, flat, scale, everything=everything)
         memory = flat if own_memory(tensor) else None
         ticket.extra = Given(tensor, memory)
         carrier = torch.from_numpy(wire)
@@ -177,7 +179,7 @@ class TorchCompressor(DurableCompressor):
             policy.end(self)
         ledger.begin_wait()
         try:
-            if self._changes.are_there:
+            if self._changes.given:
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
                 result = self._finish_dense(tensor, ctx)
@@ -250,7 +252,8 @@ class TorchCompressor(DurableCompressor):
     # -- tensors that Horovod reduces by itself ---------------------------------------------------
 
     def _leave_dense(self, gradient: torch.Tensor, position: int) -> tuple[torch.Tensor, Ticket]:
-        ticket = self.step.receiver.enter_dense(position, self._scale())
+        scale = 1.0 if self._scale is None else self._scale()
+        ticket = self.step.receiver.enter_dense(position, scale)
         wire, parameter = self._as_horovod_wants(gradient), self._index.parameter(position)
         if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
             self._changes.give(position, ticket.key, parameter, ticket.run)
@@ -320,7 +323,7 @@ class TorchCompressor(DurableCompressor):
         self._follower = Follower(optimizer, self)
         self.step.settings_of = self._settings_of
 
-    def _settings_of(self, position: int) -> dict[str, Any]:
+    def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
         spec = self.step.specs[position]
         return self._follower.settings_of(spec.key, self._index.parameter(position), spec)
@@ -330,7 +333,7 @@ class TorchCompressor(DurableCompressor):
         """Gradients come through this compressor."""
         return self._has_met
 
-    def _look_at(self, caller: Any) -> None:
+    def _look_at(self, caller: Optimizer) -> None:
         """Look at Horovod's optimizer, which calls for the first time.
 
         caller : None where something else calls
@@ -347,7 +350,7 @@ class TorchCompressor(DurableCompressor):
             if found:
                 warn_of_rare_entries(self.configuration, found[0])
 
-    def regroup(self, groups: Any) -> None:
+    def regroup(self, groups: Option) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on
         all ranks alike.
 
@@ -381,7 +384,7 @@ class TorchCompressor(DurableCompressor):
         if self._policy is not None:
             self._policy.regrouped(self, groups)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Report:
         """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
         ``torch.load(..., weights_only=True)``."""
         return with_arrays(super().state_dict(), torch.from_numpy)

@@ -14,13 +14,14 @@ from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.torch.arrays import flatten
+from hvd_sparse.untyped import Optimizer, Option, Settings
 
 logger = logging.getLogger("hvd_sparse")
 
 REMEDY = "give the optimizer to the compressor: Compression.<method>(..., optimizer=optimizer)"
 
 
-def read_optimizer(optimizer: Any) -> Handover:
+def read_optimizer(optimizer: Optimizer) -> Handover:
     """Return what a memory has to do in an optimizer's place.  Nothing is changed yet.
 
     InvalidOption for what is no optimizer, and for settings that no memory knows.
@@ -63,7 +64,7 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> type | None:
     return AdamCorrection if cls.step in (torch.optim.Adam.step, torch.optim.AdamW.step) else None
 
 
-def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> Settings:
     """What a parameter group says, as a memory's ``tune`` takes it."""
     rate, decay = float(group["lr"]), float(group["weight_decay"])
     if "betas" not in group:
@@ -75,7 +76,7 @@ def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> d
     return {"rate": rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
 
 
-def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
     """Whether weight decay shrinks the parameter, as in AdamW, rather than adding to the
     gradient."""
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
@@ -90,7 +91,7 @@ class Applying:
     """
 
     hvd_sparse_compressor: Any
-    param_groups: list[dict[str, Any]]
+    param_groups: list[Settings]
     state: Any
 
     @torch.no_grad()
@@ -122,7 +123,7 @@ class Applying:
                 state["step"] = torch.zeros(())
         torch._foreach_add_([state["step"] for state in states], 1.0)
 
-    def _apply(self, group: dict[str, Any]) -> None:
+    def _apply(self, group: Settings) -> None:
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
@@ -175,7 +176,7 @@ class Follower:
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
 
-    def meet(self, caller: Any) -> None:
+    def meet(self, caller: Optimizer) -> None:
         """Horovod's optimizer, which calls.  InvalidOption if it is not made of the one that was
         handed over."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
@@ -187,7 +188,7 @@ class Follower:
             )
         self._optimizer, self._groups = caller, {}
 
-    def settings_of(self, key: str, parameter: torch.Tensor, spec: Any) -> dict[str, Any]:
+    def settings_of(self, key: str, parameter: torch.Tensor, spec: Any) -> Settings:
         """What the optimizer holds for a parameter, as the memory's ``tune`` takes it."""
         optimizer = self._optimizer
         if id(parameter) not in self._groups:
@@ -206,7 +207,7 @@ class Follower:
         return settings
 
 
-def refuse_momentum(optimizer: Any) -> None:
+def refuse_momentum(optimizer: Optimizer) -> None:
     """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     for group in optimizer.param_groups:
         what = momentum_in(group)
@@ -218,7 +219,7 @@ def refuse_momentum(optimizer: Any) -> None:
             )
 
 
-def habits_of(group: Mapping[str, Any]) -> str | None:
+def habits_of(group: Mapping[str, Option]) -> str | None:
     """What rare and large entries spoil in a parameter group's optimizer, in words; None where
     nothing."""
     what = momentum_in(group)
@@ -229,7 +230,7 @@ ADAPTS = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options that tell RMSprop, Adadelta and Adagrad."""
 
 
-def momentum_in(group: Mapping[str, Any]) -> str | None:
+def momentum_in(group: Mapping[str, Option]) -> str | None:
     """A parameter group's momentum in words; None where it has none."""
     if group.get("momentum"):
         return f"momentum {group['momentum']}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import GradScaler
 
 
-def scale_of(grad_scaler: Any) -> Callable[[], float]:
+def scale_of(grad_scaler: GradScaler) -> Callable[[], float]:
     """Asks a ``torch.amp.GradScaler`` or a callable for the scale at every step; 1 for None."""
     if grad_scaler is None:
         return lambda: 1.0

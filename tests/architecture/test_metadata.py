@@ -26,7 +26,10 @@ def folder(tmp_path_factory) -> Path:
     shutil.copytree(
         ROOT / "hvd_sparse", copy / "hvd_sparse", ignore=shutil.ignore_patterns("__pycache__")
     )
-    backend = "from setuptools import build_meta; print('in', build_meta.prepare_metadata_for_build_wheel('out'))"
+    backend = (
+        "from setuptools import build_meta\n"
+        "print('in', build_meta.prepare_metadata_for_build_wheel('out'))"
+    )
     (copy / "out").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", backend], cwd=copy, capture_output=True, text=True, timeout=120

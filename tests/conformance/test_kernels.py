@@ -27,7 +27,7 @@ def kernels(request):
 @pytest.mark.parametrize(
     "check", PER_VECTOR + FUSED, ids=lambda check: check.__name__.removeprefix("check_")
 )
-def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
+def test_a_kernel_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         put(check, kernels, x)
 
@@ -36,13 +36,13 @@ def test_36_a_kernel_does_what_its_contract_says(kernels, check, dtype):
 @pytest.mark.parametrize(
     "check", ON_FINITE_DATA, ids=lambda check: check.__name__.removeprefix("check_")
 )
-def test_36_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
+def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
         if has_statistics(x):
             put(check, kernels, x)
 
 
-def test_36_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
+def test_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
     for seed in range(DRAWS):
         hostile.check_beside_the_reference(kernels, seed)
 
@@ -73,17 +73,17 @@ def test_what_is_not_finite_never_stays_in_a_residual_that_is_its_own_output(ker
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_36_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
+def test_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
     check_large(kernels, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_36_the_largest_of_many_are_the_references(kernels, dtype):
+def test_the_largest_of_many_are_the_references(kernels, dtype):
     kernel_checks.check_largest_of_many(kernels, dtype)
 
 
 @pytest.mark.parametrize("check", PACKING, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_36_a_kernel_of_codecs_does_what_its_contract_says(kernels, check):
+def test_a_kernel_of_codecs_does_what_its_contract_says(kernels, check):
     check(kernels)
 
 
@@ -130,7 +130,7 @@ def test_an_infinite_entry_is_the_largest(kernels):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("numel", [15, 16, 17, 4_095, 4_097, 12_345, 300_001])
-def test_36_long_vectors_give_the_references_bits(kernels, numel, dtype):
+def test_long_vectors_give_the_references_bits(kernels, numel, dtype):
     """Beyond the contract's small vectors: segments, remainders and threads."""
     gradient, start = draw("laplace", numel, dtype), draw("normal", numel, dtype)
     ours, theirs = start.copy(), start.copy()

@@ -24,14 +24,14 @@ kinds = pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @buffers
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ALL)
-def test_1_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dtype, name):
+def test_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dtype, name):
     memory_checks.check_split_is_exact(case.create(MEMORIES), name, dtype, rollback=rollback)
 
 
 @pytest.mark.parametrize(
     "case", [case for case in conserving if case.create(MEMORIES).keeps_rounding], ids=str
 )
-def test_2_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
+def test_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
     memory_checks.check_rounding_stays(case.create(MEMORIES))
 
 
@@ -94,7 +94,7 @@ def test_what_a_memory_says_it_added_tells_the_accumulated_from_the_residual(cas
 
 @all_memories
 @buffers
-def test_35_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
+def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
     spec = TensorSpec("t", (300,), "float32")
     first, second = (case.create(MEMORIES).create(spec, rollback=rollback) for _ in range(2))
     memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))

@@ -27,14 +27,14 @@ def made(condition):
 
 
 @selectors
-def test_9_13_and_18_selectors_keep_their_promises_on_real_gradients(case):
+def test_selectors_keep_their_promises_on_real_gradients(case):
     for vector in VECTORS:
         selector_checks.check_found(case.create(SELECTORS, density=vector.density), vector.values)
 
 
 @pytest.mark.parametrize("case", made(lambda s: hasattr(s, "tolerance")), ids=str)
 @pytest.mark.parametrize("vector", recorded(), ids=str)
-def test_13_searches_end_in_their_tolerance_or_say_that_they_did_not(case, vector):
+def test_searches_end_in_their_tolerance_or_say_that_they_did_not(case, vector):
     selector = case.create(SELECTORS, density=vector.density)
     found, k = selector.find(vector.values, Context()), selector.count(vector.values.size)
     low, high = selector.tolerance
@@ -48,7 +48,7 @@ def test_13_searches_end_in_their_tolerance_or_say_that_they_did_not(case, vecto
 
 @pytest.mark.parametrize("case", made(lambda s: s.is_exact), ids=str)
 @pytest.mark.parametrize("vector", recorded(), ids=str)
-def test_14_exact_selectors_take_the_exact_top_k(case, vector):
+def test_exact_selectors_take_the_exact_top_k(case, vector):
     """By a full sort, of equals the lower index."""
     selector, x = case.create(SELECTORS, density=vector.density), vector.values
     best = np.argsort(-np.abs(x), kind="stable")[: selector.count(x.size)]
@@ -73,7 +73,7 @@ def walk(configuration, model):
 
 @selectors
 @pytest.mark.parametrize("model", MODELS)
-def test_1_2_and_3_nothing_of_a_real_gradient_is_lost(case, model):
+def test_nothing_of_a_real_gradient_is_lost(case, model):
     selector = case.create(SELECTORS, density=0.01)
     for sent, accumulated, kept in walk(Configuration.create(selector=selector), model):
         expected = accumulated.copy()
@@ -90,7 +90,7 @@ conserving = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves
 
 @pytest.mark.parametrize("case", conserving, ids=str)
 @pytest.mark.parametrize("model", MODELS)
-def test_3_conserving_memories_keep_what_was_not_sent_of_real_gradients(case, model):
+def test_conserving_memories_keep_what_was_not_sent_of_real_gradients(case, model):
     configuration = Configuration.create(
         selector={"id": "topk", "density": 0.01}, memory=case.create(MEMORIES)
     )

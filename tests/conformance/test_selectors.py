@@ -33,15 +33,13 @@ def select(case, density, x):
 @engines
 @selectors
 @densities
-def test_9_13_and_18_selection_keeps_count_order_ties_and_inputs_on_every_distribution(
-    engine, case, density
-):
+def test_selection_keeps_count_order_ties_and_inputs_on_every_distribution(engine, case, density):
     selector = case.create(SELECTORS, density=density)
     selector_checks.check_everything(selector, engine.create(ENGINES).kernels)
 
 
 @selectors
-def test_15_selected_places_depend_on_nothing_that_the_selector_ignores(case):
+def test_selected_places_depend_on_nothing_that_the_selector_ignores(case):
     for density in DENSITIES:
         selector_checks.check_what_it_ignores(case.create(SELECTORS, density=density))
 
@@ -71,7 +69,7 @@ def test_selecting_twice_gives_the_same_bits(case, name):
 
 @selectors
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_18_selectors_end_even_on_what_the_pipeline_would_refuse(case, bad):
+def test_selectors_end_even_on_what_the_pipeline_would_refuse(case, bad):
     x = draw("normal", 300)
     x[::7] = bad
     indices = select(case, 0.1, x).indices

@@ -1,4 +1,5 @@
-"""Whose gradient is it?  Gradients that say so, where models, tapes and traces could be taken for one another."""
+"""Gradients that say whose they are, where models, tapes and traces could be taken for one
+another."""
 
 from __future__ import annotations
 

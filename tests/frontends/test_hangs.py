@@ -27,7 +27,8 @@ MORE_HANGS = [
 ]
 REASONS = {
     "stopped": "takes connections and does not answer: its process is paused",
-    "locked": "takes connections and does not answer: its process runs, and something in it holds Python's lock",
+    "locked": "takes connections and does not answer: its process runs, and something in it "
+    "holds Python's lock",
     "asleep": r"has not submitted them: it is at \S*_hangs.py",
 }
 

@@ -43,13 +43,13 @@ def check_continues(configuration):
 
 
 @pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
-def test_35_a_selector_goes_on_from_a_checkpoint(case):
+def test_a_selector_goes_on_from_a_checkpoint(case):
     check_continues(Configuration.create(selector=case.create(SELECTORS, density=0.05)))
 
 
 @pytest.mark.parametrize("case", cases.MEMORIES, ids=str)
 @pytest.mark.parametrize("rollback", [True, False])
-def test_35_a_memory_goes_on_from_a_checkpoint(case, rollback):
+def test_a_memory_goes_on_from_a_checkpoint(case, rollback):
     memory = case.create(MEMORIES)
     check_continues(
         Configuration.create(
@@ -59,7 +59,7 @@ def test_35_a_memory_goes_on_from_a_checkpoint(case, rollback):
 
 
 @pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
-def test_35_a_schedule_goes_on_from_a_checkpoint(case):
+def test_a_schedule_goes_on_from_a_checkpoint(case):
     described = {"id": case.id, **case.options}
     check_continues(
         Configuration.create(selector={"id": "ldte_bs", "density": 0.05}, schedule=described)
@@ -67,7 +67,7 @@ def test_35_a_schedule_goes_on_from_a_checkpoint(case):
 
 
 @pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
-def test_1_and_2_with_error_feedback_sent_and_kept_are_what_was_accumulated(case):
+def test_with_error_feedback_sent_and_kept_are_what_was_accumulated(case):
     """Bit for bit where the values are the entries' own, else accumulated - decoded in the same
     precision."""
     configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))

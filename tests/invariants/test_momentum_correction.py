@@ -74,24 +74,24 @@ def sgd(momentum, nesterov=False, weight_decay=0.0):
 @nesterov_or_not
 @decays
 @pytest.mark.parametrize("send", [sent_sparse, sent_dense, never_compressed])
-def test_5_without_masking_sending_everything_is_momentum_sgd(send, nesterov, weight_decay):
+def test_without_masking_sending_everything_is_momentum_sgd(send, nesterov, weight_decay):
     got = corrected(send, nesterov=nesterov, weight_decay=weight_decay, masking=False)
     np.testing.assert_allclose(got, sgd(MOMENTUM, nesterov, weight_decay), rtol=1e-6)
 
 
 @nesterov_or_not
-def test_5_dense_steps_keep_the_velocity_even_with_masking(nesterov):
+def test_dense_steps_keep_the_velocity_even_with_masking(nesterov):
     np.testing.assert_allclose(
         corrected(sent_dense, nesterov=nesterov), sgd(MOMENTUM, nesterov), rtol=1e-6
     )
 
 
-def test_5_with_masking_sending_everything_is_plain_sgd():
+def test_with_masking_sending_everything_is_plain_sgd():
     np.testing.assert_allclose(corrected(sent_sparse), sgd(0.0), rtol=1e-6)
     assert not np.allclose(corrected(sent_sparse), sgd(MOMENTUM), rtol=1e-2)
 
 
-def test_5_without_momentum_it_is_error_feedback_bit_for_bit():
+def test_without_momentum_it_is_error_feedback_bit_for_bit():
     states = [
         part.create(TensorSpec("t", (NUMEL,), "float32"), rollback=True)
         for part in (
@@ -153,7 +153,7 @@ def test_a_gradient_that_is_short_enough_is_not_clipped():
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
-def test_4_the_low_pass_memory_follows_its_recursion(beta):
+def test_the_low_pass_memory_follows_its_recursion(beta):
     """Sent: m' = (1 - beta) m; not sent: m' = m + beta g."""
     state = MEMORIES.create("low_pass", beta=beta).create(SPEC, rollback=True)
     memory = np.zeros(NUMEL)

@@ -1,4 +1,5 @@
-"""Worked examples and identities of the papers: AdaComp, signs, TernGrad, RedSync's reuse, shared seeds, DGC's bytes."""
+"""Worked examples and identities of the papers: AdaComp, signs, TernGrad, RedSync's reuse, shared
+seeds, DGC's bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hvd_sparse.selectors.contract import Context
 from hvd_sparse.types import TensorSpec
 
 
-def test_17_the_worked_example_of_adacomp():
+def test_the_worked_example_of_adacomp():
     residual = np.array([0.5, -0.2, 0, 0, 0.1, 0.1, -0.3, 0])
     gradient = np.array([0.12, -0.5, 0.05, -0.02, 0.05, -0.2, -0.1, 0.02])
     state = MEMORIES.create("error_feedback").create(
@@ -42,7 +43,7 @@ def test_17_the_worked_example_of_adacomp():
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("shape", [(30, 41), (5, 2, 3, 41), (1_230,)])
-def test_17_adacomp_sends_of_every_bin_what_its_definition_says(name, shape):
+def test_adacomp_sends_of_every_bin_what_its_definition_says(name, shape):
     """Bins of 50 for convolutions and of 500 for the rest; a bin of zeros sends nothing."""
     accumulated, gradient = draw(name, 1_230), draw(name, 1_230, seed=1)
     context = Context(gradient=gradient, spec=TensorSpec("t", shape, "float32"))
@@ -65,8 +66,9 @@ def squares(x):
 
 @pytest.mark.parametrize("id", ["stc", "ef_sign"])
 @pytest.mark.parametrize("name", ALL)
-def test_2_messages_of_signs_leave_what_their_identity_says(id, name):
-    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is not zero."""
+def test_messages_of_signs_leave_what_their_identity_says(id, name):
+    """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is
+    not zero."""
     x = draw(name, 500, "float64")
     x[x == 0] = 1e-9
     selector = SELECTORS.create(id, **({"density": 0.1} if id == "stc" else {}))
@@ -80,7 +82,7 @@ def test_2_messages_of_signs_leave_what_their_identity_says(id, name):
     assert selection.count == (50 if id == "stc" else 500)
 
 
-def test_2_what_exceeds_a_signed_threshold_stays():
+def test_what_exceeds_a_signed_threshold_stays():
     x = np.array([0.3, -2.5, 1.0, 0.0, -0.9])
     selection = SELECTORS.create(
         "fixed_threshold", threshold=1.0, max_density=1.0, signs_only=True
@@ -149,7 +151,7 @@ drawing = pytest.mark.parametrize(
 
 
 @drawing
-def test_27_draws_depend_on_tensor_step_and_rank_alone_and_touch_no_global_generator(case):
+def test_draws_depend_on_tensor_step_and_rank_alone_and_touch_no_global_generator(case):
     before = np.random.get_state()[1].tolist()
     first = [sent_indices(case, rank) for rank in range(4)]
     last_first = [sent_indices(case, rank) for rank in reversed(range(4))][::-1]
@@ -159,7 +161,7 @@ def test_27_draws_depend_on_tensor_step_and_rank_alone_and_touch_no_global_gener
 
 
 @drawing
-def test_26_shared_places_are_those_of_every_rank_and_change_with_the_step(case):
+def test_shared_places_are_those_of_every_rank_and_change_with_the_step(case):
     places = [sent_indices(case, rank) for rank in range(4)]
     if case.create(SELECTORS, density=0.1).has_shared_indices:
         assert places == [places[0]] * 4
@@ -168,7 +170,7 @@ def test_26_shared_places_are_those_of_every_rank_and_change_with_the_step(case)
         assert len({str(indices) for indices in places}) == 4
 
 
-def test_21_dgc_accounting_of_resnet_50_gives_the_published_ratio():
+def test_dgc_accounting_of_resnet_50_gives_the_published_ratio():
     """6 bytes an entry at 0.1 % of the weights; biases and norms dense."""
     weights, others = 25_502_912, 54_120
     sent = 6 * count_from_density(weights, 0.001) + 4 * others
@@ -177,8 +179,8 @@ def test_21_dgc_accounting_of_resnet_50_gives_the_published_ratio():
 
 
 @pytest.mark.parametrize("id", ["topk", "random_k"])
-def test_7_the_residual_stays_bounded(id):
-    """Of gradients of norm 1: |r|^2 <= 4 (1 - d) / d^2, d = k / n, in the mean for random places."""
+def test_the_residual_stays_bounded(id):
+    """|r|^2 <= 4 (1 - d) / d^2, d = k / n, for gradients of norm 1 (random places: in the mean)."""
     numel, density, rng = 50, 0.1, np.random.default_rng(5)
     selector, residual, seen = SELECTORS.create(id, density=density), np.zeros(numel), []
     for _ in range(400):

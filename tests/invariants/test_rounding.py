@@ -24,7 +24,7 @@ ERROR = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": None}
 @pytest.mark.parametrize("values", ERROR)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 3e4, 1e30])
-def test_23_rounding_stays_within_its_bound_and_never_overflows(name, dtype, values, scale):
+def test_rounding_stays_within_its_bound_and_never_overflows(name, dtype, values, scale):
     vector = (draw(name, 2_000, dtype) * scale).astype(dtype)
     vector = vector[np.isfinite(vector)]
     selection = Selection(np.arange(vector.size, dtype=np.uint32), vector, vector.size)
@@ -45,7 +45,7 @@ def test_23_rounding_stays_within_its_bound_and_never_overflows(name, dtype, val
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_23_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
+def test_halves_and_brains_are_rounded_as_numpy_rounds_them(dtype):
     """Every exponent, float16's subnormal numbers and ties; against numpy's own float16, and
     float32 arithmetic for bfloat16."""
     rng = np.random.default_rng(0)
@@ -82,7 +82,7 @@ CONSERVING = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves
 @pytest.mark.parametrize("rollback", [True, False])
 @pytest.mark.parametrize("codec", MADE, ids=repr)
 @pytest.mark.parametrize("memory", CONSERVING, ids=str)
-def test_2_3_and_23_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
+def test_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
     """Sent + kept == accumulated bit for bit for exact codecs; kept == accumulated - decoded else;
     overflow included."""
     spec = TensorSpec("t", (40, 50), "float32")

@@ -14,7 +14,7 @@ from hvd_sparse.registry import SCHEDULES
 
 
 @pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
-def test_32_a_schedule_is_a_pure_function_of_the_step(case):
+def test_a_schedule_is_a_pure_function_of_the_step(case):
     schedule = case.create(SCHEDULES)
     steps = [10**9, 0, 5, 99, 5, 0, 10**9]
     assert [schedule.density(s) for s in steps] == [
@@ -30,7 +30,7 @@ def test_32_a_schedule_is_a_pure_function_of_the_step(case):
         ("code", [0.31622776602, 0.1, 0.031622776602, 0.01, 0.0031622776602, 0.001]),
     ],
 )
-def test_32_both_published_warm_ups_have_their_published_values(formula, expected):
+def test_both_published_warm_ups_have_their_published_values(formula, expected):
     schedule = SCHEDULES.create("exponential_warmup", value=0.001, stage_steps=7, formula=formula)
     assert [schedule.density(7 * stage) for stage in range(6)] == pytest.approx(expected, rel=1e-9)
     assert [schedule.density(7 * stage + 6) for stage in range(6)] == pytest.approx(
@@ -88,9 +88,7 @@ WARM_UP = {"id": "exponential_warmup", "value": 0.01, "stage_steps": 2}
 @pytest.mark.parametrize(
     ("schedule", "dense_steps"), [(SWITCHES, 5), (WARM_UP, 2)], ids=["switches", "warm-up"]
 )
-def test_3_and_34_steps_that_run_dense_send_the_residual_and_lose_nothing(
-    schedule, dense_steps, memory
-):
+def test_steps_that_run_dense_send_the_residual_and_lose_nothing(schedule, dense_steps, memory):
     """On 4 ranks a density of 1/4 runs dense; whole numbers, so that the sums are exact."""
     specs, steps = tensors((40, 25)), 10
     configuration = configure(

@@ -38,7 +38,7 @@ def dropped(selection, x):
 
 @by_magnitude
 @names
-def test_10_what_is_left_is_at_most_its_share(case, name):
+def test_what_is_left_is_at_most_its_share(case, name):
     """|x - C(x)|^2 <= (1 - c/n) |x|^2, for the count c that was sent."""
     for density in DENSITIES:
         x = draw(name, 1_000, "float64")
@@ -48,7 +48,7 @@ def test_10_what_is_left_is_at_most_its_share(case, name):
 
 @exact
 @names
-def test_10_no_other_k_entries_leave_less(case, name):
+def test_no_other_k_entries_leave_less(case, name):
     x, rng = draw(name, 200, "float64"), np.random.default_rng(1)
     taken = find(case.create(SELECTORS, density=0.1), x).selection.indices
     best = squares(np.delete(x, taken))
@@ -58,14 +58,14 @@ def test_10_no_other_k_entries_leave_less(case, name):
 
 @pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "uniform"])
 @pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
-def test_11_bell_shaped_data_leaves_at_most_the_square(name, density):
+def test_bell_shaped_data_leaves_at_most_the_square(name, density):
     x = draw(name, 100_000, "float64")
     selection = SELECTORS.create("topk", density=density).select(x)
     assert dropped(selection, x) <= (1 - density) ** 2 * squares(x) * 1.001
 
 
 @pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
-def test_11_equal_magnitudes_leave_exactly_their_share(density):
+def test_equal_magnitudes_leave_exactly_their_share(density):
     x = np.ones(1_000)
     assert dropped(SELECTORS.create("topk", density=density).select(x), x) == 1_000 - round(
         1_000 * density
@@ -73,7 +73,7 @@ def test_11_equal_magnitudes_leave_exactly_their_share(density):
 
 
 @pytest.mark.parametrize("name", ["normal", "lognormal", "one_spike"])
-def test_12_random_places_leave_their_share_in_expectation(name):
+def test_random_places_leave_their_share_in_expectation(name):
     """E |x - C(x)|^2 = (1 - k/n) |x|^2, every place equally often."""
     x, rng, rounds = draw(name, 100, "float64"), np.random.default_rng(2), 20_000
     selector, hits = SELECTORS.create("random_k", density=0.2), np.zeros(100)
@@ -87,7 +87,7 @@ def test_12_random_places_leave_their_share_in_expectation(name):
 
 
 @names
-def test_13_the_count_never_rises_with_the_threshold(name):
+def test_the_count_never_rises_with_the_threshold(name):
     x = draw(name, 1_000)
     thresholds = np.unique(np.abs(x)).astype(float)
     counts = [reference.count_at_least(x, float(t)) for t in thresholds]
@@ -97,7 +97,7 @@ def test_13_the_count_never_rises_with_the_threshold(name):
 @exact
 @names
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_14_exact_selectors_take_the_same_indices_ties_included(case, name, dtype):
+def test_exact_selectors_take_the_same_indices_ties_included(case, name, dtype):
     for numel in (0, 1, 7, 1_000):
         for density in DENSITIES:
             x = draw(name, numel, dtype)
@@ -108,7 +108,7 @@ def test_14_exact_selectors_take_the_same_indices_ties_included(case, name, dtyp
             )
 
 
-def test_14_a_sort_takes_the_same_set():
+def test_a_sort_takes_the_same_set():
     x = draw("normal", 5_000)
     by_sort = np.sort(np.argsort(-np.abs(x), kind="stable")[:500])
     for id in ("topk", "radix_select", "redsync_trimmed"):
@@ -116,7 +116,7 @@ def test_14_a_sort_takes_the_same_set():
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
-def test_16_on_laplace_data_the_uncorrected_estimate_is_right(density):
+def test_on_laplace_data_the_uncorrected_estimate_is_right(density):
     x = draw("laplace", 1_000_000)
     selection = SELECTORS.create("ldte", density=density).select(x)
     assert 0.9 <= selection.count / (1_000_000 * density) <= 1.1
@@ -124,7 +124,7 @@ def test_16_on_laplace_data_the_uncorrected_estimate_is_right(density):
 
 @pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "lognormal"])
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
-def test_16_one_exponential_stage_is_the_laplace_estimate(name, density):
+def test_one_exponential_stage_is_the_laplace_estimate(name, density):
     x = draw(name, 100_000, "float64")
     found = SELECTORS.create("sidco", density=density).find(x, Context())
     moments = reference.moments(x)

@@ -48,7 +48,7 @@ def assert_comes_back(codec, selection) -> None:
 @pytest.mark.parametrize("codec", OF_ANY_LENGTH, ids=repr)
 @pytest.mark.parametrize("value", [1.5, 0.0, -0.0])
 @pytest.mark.parametrize("gap", GAPS)
-def test_19_gaps_around_16_bits_come_back_bit_for_bit(codec, value, gap):
+def test_gaps_around_16_bits_come_back_bit_for_bit(codec, value, gap):
     """Whatever value stands behind the gap: a zero too is sent where a selector chose it."""
     for start in (0, 1, gap, 2 * gap + 1):
         indices = np.array([start, start + gap + 1, start + 2 * gap + 2], np.uint32)
@@ -60,7 +60,7 @@ def test_19_gaps_around_16_bits_come_back_bit_for_bit(codec, value, gap):
 
 @pytest.mark.parametrize("codec", OF_ANY_LENGTH, ids=repr)
 @pytest.mark.parametrize("numel", [2**31 - 1, 2**31, 2**31 + 1, INDEX_LIMIT - 1])
-def test_19_tensors_around_two_billion_entries_come_back(codec, numel):
+def test_tensors_around_two_billion_entries_come_back(codec, numel):
     for indices in ([0], [numel - 1], [0, numel // 2, numel - 1], [numel - 2, numel - 1]):
         values = np.linspace(-1, 1, len(indices), dtype=np.float32)
         assert_comes_back(codec, Selection(np.array(indices, np.uint32), values, numel))
@@ -68,7 +68,7 @@ def test_19_tensors_around_two_billion_entries_come_back(codec, numel):
 
 @pytest.mark.parametrize("codec", [codec for codec in EXACT if codec.id != "bloom"], ids=repr)
 @pytest.mark.parametrize("name", ALL)
-def test_19_empty_sparse_and_full_selections_of_every_distribution_come_back(codec, name):
+def test_empty_sparse_and_full_selections_of_every_distribution_come_back(codec, name):
     """All but bloom's, which sends more than was selected: invariant 22."""
     vector = draw(name, 3_000)
     for count in (0, 1, 30, 2_999, 3_000):
@@ -79,7 +79,7 @@ def test_19_empty_sparse_and_full_selections_of_every_distribution_come_back(cod
 
 
 @pytest.mark.parametrize("density", [1e-5, 1e-4, 1e-3, 1e-2, 0.1])
-def test_20_index_value_is_eight_bytes_and_run16_six_for_entries_and_fillers(density):
+def test_index_value_is_eight_bytes_and_run16_six_for_entries_and_fillers(density):
     selection = random_selection(2_000_000, density)
     fillers = sum(
         int(gap) // 65_536 for gap in np.diff(selection.indices.astype(int), prepend=-1) - 1
@@ -91,7 +91,7 @@ def test_20_index_value_is_eight_bytes_and_run16_six_for_entries_and_fillers(den
 
 @pytest.mark.parametrize("values", ["float16", "bfloat16"])
 @pytest.mark.parametrize("density", [1e-4, 1e-3, 1e-2, 0.1])
-def test_20_block16_is_four_bytes_and_a_count_a_block(values, density):
+def test_block16_is_four_bytes_and_a_count_a_block(values, density):
     selection = random_selection(2_000_000, density)
     assert (
         body_bytes(CODECS.create("block16", values=values), selection)
@@ -127,7 +127,7 @@ MODULI = [factor << shift for factor in (1, 3) for shift in range(16)]
 @pytest.mark.parametrize(
     "density", [1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 3e-2, 4e-2, 5e-2, 0.0589, 7e-2, 0.1]
 )
-def test_20_golomb_is_within_2_percent_of_entropy_and_1_percent_of_its_formula(density):
+def test_golomb_is_within_2_percent_of_entropy_and_1_percent_of_its_formula(density):
     """Also at 0.0589, where Rice's code, with powers of two alone, is not."""
     selection = random_selection(5_000_000, density)
     bits = 8 * (
@@ -139,7 +139,7 @@ def test_20_golomb_is_within_2_percent_of_entropy_and_1_percent_of_its_formula(d
     assert bits / selection.count <= 1.02 * entropy_bits(density)
 
 
-def test_20_the_modulus_is_the_best_there_is_of_its_kind():
+def test_the_modulus_is_the_best_there_is_of_its_kind():
     """By floating point, which the codec does not use."""
     for density in np.geomspace(1e-6, 0.9, 400):
         chosen = modulus_for(int(density * 2**31), 2**31).value
@@ -151,13 +151,13 @@ def test_20_the_modulus_is_the_best_there_is_of_its_kind():
         assert density > 0.1 or best <= 1.011 * entropy_bits(density)
 
 
-def test_20_the_published_bits_at_one_in_a_thousand_and_one_in_a_hundred():
+def test_the_published_bits_at_one_in_a_thousand_and_one_in_a_hundred():
     for density, bits, bound in ((0.001, 11.495, 11.408), (0.01, 8.108, 8.079)):
         assert rice_bits(density) == pytest.approx(bits, abs=0.001)
         assert entropy_bits(density) == pytest.approx(bound, abs=0.001)
 
 
-def test_20_the_ledger_of_the_dense_wires():
+def test_the_ledger_of_the_dense_wires():
     selection = random_selection(100_003, 0.01)
     everything = Selection(np.arange(100_003, dtype=np.uint32), draw("normal", 100_003), 100_003)
     assert body_bytes(CODECS.create("bitmap"), selection) == 12_501 + 4 * 1_000
@@ -171,7 +171,7 @@ def test_20_the_ledger_of_the_dense_wires():
     )
 
 
-def test_21_the_published_ratio_of_dgc_is_that_of_its_wire():
+def test_the_published_ratio_of_dgc_is_that_of_its_wire():
     """ResNet-50: 25,502,912 weights of convolutions and the classifier at 0.1 %, 54,120 others
     dense."""
     weights, others = 25_502_912, 54_120
@@ -184,7 +184,7 @@ def test_21_the_published_ratio_of_dgc_is_that_of_its_wire():
 
 @pytest.mark.parametrize("density", [1e-3, 1e-2, 0.05])
 @pytest.mark.parametrize("name", ["normal", "laplace"])
-def test_22_what_passes_a_bloom_filter_holds_the_selection_and_true_values(name, density):
+def test_what_passes_a_bloom_filter_holds_the_selection_and_true_values(name, density):
     codec, mistakes, expected = CODECS.create("bloom"), 0, 0.0
     for seed in range(8):
         vector = draw(name, 50_000, seed=seed)
@@ -200,7 +200,7 @@ def test_22_what_passes_a_bloom_filter_holds_the_selection_and_true_values(name,
 
 
 @pytest.mark.parametrize("density", [1e-3, 1e-2])
-def test_22_the_size_of_a_filter_is_the_papers(density):
+def test_the_size_of_a_filter_is_the_papers(density):
     selection = random_selection(1_000_000, density)
     hashes = math.ceil(math.log2(10 / density))
     bits = math.ceil(selection.count * hashes / math.log(2))
@@ -209,7 +209,7 @@ def test_22_the_size_of_a_filter_is_the_papers(density):
 
 
 @pytest.mark.parametrize("vector", recorded.recorded(), ids=str)
-def test_20_payloads_of_recorded_gradients_are_what_the_codecs_announce(vector):
+def test_payloads_of_recorded_gradients_are_what_the_codecs_announce(vector):
     """Real entries come in clusters, which costs golomb less than random ones or a little more;
     never two bits."""
     for density in (0.001, 0.01):

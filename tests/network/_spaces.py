@@ -25,7 +25,10 @@ def why_not() -> str | None:
     if missing:
         return f"{', '.join(missing)} missing: apt-get install iproute2 util-linux"
     script = "ip link add probe type bridge && ip netns add probe || exit 1"
-    mount = "mount -t tmpfs netns /run/netns 2>/dev/null || { mkdir -p /run/netns && mount -t tmpfs netns /run/netns; }"
+    mount = (
+        "mount -t tmpfs netns /run/netns 2>/dev/null || "
+        "{ mkdir -p /run/netns && mount -t tmpfs netns /run/netns; }"
+    )
     done = subprocess.run(
         inside(["sh", "-c", f"{mount} && {script}"]), capture_output=True, text=True, check=False
     )

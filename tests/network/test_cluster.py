@@ -50,7 +50,10 @@ def test_rates_are_read_as_tc_writes_them():
 @needs_spaces
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_when_the_outer_process_is_ended(number):
-    lay = "from benchmarks.network.cluster import Cluster; import subprocess, time; Cluster(2).lay(); "
+    lay = (
+        "from benchmarks.network.cluster import Cluster; import subprocess, time; "
+        "Cluster(2).lay(); "
+    )
     work = f"{lay}subprocess.Popen(['sleep', '98765']); print('laid', flush=True); time.sleep(600)"
     command = inside([sys.executable, "-c", work])
     # whoever started pytest may have had interrupts ignored, and that is inherited

@@ -81,7 +81,10 @@ def test_of_a_goal_that_is_missed_the_nearer_controller_counts(tmp_path: Path) -
     document = {"made_with": {}, "settings": [setting("1gbit", 1.0), setting("1gbit", 0.5, "mpi")]}
     page.write(document, tmp_path / "net")
     text = (tmp_path / "net.md").read_text(encoding="utf-8")
-    missed = "missed by 2.5 times by MPI: it would be a step of 200 ms, and the threads of one rank work 100 ms"
+    missed = (
+        "missed by 2.5 times by MPI: it would be a step of 200 ms, "
+        "and the threads of one rank work 100 ms"
+    )
     assert (
         "| 1gbit, none, over dense | 50 | 10.00 (10.00 to 10.00) | 20.00 (20.00 to 20.00) | "
         f"{missed} |" in text

@@ -14,15 +14,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cases
 import pytest
 from harness import ROOT
 from passes.mutants import MUTANTS
 from passes.page_trap import compile_trap
 from passes.worker import CASES
 
-from hvd_sparse.registry import ENGINES
-
 TWO_THREADS = {"id": "numba", "threads": 2}
+ENGINES = [case.id for case in cases.ENGINES if not case.options]
+ENGINES += [TWO_THREADS] if "numba" in ENGINES else []
 
 SLACK = 0.3
 """Passes: candidates that go back to the residual, page by page, are no pass."""
@@ -58,7 +59,7 @@ def library(tmp_path_factory):
     return compile_trap(tmp_path_factory.mktemp("page_trap"))
 
 
-@pytest.fixture(scope="module", params=[*ENGINES.ids(), TWO_THREADS], ids=str)
+@pytest.fixture(scope="module", params=ENGINES, ids=str)
 def measured(request, library: Path):
     """Steps by case and mutant, and the engine that they are of."""
     worker = Path(__file__).with_name("worker.py")

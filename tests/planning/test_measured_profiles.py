@@ -11,8 +11,8 @@ from hvd_sparse.core.step.buckets import merge_small
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
-SPECS = [TensorSpec(key, shape, "float32") for key, shape in
-         [("a", (64, 32)), ("a.bias", (64,)), ("b", (100, 100)), ("unused", (50, 50)), ("c", (40, 40))]]  # fmt: skip
+SHAPES = {"a": (64, 32), "a.bias": (64,), "b": (100, 100), "unused": (50, 50), "c": (40, 40)}
+SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]
 CONFIGURATION = Configuration.create(selector={"id": "topk", "density": 0.01})
 READY = {"c": [1.0, 1.1, 9.0], "b": [3.0, 3.0, 3.1], "a.bias": [4.0], "a": [4.0, 4.0], "unused": []}
 

@@ -197,7 +197,7 @@ def test_the_longest_tensor_that_indices_reach_is_accepted():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("rollback", [True, False])
-def test_8_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
+def test_gradients_that_are_not_finite_are_named_and_counted(bad, rollback):
     """On the rank itself, too, where the cause is chained to the error that every rank raises."""
     specs = worlds.tensors((4, 4), (5, 5))
 

@@ -15,6 +15,8 @@ from hvd_sparse.registry import CODECS
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """A quick run: what it printed, and the folder that it wrote to."""
+    for package in ("matplotlib", "rich"):
+        pytest.importorskip(package, reason="benches draw")
     folder = tmp_path_factory.mktemp("bench")
     command = [
         sys.executable,

@@ -18,6 +18,7 @@ PACKAGE = Path(_checkout.__file__).parents[2]
 
 
 def test_a_module_of_the_checkout_is_loaded():
+    pytest.importorskip("torch", reason="the module imports it")
     assert _checkout.load("_streams").__file__ == str(PACKAGE.parent / "benchmarks" / "_streams.py")
 
 
@@ -47,6 +48,8 @@ def test_without_the_folder_the_error_says_what_to_install(tmp_path):
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """A quick run: what it printed, and the folder that it wrote to."""
+    for package in ("torch", "matplotlib", "rich"):
+        pytest.importorskip(package, reason="the bench needs it")
     folder = tmp_path_factory.mktemp("bench")
     command = [
         sys.executable,

@@ -411,7 +411,7 @@ def test_compressors_compare_and_hash_by_identity(make):
     assert one == one and one != other and len({one, other}) == 2
 
 
-def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings_whatever_their_names(
+def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings_under_any_name(
     make,
 ):
     """Not by that of creation: one that is made on one rank alone, and never used, would put the

@@ -137,6 +137,10 @@ def test_an_unknown_engine_is_refused_when_it_is_named_not_when_it_is_used():
 
 def test_an_engine_is_given_as_an_id_a_mapping_or_an_object():
     assert create(engine="numpy") == create(engine={"id": "numpy"}) == create(engine=NumpyEngine())
+
+
+def test_options_of_an_engine_are_described_and_checked():
+    pytest.importorskip("numba", reason="an engine is made where its package is")
     assert create(engine={"id": "numba", "threads": 2}).describe()["engine"] == {
         "id": "numba",
         "threads": 2,

@@ -122,7 +122,7 @@ def test_hardly_more_non_zeros_than_wanted_are_all_sent_without_a_pass():
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
 def test_raw_ldte_is_right_on_laplace_data(density, record_property):
-    """ALGORITHMS, invariant 16: from a million entries on, the count is within a tenth of k."""
+    """Invariant 16: from a million entries on, the count is within a tenth of k."""
     x = draw("laplace", 1_000_000)
     over_k = Ldte(density).select(x).count / wanted(x, density)
     record_property("ldte_count_over_k", over_k)

@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from recorded import recorded
 
 from benchmarks._gradients import Gradients
-from benchmarks._peers import PEERS, DgcSampled, GaussianK, LaplaceBisection, Peer, RedsyncSearch
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
+
+torch = pytest.importorskip("torch", reason="the baselines are written in torch")
+
+from benchmarks._peers import (  # noqa: E402 - it imports torch
+    PEERS,
+    DgcSampled,
+    GaussianK,
+    LaplaceBisection,
+    Peer,
+    RedsyncSearch,
+)
 
 EXACT = ("torch.topk", "RedSync, trimmed top-k")
 BANDS = {

@@ -224,9 +224,12 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
 )
 def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
     instance = Instance(
-        np.array([backward_s for backward_s, _, _ in layers]), np.ones(len(layers)), np.zeros(len(layers)),
-        np.array([nbytes for _, nbytes, _ in layers]), Line(start_s, 1e-5),
-    )  # fmt: skip
+        np.array([backward_s for backward_s, _, _ in layers]),
+        np.ones(len(layers)),
+        np.zeros(len(layers)),
+        np.array([nbytes for _, nbytes, _ in layers]),
+        Line(start_s, 1e-5),
+    )
     plan = tuple(i for i, (_, _, ends) in enumerate(layers, 1) if ends or i == len(layers))
     parts = [list(range(start, stop)) for start, stop in groups(plan)]
     assert partition_end_s(instance, parts[::-1]) <= end_s(instance, plan) * (1 + 1e-9)

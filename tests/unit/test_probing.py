@@ -165,7 +165,7 @@ class Slow:
         self._plain.collect()
 
 
-def test_what_the_optimizer_takes_counts_for_every_tensor_and_the_compressors_part_for_those_that_it_leaves():
+def test_the_optimizers_part_counts_for_every_tensor_and_the_compressors_for_those_that_it_leaves():
     configurations = {
         "allgather": [
             Configuration.create(selector={"id": "topk", "density": d}, allow_dense=False)

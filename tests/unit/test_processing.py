@@ -13,6 +13,8 @@ from hvd_sparse.autotune.processor_time import MOST_CORES, Stopwatch, available_
 from hvd_sparse.collectives.local import LocalWorld
 
 WORK_S = 0.05
+CLOCKS_S = 0.001
+"""The kernel's clocks of threads and of the process differ by some microseconds."""
 
 
 def work() -> None:
@@ -30,8 +32,9 @@ def test_all_threads_count_and_what_waiting_ones_use_is_taken_out():
     for thread in threads:
         thread.join()
     used_s, clock_s = watch.processor_s(0.0), watch.clock_s()
-    assert used_s >= 2 * WORK_S
-    assert watch.processor_s(0.1) <= used_s - 0.1 * clock_s + 2 * (watch.clock_s() - clock_s)
+    assert used_s >= 2 * WORK_S - CLOCKS_S
+    allowed_s = used_s - 0.1 * clock_s + 2 * (watch.clock_s() - clock_s)
+    assert watch.processor_s(0.1) <= allowed_s + CLOCKS_S
     assert watch.processor_s(1e9) == 0.0
 
 

@@ -56,7 +56,7 @@ def settings_of_a_world(draw):
 
 @settings(max_examples=40)
 @given(world=settings_of_a_world())
-def test_3_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
+def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
     """(3) N * sum of averages + sum of residuals = sum of gradients: exact, for whole numbers on
     2**i ranks.
 
@@ -180,7 +180,7 @@ def test_a_gradient_that_is_missing_on_all_ranks_keeps_its_residual():
     assert worlds.run(2, script) == [True, True]
 
 
-def test_6_every_entry_is_sent_in_the_end():
+def test_every_entry_is_sent_in_the_end():
     """A constant gradient under error feedback: the mean of what is applied comes to it, at every
     place."""
     specs = tensors((20, 5))

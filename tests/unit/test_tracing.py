@@ -20,10 +20,12 @@ from hvd_sparse.tracing.merge import merge_traces, read_trace
 from hvd_sparse.tracing.spans import Spans
 
 HOROVOD = """[
-{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":1795299382427932}},
+{"name": "process_name", "ph": "M", "pid": 0, "args": \
+{"start_time_since_epoch_in_micros":1795299382427932}},
 {"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},
 {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allgather.hvd_sparse.e4ac9105.0"}},
-{"ph": "B", "name": "NEGOTIATE_ALLGATHER", "ts": 100, "pid": 1},{"ph": "X", "name": "0", "ts": 101, "pid": 1, "dur": 0},
+{"ph": "B", "name": "NEGOTIATE_ALLGATHER", "ts": 100, "pid": 1},\
+{"ph": "X", "name": "0", "ts": 101, "pid": 1, "dur": 0},
 {"ph": "E", "ts": 140, "pid": 1},"""
 """As Horovod 0.28.1 writes it; its end lacks."""
 
@@ -105,7 +107,8 @@ def script(collective):
     for step in range(400):
         if step == 100:
             trace.flush()
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size := os.stat(tracing.path_of(sys.argv[1], 0)).st_size, size + 20))
+            size = os.stat(tracing.path_of(sys.argv[1], 0)).st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size + 20))
         session.reduce(worlds.normals(specs, step))
         trace.flush()
     return step

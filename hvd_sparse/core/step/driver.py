@@ -77,7 +77,7 @@ class Driver:
         self.name = name
         self._under_way: dict[BucketRun, Conversation] = {}
         self._current: StepRun | None = None
-        self._rank = self._world_size = -1  # known in a step; some ranks are never in one
+        self._rank = self._world_size = -1  # known from the first step on; some ranks have none
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
@@ -87,7 +87,7 @@ class Driver:
         """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it is
         full."""
         current = self._current
-        if current is None or current.is_closed:
+        if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.sender.compress(
             position, gradient, self._rank, self._world_size, scale, everything=everything
@@ -100,12 +100,13 @@ class Driver:
         return wire, ticket
 
     def _look_around(self) -> None:
-        """Ask for the rank and the size of the world: in a step they stay as they are."""
+        """Ask for the rank and the size of the world: they stay as they are until ``forget``."""
         self._rank, self._world_size = self.collective.rank, self.collective.world_size
 
     def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
         """Tell of a failure as ``Sender.poison`` does."""
-        self._look_around()
+        if self._rank < 0:
+            self._look_around()
         wire, ticket = self.step.sender.poison(error, key, dtype, self._rank, self._world_size)
         self._begin(ticket.run)
         return wire, ticket
@@ -147,6 +148,7 @@ class Driver:
         end."""
         self._under_way.clear()
         self._current = None
+        self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
         """Raise what went wrong on this rank with a gradient that stands for no tensor.
@@ -202,7 +204,7 @@ class Driver:
         collective = self.collective
         generator = self.step.sender.converse(bucket, run, self._rank, self._world_size)
         bucket.is_exchanged = True
-        bucket.began_s = self.step.spans.now()
+        bucket.began_s = self.step.pipeline.spans.now()
         self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
 
     def _name_of(self, bucket: BucketRun) -> str:

@@ -7,7 +7,6 @@ import difflib
 import hashlib
 import json
 from collections.abc import Generator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Report
 from hvd_sparse.version import __version__
 
 DIGEST_BYTES = 32
@@ -27,7 +27,7 @@ def describe_rank(
     specs: Sequence[TensorSpec],
     name: str,
     placement: Placement | None = None,
-) -> dict[str, Any]:
+) -> Report:
     """All that must be the same on every rank, JSON-able."""
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -50,7 +50,7 @@ def keeps_subnormals() -> bool:
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
-def handshake(document: dict[str, Any], world_size: int) -> Generator[AllGather, np.ndarray, None]:
+def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndarray, None]:
     """Compare digests; where they differ, exchange the documents and raise RankMismatch, which
     names the differences.
 

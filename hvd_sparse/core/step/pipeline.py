@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
@@ -28,7 +28,7 @@ from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.tracing.spans import Spans
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Memo, Selection, TensorSpec
 
 
 class Pipeline:
@@ -69,7 +69,10 @@ class Pipeline:
             parts = self.configuration.at_step(state.steps)
         spans, source, selector = self.spans, state.source, parts.selector
         began_s = spans.now() if spans.is_heard else 0.0
-        if waits or not self.exchange.selects_on(rank, world_size, state.steps, selector):
+        exchange, selects = self.exchange, not waits
+        if selects and not exchange.selects_everywhere:
+            selects = exchange.selects_on(rank, world_size, state.steps, selector)
+        if not selects:
             accumulated = self._accumulate(state, gradient, world_size, None)
             vector, moments = accumulated.vector, accumulated.moments
             return Outgoing(None, None, 0, self._norm(vector), None, vector, moments)
@@ -152,11 +155,11 @@ class Pipeline:
             return Outgoing(None, None, found.selection.count, norm, found, vector)
         sent = codec.complete(found.selection, vector)
         frame = codec.encode(sent, self.kernels)
-        is_exact = codec.is_exact and not selector.changes_values
+        is_exact = parts.sends_accumulated
         is_taken = found.is_one_pass and is_exact and sent is found.selection
         if found.is_one_pass and not is_taken:
             self.kernels.restore(vector, found.selection)
-        if not codec.is_exact:
+        if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
         norm, observed = 0.0, None
         if self.configuration.telemetry:
@@ -215,7 +218,7 @@ class Pipeline:
         return Outgoing(None, whole, state.spec.numel, 0.0, None)
 
     def settle(
-        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Any
+        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
         """Keep back what did not leave, after an exchange that settles later.
 
@@ -253,14 +256,22 @@ class Pipeline:
         )
 
     def receive(
-        self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int
+        self,
+        spec: TensorSpec,
+        parts: Iterable[Part],
+        factor: float,
+        out: np.ndarray,
+        steps: int,
+        codec: Codec | None = None,
     ) -> None:
         """Write factor * (sum of the parts) to ``out``: ``summation.add_up``.
 
         steps : completed steps of the tensor, as when they were sent
+        codec : of that step, where it is at hand
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
-        codec = self.configuration.at_step(steps).codec
+        if codec is None:
+            codec = self.configuration.at_step(steps).codec
         add_up(spec, parts, factor, out, codec, self.kernels)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)

@@ -33,7 +33,7 @@ class Receiver:
         rank."""
         bucket.arrivals = arrivals
         shared = self._shared
-        if not shared.exchange.settles_later:
+        if not shared.pipeline.exchange.settles_later:
             return
         with shared.transactions.lock:
             for position, arrival in arrivals.items():
@@ -113,7 +113,8 @@ class Receiver:
             return False
         spec, steps = ticket.state.spec, ticket.state.steps
         try:
-            self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps)
+            codec = None if ticket.parts is None else ticket.parts.codec
+            self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
         except NonFiniteGradient:
             return False
         return True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hvd_sparse.configuration import StepParts
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 from hvd_sparse.exchanges.context import Arrival, Observed, Outgoing
@@ -89,6 +90,7 @@ class Ticket:
     layout : of its carrier
     position : of the tensor; None for a gradient that no registered tensor stands for
     state : of the tensor; None as above, and for tensors that are never compressed and keep nothing
+    parts : that the tensor's step runs with; None where state is
     bucket : that it travels in; None for those that Horovod reduces by itself
     outgoing : what this rank sends; None where that could not be made
     error : why not
@@ -103,6 +105,7 @@ class Ticket:
     position: int | None = None
     bucket: BucketRun | None = None
     state: TensorState | None = None
+    parts: StepParts | None = None
     outgoing: Outgoing | None = None
     error: Exception | None = None
     scale: float = 1.0

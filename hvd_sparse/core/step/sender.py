@@ -30,6 +30,7 @@ class Sender:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._has_replica = shared.configuration.check_replicas_every > 0
+        self._layouts: dict[tuple[str, bool, int], CarrierLayout] = {}
 
     def compress(
         self,
@@ -60,9 +61,14 @@ class Sender:
         ticket = self._enter(position, scale)
         state, bucket = ticket.state, ticket.bucket
         assert state is not None and bucket is not None
-        parts = shared.parts_at(state.steps)
+        ticket.parts = parts = shared.parts_at(state.steps)
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
-        ticket.layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+        place = (state.spec.dtype, dense, world_size)
+        layout = self._layouts.get(place)
+        if layout is None:
+            layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+            self._layouts[place] = layout
+        ticket.layout = layout
         waits = shared.configuration.select_over == "group" and (
             is_joined or len(bucket.members) > 1
         )
@@ -178,7 +184,7 @@ class Sender:
 
         members = {}
         for position in sorted(bucket.sending):
-            members[position] = _member(bucket, position, shared)
+            members[position] = _member(bucket.sending[position], position)
         context = ExchangeContext(
             rank=rank,
             world_size=world_size,
@@ -193,7 +199,7 @@ class Sender:
             selector=shared.configuration.selector,
             placement=shared.placement,
         )
-        return self._counted(shared.exchange.run(context))
+        return self._counted(shared.pipeline.exchange.run(context))
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the
@@ -226,12 +232,10 @@ class Sender:
                 return arrivals
 
 
-def _member(bucket: BucketRun, position: int, shared: Shared) -> Member:
+def _member(ticket: Ticket, position: int) -> Member:
     """Return a tensor as exchanges see it."""
-    ticket = bucket.sending[position]
-    state, outgoing = ticket.state, ticket.outgoing
-    assert state is not None and outgoing is not None
-    parts = shared.parts_at(state.steps)
+    state, outgoing, parts = ticket.state, ticket.outgoing, ticket.parts
+    assert state is not None and outgoing is not None and parts is not None
     return Member(
         position=position,
         spec=state.spec,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from hvd_sparse.exchanges.context import Observed
+from hvd_sparse.untyped import Report
 
 COUNTED = (
     "sparse_steps",
@@ -57,7 +57,7 @@ class Stats:
         with self._lock:
             self.bytes[kind] += nbytes
 
-    def report(self, density_asked: float | None) -> dict[str, Any]:
+    def report(self, density_asked: float | None) -> Report:
         """JSON-able.
 
         steps : the most steps any tensor has completed
@@ -85,7 +85,7 @@ class Stats:
             (counts["sparse_steps"] + counts["dense_steps"] for counts in self.tensors.values()),
             default=0,
         )
-        report: dict[str, Any] = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
+        report: Report = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
         report |= {"density_asked": density_asked, **_with_density(totals, self._observed.values())}
         for kind in ("payload", "carrier", "dense"):
             report[f"{kind}_bytes"] = self.bytes[kind]
@@ -97,7 +97,7 @@ class Stats:
         return report
 
 
-def _with_density(counts: Counter[str], observed: Iterable[Sequence[float]]) -> dict[str, Any]:
+def _with_density(counts: Counter[str], observed: Iterable[Sequence[float]]) -> Report:
     total = counts["entries_total"]
     achieved = counts["entries_sent"] / total if total else None
     kept, accumulated, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))

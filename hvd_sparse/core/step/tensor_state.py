@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.memories.contract import MemoryState
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Memo, Selection, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Source:
     spec: TensorSpec
     steps: int
     threshold: float | None
-    memo: Any
+    memo: Memo
 
 
 class TensorState:
@@ -55,12 +54,12 @@ class TensorState:
         rollback = configuration.rollback
         self.memory: MemoryState = configuration.memory.create(kept, rollback=rollback)
         self.threshold: float | None = None
-        self.memo: Any = None
+        self.memo: Memo = None
         self.selected_in = spec.key
-        self.exchange_memo: Any = None
+        self.exchange_memo: Memo = None
         self.steps = 0
-        self._new: tuple[float | None, Any, str] = (None, None, spec.key)
-        self._new_exchange_memo: Any = None
+        self._new: tuple[float | None, Memo, str] = (None, None, spec.key)
+        self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None
         self._sent_at: np.ndarray | None = None
         self._leaving: np.ndarray | None = None
@@ -84,7 +83,7 @@ class TensorState:
         start = (self.threshold, self.memo) if is_warm else (None, None)
         return Source(self.spec, self.steps, *start)
 
-    def note(self, threshold: float | None, memo: Any, selected_in: str) -> None:
+    def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
         """Note what the selector's next step is to start from, once this one is good."""
         self._new = (threshold, memo, selected_in)
 
@@ -92,7 +91,7 @@ class TensorState:
         """Note that nothing was selected: the next step has no threshold to start from."""
         self._new = (None, self.memo, self.selected_in)
 
-    def note_exchange(self, returned: Selection | None, memo: Any) -> None:
+    def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
         """Note what is to be kept back besides, and what the next exchange is told, once this step
         is good."""
         self._returned, self._new_exchange_memo = returned, memo
@@ -101,8 +100,8 @@ class TensorState:
         self,
         steps: int,
         threshold: float | None,
-        memo: Any,
-        exchange_memo: Any = None,
+        memo: Memo,
+        exchange_memo: Memo = None,
         selected_in: str | None = None,
     ) -> None:
         """Go on from a checkpoint.

@@ -1,0 +1,99 @@
+"""The package's imports as its source states them: modules, units and circles."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "hvd_sparse"
+ROOMS = (
+    "core.kernels",
+    "core.wire",
+    "core.step",
+    "collectives.contract",
+    "collectives.topology",
+    "tracing.spans",
+    "autotune.costmodel",
+)
+"""Units that lie deeper than the first name below the package."""
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file: hvd_sparse/core/__init__.py is hvd_sparse.core."""
+    parts = ["hvd_sparse", *path.relative_to(PACKAGE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def unit_of(module: str) -> str:
+    """Return the unit that a module belongs to: the longest room that it lies in, or the first name
+    below the package."""
+    inside = module.removeprefix("hvd_sparse").removeprefix(".")
+    rooms = [room for room in ROOMS if inside == room or inside.startswith(f"{room}.")]
+    return max(rooms, key=len, default=inside.split(".")[0] or "__init__")
+
+
+def relative_imports(source: str) -> list[int]:
+    """Return the lines that import relatively to where they stand."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+
+
+def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
+    """Return every module that a source imports, wherever in it.
+
+    Functions, ``if TYPE_CHECKING`` and names that are given to importlib count as statements at the
+    top do. ``from a import b`` names the module ``a.b`` where there is one, and otherwise ``a``.
+    """
+    known, found = set(modules), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else node.module for name in named}
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("import_module", "__import__"):
+                found |= {each.value for each in node.args[:1] if isinstance(each, ast.Constant)}
+    return found
+
+
+def graph_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which of the given modules each of them imports by name.
+
+    A package that is only passed on the way to a module inside it is no arrow: otherwise every
+    module would depend on ``hvd_sparse`` itself.
+    """
+    return {
+        module: (imports_of(source, sources) & set(sources)) - {module}
+        for module, source in sources.items()
+    }
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the sets of modules that reach each other (strongly connected, more than one)."""
+    reached = {module: _reach(graph, module) for module in graph}
+    found = {
+        tuple(sorted(other for other in reached[module] if module in reached[other]))
+        for module in graph
+    }
+    return sorted(list(circle) for circle in found if len(circle) > 1)
+
+
+def _reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """Return every module that can be reached along arrows, at least one step away."""
+    reached: set[str] = set()
+    ahead = list(graph[start])
+    while ahead:
+        module = ahead.pop()
+        if module not in reached:
+            reached.add(module)
+            ahead += graph[module]
+    return reached

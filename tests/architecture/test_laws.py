@@ -1,0 +1,91 @@
+"""docs/laws.md names tests that exist, and holds every number that is cited."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "laws.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)
+CITATION = re.compile(
+    r"\b(laws?|invariants?) (\d+)((?:(?:, | and | to |, and )\d+)*)", re.IGNORECASE
+)
+
+
+def functions_of(path: Path) -> set[str]:
+    """Return the names of the tests of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def numbered(kind: str) -> set[int]:
+    """Return the numbers of the laws or of the invariants that the page holds."""
+    laws, _, invariants = TEXT.partition("## Invariants")
+    text = laws if kind.lower().startswith("law") else invariants
+    return {int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)}
+
+
+def citations(text: str) -> set[tuple[str, int]]:
+    """Return what a text cites: whether a law or an invariant, and its number."""
+    found = set()
+    for kind, first, more in CITATION.findall(text):
+        numbers = [int(first), *map(int, re.findall(r"\d+", more))]
+        found |= {(kind.lower().rstrip("s"), number) for number in numbers}
+    return found
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED, ids=lambda part: part.rpartition("/")[2])
+def test_a_test_that_a_law_names_exists(file, name):
+    assert name in functions_of(ROOT / file)
+
+
+def test_every_law_names_a_test():
+    without = [
+        entry.splitlines()[0]
+        for entry in re.split(r"^(?=\d+\. |#)", TEXT, flags=re.MULTILINE)
+        if re.match(r"\d+\. ", entry) and "::test_" not in entry
+    ]
+    assert without == []
+    assert len(numbered("law")) == 6 and numbered("invariant") == set(range(1, 37))
+
+
+@pytest.mark.parametrize("folder", ["tests", "hvd_sparse", "benchmarks", "docs/adr"])
+def test_every_number_that_is_cited_is_on_the_page(folder):
+    missing = {
+        str(path.relative_to(ROOT)): sorted(absent)
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md") and path != Path(__file__)
+        if (
+            absent := {
+                each
+                for each in citations(path.read_text(encoding="utf-8"))
+                if each[1] not in numbered(each[0])
+            }
+        )
+    }
+    assert missing == {}
+
+
+def test_a_number_that_is_not_on_the_page_is_found():
+    assert citations("Laws 1 and 2, invariants 19 to 22; Law 77.") == {
+        ("law", 1),
+        ("law", 2),
+        ("law", 77),
+        ("invariant", 19),
+        ("invariant", 22),
+    }
+    assert 77 not in numbered("law")
+
+
+def test_no_test_is_called_by_a_number_of_a_list():
+    numbers = {
+        f"{path.name}::{name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in functions_of(path)
+        if re.match(r"test_\d", name)
+    }
+    assert numbers == set()
