@@ -1,8 +1,8 @@
 """Costs of selection, beside one pass over memory and beside peers: the work of ``hvd-sparse bench
 select``.
 
-Every section is a race (``_interleaved_timing``): ours, the peers and the floor, on the same gradients, in one
-thread.
+Every section is a race (``_interleaved_timing``): ours, the peers and the floor, on the same
+gradients, in one thread.
 """
 
 from __future__ import annotations
