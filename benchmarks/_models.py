@@ -8,9 +8,9 @@ exact bytes depend on the Python version, and so, in detail, does every gradient
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 import numpy as np
 import torch

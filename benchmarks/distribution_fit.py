@@ -9,8 +9,9 @@ distribution. 2. Its Fig. 5: how well five selectors select, by data size.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn

@@ -5,7 +5,8 @@ Both frontends' ``Compression`` inherit these, so that an option means the same 
 
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator
-from typing import Any, Callable, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from hvd_sparse.errors import InvalidOption, UnknownName
 

@@ -3,7 +3,7 @@ sizes, and of more models."""
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from torch import nn

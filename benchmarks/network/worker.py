@@ -7,9 +7,9 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import horovod.torch as hvd
 import torch

@@ -23,6 +23,7 @@ itself.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload("a message's checksum does not match its header: altered on its way")
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size).tolist()
     positions = tuple(position % WITHOUT_FRAME for position in flagged)
-    if any(a >= b for a, b in zip(positions, positions[1:])):
+    if any(a >= b for a, b in itertools.pairwise(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
     if kind == ERROR:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -224,7 +225,7 @@ class CompiledKernels(CompiledPackers):
         if self._pool is None or not parts:
             return [work(0, numel)]
         bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
-        others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
+        others = [self._pool.submit(work, *pair) for pair in itertools.pairwise(bounds[1:])]
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
