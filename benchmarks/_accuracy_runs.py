@@ -31,7 +31,7 @@ STAGES = 4
 
 @dataclass(frozen=True)
 class Line:
-    """What is trained, but for rate and seed.
+    """One line of the page: a training without its learning rate and seed.
 
     Attributes
     ----------
@@ -70,7 +70,8 @@ class Run:
     def key(self) -> str:
         """Names the file of its result."""
         text = json.dumps(asdict(self), sort_keys=True)
-        return f"{self.line.task}-{self.line.optimizer}-{self.line.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return f"{self.line.task}-{self.line.optimizer}-{self.line.method}-{digest}"
 
 
 def schedule_of(line: Line, steps: int) -> Any:
@@ -139,7 +140,7 @@ def simulate(run: Run) -> dict[str, Any]:
 
 
 def _work(run: Run, task: Task, data: Arrays, start: Any, collective: Any) -> dict[str, Any]:
-    """What one simulated worker does."""
+    """Train as one simulated worker."""
     network = task.network()
     network.load_state_dict(start)
     optimizer = make_optimizer(run.line.optimizer, network, run.rate)
@@ -191,8 +192,8 @@ def _train(
 def _reducer(
     line: Line, network: nn.Module, optimizer: Any, collective: Any, steps: int
 ) -> tuple[Any, Any]:
-    """What takes the gradients of one worker to their average, in place, and what says how many
-    bytes it took."""
+    """Return two functions: one averages a worker's gradients in place, one returns the bytes it
+    took."""
     named = list(network.named_parameters())
     if line.method == "dense":
         nbytes = sum(p.numel() * p.element_size() for _, p in named)

@@ -1,5 +1,4 @@
-"""What races in ``bench select``: the package's own path, the peers, the floor; and the receiving
-half."""
+"""Contestants of ``bench select``: the package's own path, the peers, the floor, and receiving."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ import numpy as np
 import torch
 
 from benchmarks._gradients import ALIGNMENT, Gradients
+from benchmarks._interleaved_timing import Contestant
 from benchmarks._peers import PEERS, Peer
-from benchmarks._race import Contestant
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.pipeline import Pipeline
@@ -32,8 +31,8 @@ class Round:
 
     @classmethod
     def cut(cls, vector: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> Round:
-        """Views of a vector's parts, one behind the other, each at an address that an allocator
-        might have given."""
+        """Return views of a vector's parts, one behind the other, each at an address that an
+        allocator might have given."""
         flat, start = [], 0
         for shape in shapes:
             size = int(np.prod(shape))
@@ -90,8 +89,8 @@ class Ours:
             self.frames.append(outgoing.frame)
 
     def forget(self) -> None:
-        """As before the first step, in memory that has been used: residuals of zeros, no
-        threshold."""
+        """Return to the state before the first step, in memory that has been used: residuals of
+        zeros, no threshold."""
         for state in self.states:
             state.memory.load({"residual": np.zeros((), np.float32)})
             state.restore(0, None, None)
@@ -102,7 +101,7 @@ def ours_name(selector: str, rollback: bool = False) -> str:
 
 
 def peers(residual: np.ndarray, density: float, every: int) -> list[Contestant]:
-    """All of them, each with a copy of the residual."""
+    """Return all peers, each with a copy of the residual."""
     made = {
         name: Peer(make(), torch.from_numpy(residual.copy()), density)
         for name, make in PEERS.items()

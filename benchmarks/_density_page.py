@@ -23,7 +23,7 @@ def all_table(results: list[dict], density: float) -> str:
 
 
 def goal_table(results: list[dict], densities: list[float]) -> str:
-    """LDTE-BS: share of selections after the first steps that are within the goal."""
+    """Return the share of LDTE-BS's selections after the first steps that are within the goal."""
     shares = {
         (r["selector"], r["density"]): r["within_goal"] for r in results if r["tensor"] is None
     }
@@ -35,7 +35,7 @@ def goal_table(results: list[dict], densities: list[float]) -> str:
 
 
 def tensor_table(results: list[dict]) -> str:
-    """LDTE-BS as it comes, tensor by tensor."""
+    """Return the table of LDTE-BS as it comes, tensor by tensor."""
     rows = [
         [
             f"{r['model']} `{r['tensor']}`",
@@ -65,30 +65,31 @@ def tensor_table(results: list[dict]) -> str:
 
 PAGE = """# Achieved density and passes
 
-Count sent / count asked for, and compare-and-count passes over the whole vector, of every selector that is told a
-density, on real gradients: three small models ({models}), {steps} steps each. The models are
-trained with exact top-k and error feedback at the density of the table; every selector listens to the same gradients
-with its own residual, warm start and memo. A pass is one read of the whole vector; the passes that add the
-gradient (and take the entries near the last threshold along), for moments and for copying the entries out are not
-counted, nor is the work of exact top-k or of drawing. A fallback is a selection cut by
-exact top-k on its candidates.
+Count sent / count asked for, and compare-and-count passes over the whole vector, of every selector
+that is told a density, on real gradients: three small models ({models}), {steps} steps each. The
+models are trained with exact top-k and error feedback at the density of the table; every selector
+listens to the same gradients with its own residual, warm start and memo. A pass is one read of the
+whole vector; the passes that add the gradient (and take the entries near the last threshold along),
+for moments and for copying the entries out are not counted, nor is the work of exact top-k or of
+drawing. A fallback is a selection cut by exact top-k on its candidates.
 
 Made by `{command}` with {environment}.
 
-`chunked` sends whole chunks of 512 entries, at least one; `redsync_search` searches for k to 2k entries and then keeps
-the threshold for 5 steps; k is as small as 1 at the lowest density, see the last table.
+`chunked` sends whole chunks of 512 entries, at least one; `redsync_search` searches for k to 2k
+entries and then keeps the threshold for 5 steps; k is as small as 1 at the lowest density, see the
+last table.
 
 {tables}
 
 ## LDTE-BS: at most 2 passes beyond the first
 
-Share of the selections after step {settled} that took at most {goal} passes; the goal is 95 % with warm start and
-`log_count`, which is `ldte_bs` as it comes. Cold means `warm_start=False`.
+Share of the selections after step {settled} that took at most {goal} passes; the goal is 95 % with
+warm start and `log_count`, which is `ldte_bs` as it comes. Cold means `warm_start=False`.
 
 {goals}
 
-`ldte_bs` as it comes, by tensor, with the share of all selections whose count is within the tolerance, 0.8 k to 1.3 k
-rounded inwards to whole entries (a fallback sends exactly k):
+`ldte_bs` as it comes, by tensor, with the share of all selections whose count is within the
+tolerance, 0.8 k to 1.3 k rounded inwards to whole entries (a fallback sends exactly k):
 
 {tensors}
 """

@@ -30,11 +30,11 @@ STYLES = {
 
 PAGE = """# Codecs: bytes and time
 
-Made by `hvd-sparse bench codecs --output docs/results` with {environment}.
-Exact top-k of {numel:,} entries of Laplace noise. Bytes are those of the whole frame, its 32 bytes of header included;
-times are medians of processor time, in nanoseconds an entry sent, over rounds in which every codec takes its turn, on a
-machine that had other work too, so that caches were shared. The bound is the entropy of a random set of indices, with
-whole values of 4 or 2 bytes.
+Made by `hvd-sparse bench codecs --output docs/results` with {environment}. Exact top-k of {numel:,}
+entries of Laplace noise. Bytes are those of the whole frame, its 32 bytes of header included; times
+are medians of processor time, in nanoseconds an entry sent, over rounds in which every codec takes
+its turn, on a machine that had other work too, so that caches were shared. The bound is the entropy
+of a random set of indices, with whole values of 4 or 2 bytes.
 
 ![bytes and time by density](codecs.png)
 
@@ -62,10 +62,10 @@ The same where `isal` is not installed and CRC-32 is zlib's, which costs by the 
 
 ## Recorded gradients
 
-All {tensors} vectors of `tests/fixtures/gradients`: gradient + residual of real training, exact top-k of each. Totals of
-the frames, a header of 32 bytes each included, which weighs on tensors as small as these: a few thousand entries, of
-which single ones are sent at the lower density.  GRACE and DGC's authors' code by their formulas: two messages without
-header or checksum.
+All {tensors} vectors of `tests/fixtures/gradients`: gradient + residual of real training, exact
+top-k of each. Totals of the frames, a header of 32 bytes each included, which weighs on tensors as
+small as these: a few thousand entries, of which single ones are sent at the lower density.  GRACE
+and DGC's authors' code by their formulas: two messages without header or checksum.
 
 {recorded}
 """

@@ -1,4 +1,4 @@
-"""How few bytes a selection can have, and how many those of others have."""
+"""Lower bounds of a selection's bytes, and the bytes of other packages by their formulas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SYNXLIN = {"int64 + float32": 12, "int32 + float32": 8, "int32 + float16": 6}
 
 
 def index_bits(density: float) -> float:
-    """Entropy of one index of a random selection: H(density) / density."""
+    """Return the entropy of one index of a random selection: H(density) / density."""
     if density >= 1:
         return 0.0
     rest = 1 - density
@@ -20,7 +20,7 @@ def index_bits(density: float) -> float:
 
 
 def set_bits(count: int, numel: int) -> float:
-    """What it takes to tell one set of so many indices from all others: log2(numel choose
+    """Return the bits that tell one set of ``count`` indices from all others: log2(numel choose
     count)."""
     ways = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
     return ways / math.log(2)

@@ -28,40 +28,46 @@ Rows = list[dict[str, Any]]
 
 PAGE = """# Distribution of real gradients, and selection quality by size
 
-The evidence of the LDTE-BS paper (`hvd-sparse cite ldte_bs`) redone on three small models: a CNN on handwritten digits, a
-character LSTM with an embedding and a small transformer on Python source text, trained with plain SGD, exact top-k at
-density {density:g} and error feedback. Step 1 is a gradient without residual; later steps are gradient + residual.
+The evidence of the LDTE-BS paper (`hvd-sparse cite ldte_bs`) redone on three small models: a CNN on
+handwritten digits, a character LSTM with an embedding and a small transformer on Python source
+text, trained with plain SGD, exact top-k at density {density:g} and error feedback. Step 1 is a
+gradient without residual; later steps are gradient + residual.
 
-Made by `python -m benchmarks.distribution_fit` with {environment}. Every number is in `distribution-fit.json`.
+Made by `python -m benchmarks.distribution_fit` with {environment}. Every number is in
+`distribution-fit.json`.
 
 ## Laplace or normal: the paper's Tab. 1
 
-Wasserstein-1 distance to the maximum-likelihood Laplace and normal distributions, over the mean magnitude of the vector
-(the paper's unit is not known to us), so 0.1 means: entries are off by a tenth of the mean magnitude on average.
-All of a model's compressed tensors in one vector, which is what a row of the paper's table seems to be:
+Wasserstein-1 distance to the maximum-likelihood Laplace and normal distributions, over the mean
+magnitude of the vector (the paper's unit is not known to us), so 0.1 means: entries are off by a
+tenth of the mean magnitude on average. All of a model's compressed tensors in one vector, which is
+what a row of the paper's table seems to be:
 
 {models}
 
 The paper finds Laplace nearer for all five of its networks, by factors of 1.45 to 2.11.
 Here it is nearer for {first_models} at step 1 and for {last_models} at step {last}.
 
-By tensor, at step 1 and at step {last}; "zeros" is the share of exact zeros at step {last}, excess kurtosis is 0 for a normal
-and 3 for a Laplace distribution:
+By tensor, at step 1 and at step {last}; "zeros" is the share of exact zeros at step {last}, excess
+kurtosis is 0 for a normal and 3 for a Laplace distribution:
 
 {tensors}
 
-Of {tensor_count} tensors, Laplace is the nearer for {first_nearer} at step 1, and for {last_nearer} at step {last}.
-Of the gradients alone at step {last}, without the residual that error feedback adds, it is the nearer for {alone_nearer}.
+Of {tensor_count} tensors, Laplace is the nearer for {first_nearer} at step 1, and for {last_nearer}
+at step {last}. Of the gradients alone at step {last}, without the residual that error feedback
+adds, it is the nearer for {alone_nearer}.
 
-A vector of tensors of different scales has heavy tails whatever the tensors are like, so the table of whole models says
-nothing of single tensors, which is what is selected from: there, the paper's claim holds where the last table says so.
+A vector of tensors of different scales has heavy tails whatever the tensors are like, so the table
+of whole models says nothing of single tensors, which is what is selected from: there, the paper's
+claim holds where the last table says so.
 
 ## Selection quality by data size: the paper's Fig. 5
 
-Accumulated gradients of all tensors of all three models, one after the other; of this vector {draws} stretches a size are
-selected from, from a cold start. "achieved" is count sent / count asked for; "energy" is the error of the sum of squares
-sent, relative to exact top-k. Medians, and in brackets the 5th and 95th percentile. Stretches of 1,000,000 entries
-overlap nearly wholly, and hold tensors of very different scales. `ldte` sends at least one entry and at most 8 k.
+Accumulated gradients of all tensors of all three models, one after the other; of this vector
+{draws} stretches a size are selected from, from a cold start. "achieved" is count sent / count
+asked for; "energy" is the error of the sum of squares sent, relative to exact top-k. Medians, and
+in brackets the 5th and 95th percentile. Stretches of 1,000,000 entries overlap nearly wholly, and
+hold tensors of very different scales. `ldte` sends at least one entry and at most 8 k.
 
 ![Selection quality by data size](distribution-fit.png)
 
@@ -70,7 +76,7 @@ overlap nearly wholly, and hold tensors of very different scales. `ldte` sends a
 
 
 def draw(selected: Rows, density: float, path: Path) -> None:
-    """Counts above, energies below; a column a step."""
+    """Draw counts above and energies below, a column a step."""
     steps = sorted({row["step"] for row in selected})
     figure, axes = plt.subplots(
         2, len(steps), figsize=(10, 7), sharex=True, sharey="row", layout="constrained"

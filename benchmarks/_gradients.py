@@ -1,5 +1,4 @@
-"""Gradients and residuals to measure with: drawn, but in the steady state that error feedback
-brings about."""
+"""Gradients and residuals for measuring: drawn, but in the steady state of error feedback."""
 
 from __future__ import annotations
 
@@ -40,13 +39,14 @@ class Gradients:
         return cls(numel, arrays, math.sqrt(float(np.mean(np.square(arrays[0]), dtype=np.float64))))
 
     def at(self, step: int) -> np.ndarray:
-        """float32 [numel], a view; the same for the same step."""
+        """Return float32 [numel], a view; the same for the same step."""
         places = (self.arrays[0].size - self.numel) // ALIGNMENT + 1
         start = ALIGNMENT * int(np.random.default_rng(step).integers(places))
         return self.arrays[step % POOL][start : start + self.numel]
 
     def steady_residual(self, density: float, seed: int) -> np.ndarray:
-        """float32 [numel]: about what error feedback leaves after many steps at this density.
+        """Return float32 [numel]: about the residual that error feedback leaves after many steps at
+        this density.
 
         An entry of the residual is a random walk that goes back to 0 when it reaches the threshold
         T, which takes T^2 / rms^2 steps; so T = rms / sqrt(density), and the walk's place is
@@ -61,7 +61,7 @@ class Gradients:
 
 
 def _laplace(rng: np.random.Generator, numel: int) -> np.ndarray:
-    """Standard Laplace, in float32 and in place: these arrays are large."""
+    """Draw standard Laplace noise in float32 and in place, as these arrays are large."""
     drawn = rng.standard_exponential(numel, np.float32)
     np.copysign(drawn, rng.random(numel, np.float32) - np.float32(0.5), out=drawn)
     return drawn

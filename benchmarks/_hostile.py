@@ -1,5 +1,4 @@
-"""What the worst steps cost: gradients of which no threshold takes as many as are wanted, and
-spikes.
+"""Costs of the worst steps: gradients on which no threshold takes the count asked for, and spikes.
 
 The work of ``hvd-sparse bench select --hostile``; it writes ``selecting-hostile.json`` and
 ``selecting-hostile.md``.
@@ -73,7 +72,7 @@ class Worst:
 
 
 def measure(entries: int, engine: str | None, say: Callable[[str], Any]) -> Iterator[Worst]:
-    """Every selector on every kind, from the state that usual steps leave."""
+    """Measure every selector on every kind, from the state that usual steps leave."""
     rng = np.random.default_rng(21)
     usual = [rng.laplace(size=entries).astype(np.float32) for _ in range(2)]
     for selector, options in SELECTORS.items():
@@ -116,10 +115,11 @@ HEADER = [
 
 PAGE = """# The worst steps of choosing the entries
 
-{entries:,} entries, density {density:g} (`fixed_threshold`: 7), one worker, one thread. Every selector first takes {warm} usual
-steps and then {steps} of the kind that its row names. Milliseconds are the processor's, of the thread that works, so that
-others at work on the machine count little; every step is the quickest of {runs} runs of the same steps. The last column
-is the worst of a row's steps over the selector's median on usual gradients; it is to be at most {limit}.
+{entries:,} entries, density {density:g} (`fixed_threshold`: 7), one worker, one thread. Every
+selector first takes {warm} usual steps and then {steps} of the kind that its row names.
+Milliseconds are the processor's, of the thread that works, so that others at work on the machine
+count little; every step is the quickest of {runs} runs of the same steps. The last column is the
+worst of a row's steps over the selector's median on usual gradients; it is to be at most {limit}.
 
 Made by `hvd-sparse bench select --hostile --output docs/results` with {environment}.{quick}
 
@@ -128,7 +128,7 @@ Made by `hvd-sparse bench select --hostile --output docs/results` with {environm
 
 
 def table_of(measured: list[Worst]) -> str:
-    """Markdown."""
+    """Return the table in Markdown."""
     rows = [
         [
             w.selector,
@@ -146,7 +146,7 @@ def table_of(measured: list[Worst]) -> str:
 def write(
     measured: list[Worst], entries: int, made_with: dict[str, str], folder: Path, *, is_quick: bool
 ) -> None:
-    """selecting-hostile.json and selecting-hostile.md."""
+    """Write selecting-hostile.json and selecting-hostile.md."""
     folder.mkdir(parents=True, exist_ok=True)
     head = {"made_with": made_with, "quick": is_quick, "entries": entries, "limit": LIMIT}
     document = json_by_line(head, {"steps": [asdict(worst) for worst in measured]})

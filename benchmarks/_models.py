@@ -8,9 +8,9 @@ exact bytes depend on the Python version, and so, in detail, does every gradient
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 import numpy as np
 import torch
@@ -139,7 +139,7 @@ def _digit_batches(size: int) -> Callable[[np.random.Generator], tuple[torch.Ten
 
 
 def small_tasks() -> dict[str, Callable[[], Task]]:
-    """For fixtures: tensors of a few thousand entries."""
+    """Return tasks for fixtures: tensors of a few thousand entries."""
     return {
         "cnn": lambda: Task(Cnn(16, 32), _digit_batches(32), learning_rate=0.1),
         "lstm": lambda: Task(
@@ -152,7 +152,7 @@ def small_tasks() -> dict[str, Callable[[], Task]]:
 
 
 def large_tasks() -> dict[str, Callable[[], Task]]:
-    """For measurements: tensors of up to a quarter of a million entries."""
+    """Return tasks for measurements: tensors of up to a quarter of a million entries."""
     return {
         "cnn": lambda: Task(Cnn(32, 256), _digit_batches(32), learning_rate=0.1),
         "lstm": lambda: Task(

@@ -44,7 +44,7 @@ class Peer:
 
 
 def above(magnitudes: torch.Tensor, threshold: torch.Tensor | float) -> torch.Tensor:
-    """Where magnitudes are at least the threshold."""
+    """Return the positions of magnitudes that are at least the threshold."""
     return (magnitudes >= threshold).nonzero().view(-1)
 
 

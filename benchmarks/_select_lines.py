@@ -1,11 +1,11 @@
-"""What ``bench select`` measures, line by line, and what was hoped for."""
+"""Lines of ``bench select``: what each measures, and its goal."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks._race import Quartiles
+from benchmarks._interleaved_timing import Quartiles
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class Goal:
     is_most: bool
 
     def is_met(self, value: float) -> bool:
+        """Tell whether the goal is met; None where there is no goal."""
         return value <= self.limit if self.is_most else value >= self.limit
 
     def __str__(self) -> str:
@@ -64,7 +65,7 @@ class Line:
         return None if self.goal is None or judged is None else self.goal.is_met(judged.median)
 
     def describe(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return all of it, JSON-able."""
         return {
             **asdict(self),
             "goal": None if self.goal is None else str(self.goal),
@@ -74,7 +75,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """The extent of a measurement.
 
     Attributes
     ----------
@@ -100,8 +101,8 @@ class Scale:
         return min(8 * self.rounds, max(-(-self.rounds // 4), self.rounds * self.large // entries))
 
     def every(self, entries: int) -> int:
-        """How many rounds the slow sit out: they race four times, or more where that is quickly
-        done."""
+        """Return the number of rounds of which the slow contestants run one: they run in four
+        rounds, or in more where those are quick."""
         return max(2, min(8, self.rounds_of(entries) // 4)) if entries >= 1_000_000 else 1
 
 

@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 
 from benchmarks import _select_lines as lines
 from benchmarks._contestants import FLOOR, SELECTORS
-from benchmarks._race import Quartiles
+from benchmarks._interleaved_timing import Quartiles
 from benchmarks._select_lines import Line, Scale
 from benchmarks._streams import json_by_line, markdown_table
 
@@ -40,7 +40,7 @@ STYLES = {
 
 
 def table_of(measured: list[Line], trained: Trained, *, is_quick: bool) -> Table:
-    """Everything in one table."""
+    """Return one table of everything."""
     quick = ": a quick run, no figure here means anything" if is_quick else ""
     table = Table(*HEADER, title=f"What choosing the entries costs{quick}")
     for column in table.columns:
@@ -72,7 +72,10 @@ def _cells(line: Line) -> list[str]:
 
 def _trained_cells(row: dict[str, Any]) -> list[str]:
     verdict = "met" if row["one_pass"] >= lines.ONE_PASS else "missed"
-    what = f"{row['selector']}, {row['model']}, density {row['density']:g}, {row['selections']:,} selections"
+    what = (
+        f"{row['selector']}, {row['model']}, density {row['density']:g}, "
+        f"{row['selections']:,} selections"
+    )
     return [what, f"{row['one_pass']:.1%}", "", "", f"≥ {lines.ONE_PASS:.0%}", verdict]
 
 
@@ -95,7 +98,7 @@ def write(
     *,
     is_quick: bool,
 ) -> None:
-    """selecting.json, selecting.png and selecting.md."""
+    """Write selecting.json, selecting.png and selecting.md."""
     folder.mkdir(parents=True, exist_ok=True)
     head = {"made_with": made_with, "quick": is_quick, "scale": asdict(scale)}
     document = json_by_line(
@@ -109,7 +112,7 @@ def write(
 
 
 def draw(measured: list[Line], path: Path) -> None:
-    """Time against size on the left, against density on the right."""
+    """Draw time against size on the left, and against density on the right."""
     largest = max(line.entries for line in measured if line.density != PICTURE_DENSITY)
     figure, (by_size, by_density) = plt.subplots(
         1, 2, figsize=(11, 5.5), sharey=True, layout="constrained"
@@ -157,24 +160,28 @@ def _curve(axis: Any, points: list[tuple[float, Line]], style: dict[str, Any]) -
 
 PAGE = """# What choosing the entries costs
 
-A step of one worker: from the gradient to the encoded payload and the updated, settled residual, in one thread, with a warm
-threshold and under error feedback, unless a section says otherwise. The floor is one pass over memory,
-`residual.add_(gradient)` in torch on the same data: 12 bytes an entry.
+A step of one worker: from the gradient to the encoded payload and the updated, settled residual, in
+one thread, with a warm threshold and under error feedback, unless a section says otherwise. The
+floor is one pass over memory, `residual.add_(gradient)` in torch on the same data: 12 bytes an
+entry.
 
-Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --output docs/results` with {environment}.{quick}
+Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --output docs/results`
+with {environment}.{quick}
 
-A load average above the number of cores says that others were at work meanwhile: such figures are rough, above all those of two
-threads.
+A load average above the number of cores says that others were at work meanwhile: such figures are
+rough, above all those of two threads.
 
-In every round of a section everybody does one step on the same gradient, in another order; the slow ones in some rounds
-only. "times the floor" and "times ours" are quotients of the same round's times; "ours" is the slower of {ours}; with
-two threads, that column says how many times faster they are than one. Figures are medians, with the quartiles in
-brackets. Gradients are Laplace distributed, with a scale that differs between 64 stretches of the vector; residuals start as
-what error feedback leaves after many steps, and then {warm} rounds go by before anything is timed. Arrays are used in
-turn by everybody, so that hardly anything is left in the caches from one step to the next.
+In every round of a section everybody does one step on the same gradient, in another order; the slow
+ones in some rounds only. "times the floor" and "times ours" are quotients of the same round's
+times; "ours" is the slower of {ours}; with two threads, that column says how many times faster they
+are than one. Figures are medians, with the quartiles in brackets. Gradients are Laplace
+distributed, with a scale that differs between 64 stretches of the vector; residuals start as what
+error feedback leaves after many steps, and then {warm} rounds go by before anything is timed.
+Arrays are used in turn by everybody, so that hardly anything is left in the caches from one step to
+the next.
 
-The peers are written in torch operations from the published descriptions (`benchmarks/_peers.py`), and tests hold them to what
-they should choose.
+The peers are written in torch operations from the published descriptions (`benchmarks/_peers.py`),
+and tests hold them to what they should choose.
 
 {verdict}
 
@@ -184,10 +191,11 @@ they should choose.
 
 ## How often one pass was enough
 
-Three small models trained with exact top-k and error feedback; the selectors listen to the same gradients, each with its own
-residual. "As recorded for the tests" are the trainings of which `tests/fixtures/gradients` holds some steps. The share of
-selections after step 20 that read the vector once; the goal is {one_pass:.0%}. That a step said to be of one pass is one is
-checked by page faults (`tests/passes`).
+Three small models trained with exact top-k and error feedback; the selectors listen to the same
+gradients, each with its own residual. "As recorded for the tests" are the trainings of which
+`tests/fixtures/gradients` holds some steps. The share of selections after step 20 that read the
+vector once; the goal is {one_pass:.0%}. That a step said to be of one pass is one is checked by
+page faults (`tests/passes`).
 
 {trainings}
 """
@@ -214,7 +222,7 @@ def render(
 
 
 def _verdict(measured: list[Line]) -> str:
-    """Which goals are missed, by name."""
+    """Return the names of the missed goals, in words."""
     judged = [line for line in measured if line.is_met is not None]
     missed = [line for line in judged if not line.is_met]
     words = f"Of {len(judged)} goals, {len(judged) - len(missed)} are met."

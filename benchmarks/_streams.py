@@ -41,7 +41,7 @@ class Listener:
         self.state = TensorState(spec, configuration)
 
     def accumulated(self, gradient: np.ndarray) -> np.ndarray:
-        """What this step's selection is made from, bit for bit: gradient + residual."""
+        """Return the vector of this step's selection, bit for bit: gradient + residual."""
         residual: np.ndarray = self.state.memory.arrays()["residual"]
         return residual + gradient
 
@@ -51,7 +51,7 @@ class Listener:
         return outgoing
 
     def decode(self, outgoing: Outgoing) -> np.ndarray:
-        """What is left of the gradient after the exchange, dense."""
+        """Return the dense gradient after the exchange."""
         dense = np.zeros(self.state.spec.numel, self.state.spec.accumulator)
         parts = [(slice(0, dense.size), outgoing.frame)]
         self.pipeline.receive(self.state.spec, parts, 1.0, dense, self.state.steps - 1)
@@ -119,12 +119,13 @@ class Stream:
 
 
 def is_compressed(parameter: torch.Tensor) -> bool:
-    """The rule of the common options: matrices and more, of at least 1024 entries."""
+    """Tell whether the common options compress a tensor: matrices and more, of at least 1024
+    entries."""
     return parameter.dim() > 1 and parameter.numel() >= MIN_NUMEL
 
 
 def watch(stream: Stream, progress: Progress, title: str) -> Iterator[StreamStep]:
-    """The stream's steps, with a bar that says how far it is and how the loss stands."""
+    """Yield the stream's steps, with a bar of the progress and the loss."""
     bar = progress.add_task(title, total=stream.steps)
     for step in stream:
         yield step
@@ -132,7 +133,7 @@ def watch(stream: Stream, progress: Progress, title: str) -> Iterator[StreamStep
 
 
 def environment() -> dict[str, str]:
-    """What results depend on: versions and the kind of processor."""
+    """Return the versions and the processor on which results depend."""
     packages = ("numpy", "torch", "scipy", "scikit-learn")
     return {
         "processor": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, 1 thread",
@@ -143,14 +144,14 @@ def environment() -> dict[str, str]:
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """The first column to the left, all others to the right."""
+    """Return a table whose first column is aligned to the left, and all others to the right."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
 
 
 def json_by_line(head: dict[str, Any], lists: dict[str, list[dict[str, Any]]]) -> str:
-    """One JSON object; of its lists, every member on a line of its own, so that changes can be
-    read."""
+    """Return one JSON object with every member of its lists on a line of its own, so that changes
+    can be read."""
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     for name, members in lists.items():
         lines = ",\n".join(json.dumps(member) for member in members)

@@ -97,8 +97,8 @@ def _dense_beside(line: Line) -> Line:
 
 
 def lines_of(options: argparse.Namespace) -> list[Line]:
-    """Every line of the page for a task: LDTE-BS in all ways, and the other methods with the
-    optimizer handed over."""
+    """Return every line of the page for a task: LDTE-BS in all variants, and the other methods with
+    the optimizer handed over."""
     found = []
     for optimizer in OPTIMIZERS:
         common = (options.workers, _epochs_of(options), options.real)
@@ -219,7 +219,10 @@ def _group(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
     """The rows in Markdown."""
-    text = "| optimizer | run | density | sent | rate | accuracy | to dense | bytes a step |\n|---|---|---|---|---|---|---|---|\n"
+    text = (
+        "| optimizer | run | density | sent | rate | accuracy | to dense | bytes a step |\n"
+        "|---|---|---|---|---|---|---|---|\n"
+    )
     for row in rows:
         sent = "" if row["density_achieved"] is None else f"{row['density_achieved']:.4f}"
         error = "" if row["error"] is None else f" ± {row['error']:.2f}"

@@ -1,7 +1,7 @@
-"""How many entries every selector sends of those it was asked for, and how often it reads the
-vector to find them.
+"""Achieved densities: entries that every selector sends of those asked for, and its passes over the
+vector.
 
-    python -m benchmarks.achieved_density           writes docs/results/achieved-density.md and .json
+    python -m benchmarks.achieved_density       writes docs/results/achieved-density.md and .json
 
 Three small models are trained with exact top-k and error feedback.  Every selector listens to the
 same gradients, with its own residual, warm start and memo, so that what it selects from is what its
@@ -41,8 +41,7 @@ Row = tuple[int, float, float, int, bool]
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Options by name: every selector that is told a density, and what else of it is worth
-    knowing."""
+    """Return options by name: every selector that takes a density, and its noteworthy options."""
     plain = {
         id: {"id": id} for id in SELECTORS.ids() if issubclass(SELECTORS.get(id), DensitySelector)
     }
@@ -60,7 +59,7 @@ def variants() -> dict[str, dict[str, Any]]:
 def measure(
     model: str, density: float, steps: int, progress: Progress
 ) -> dict[tuple[str, str], list[Row]]:
-    """Rows by variant and tensor of one training."""
+    """Return rows by variant and tensor of one training."""
     stream = Stream(large_tasks()[model], density, steps)
     listeners = {
         (name, tensor): Listener({**options, "density": density}, stream.specs[tensor])
@@ -78,7 +77,7 @@ def measure(
 
 
 def summarise(rows: list[Row]) -> dict[str, float]:
-    """What the tables show of many steps."""
+    """Return the numbers of the tables, from those of many steps."""
     step, asked, achieved, passes, fallback = np.array(rows, dtype=float).T
     low, median, high = np.percentile(achieved, [5, 50, 95])
     tolerance = SELECTORS.get(LDTE_BS)(density=1.0).tolerance
@@ -101,7 +100,7 @@ def summarise(rows: list[Row]) -> dict[str, float]:
 
 
 def write(results: list[dict], options: argparse.Namespace) -> str:
-    """The page and the numbers behind it."""
+    """Write the page, and the numbers behind it."""
     made_with = environment()
     page = render(results, options.densities, options.models, options.steps, made_with)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -112,6 +111,7 @@ def write(results: list[dict], options: argparse.Namespace) -> str:
 
 
 def main() -> None:
+    """Measure, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -59,7 +59,7 @@ ROUNDED = {
 
 @dataclass(frozen=True)
 class Result:
-    """What the seeds of one run reached.
+    """The results of one run's seeds.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ def forward(weights: dict[str, np.ndarray], images: np.ndarray) -> tuple[np.ndar
 def gradients_of(
     weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Of the mean cross entropy of one batch."""
+    """Return the gradients of the mean cross entropy of one batch."""
     hidden, logits = forward(weights, images)
     likely = np.exp(logits - logits.max(1, keepdims=True))
     error = likely / likely.sum(1, keepdims=True)
@@ -223,7 +223,7 @@ def table_of(results: list[Result]) -> Table:
 
 
 def draw(results: list[Result], path: Any) -> None:
-    """Every seed's accuracy, a row a run, the bar of the dense runs behind."""
+    """Draw every seed's accuracy, a row a run, before the range of the dense runs."""
     names = list(dict.fromkeys(result.name for result in results))
     dense = results[0]
     spread = float(np.std(dense.accuracies, ddof=1 if len(dense.accuracies) > 1 else 0))
@@ -256,7 +256,7 @@ def draw(results: list[Result], path: Any) -> None:
 
 
 def page(results: list[Result], epochs: int) -> str:
-    """Markdown."""
+    """Return the page in Markdown."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "|".join("---" for _ in HEADS) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in _rows(results)]
     return "\n".join(

@@ -1,6 +1,6 @@
 """The evidence of the LDTE-BS paper (chen2021ldte), redone on real gradients of three small models.
 
-    python -m benchmarks.distribution_fit           writes docs/results/distribution-fit.md, .json and .png
+    python -m benchmarks.distribution_fit   writes docs/results/distribution-fit.md, .json and .png
 
 1. Its Tab. 1: how far accumulated gradients are from the best Laplace and from the best normal
 distribution. 2. Its Fig. 5: how well five selectors select, by data size.
@@ -9,8 +9,9 @@ distribution. 2. Its Fig. 5: how well five selectors select, by data size.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -72,8 +73,8 @@ def fit(vector: np.ndarray) -> dict[str, float]:
 
 
 def fits(recorded: Recorded) -> list[dict[str, Any]]:
-    """Of every tensor, and of all a model's tensors in one vector, which is a row of the paper's
-    table."""
+    """Return the fits of every tensor, and of all tensors of a model in one vector, as in the
+    paper's table."""
     rows = []
     for (what, model, step), tensors in recorded.items():
         for tensor, vector in {"all": np.concatenate(list(tensors.values())), **tensors}.items():

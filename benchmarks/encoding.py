@@ -1,6 +1,6 @@
 """Bytes an entry and the cost of encoding and decoding, of every codec, beside the entropy bound.
 
-    hvd-sparse bench codecs                              table, JSON, page and picture in bench-output
+    hvd-sparse bench codecs                            table, JSON, page and picture in bench-output
     hvd-sparse bench codecs --output docs/results        write the page of this repository
 
 Random indices with the values that exact top-k leaves of a Laplace distribution, at densities 1e-4
@@ -114,7 +114,8 @@ def random_selection(numel: int, density: float) -> tuple[Selection, np.ndarray]
 
 
 def seconds_of(call: Any, repeats: int) -> float:
-    """Of this thread's processor time: other work on the machine does not count."""
+    """Return the processor seconds of this thread, so that other work on the machine does not
+    count."""
     start = time.thread_time()
     for _ in range(repeats):
         call()

@@ -52,7 +52,7 @@ NETWORKS = (0.1, 1.0, 10.0, 25.0)
 
 @dataclass(frozen=True)
 class Line:
-    """What was counted for one exchange.
+    """The counts of one exchange.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ def gradient(numel: int, rank: int, step: int) -> np.ndarray:
 
 
 def measure(density: float, ranks: int, name: str, numel: int) -> Iterator[Line]:
-    """Some steps by one exchange; nothing where there are too few ranks for two nodes."""
+    """Take some steps by one exchange; none where there are too few ranks for two nodes."""
     described: Any = CONTENDERS[name]
     exchange = EXCHANGES.resolve(described)
     placement = exchange.placement(0, ranks, None) or in_nodes_of(1, 0, ranks)
@@ -167,8 +167,8 @@ def _by_rank(counted: Any, exchange: Any) -> list[int]:
 
 
 def choices() -> Iterator[dict[str, Any]]:
-    """What ``auto`` takes, and where dense is no slower, for a network of 25 million entries in 60
-    buckets."""
+    """Return the choice of ``auto``, and whether dense is no slower, for 25 million entries in 60
+    buckets on every network."""
     numel, buckets = 25_000_000, 60
     for gbit, ranks, density, local in itertools.product(
         NETWORKS, (4, 16, 64, 256), (0.001, 0.01, 0.1), (1, 4)
@@ -188,9 +188,15 @@ def choices() -> Iterator[dict[str, Any]]:
         dense = buckets * auto.latency_ms + 8 * dense_inbound(placement) * numel / (gbit * 1e6)
         taken = auto.resolve(candidates, volume, placement).id
         yield {
-            "gbit": gbit, "ranks": ranks, "ranks_per_node": local, "density": density, "auto": taken,
-            "ms": costs, "dense_ms": dense, "quickest": "dense" if dense <= costs[taken] else taken,
-        }  # fmt: skip
+            "gbit": gbit,
+            "ranks": ranks,
+            "ranks_per_node": local,
+            "density": density,
+            "auto": taken,
+            "ms": costs,
+            "dense_ms": dense,
+            "quickest": "dense" if dense <= costs[taken] else taken,
+        }
 
 
 def table_of(lines: list[Line]) -> Table:
@@ -277,10 +283,18 @@ def page(lines: list[Line], chosen: list[dict[str, Any]]) -> str:
     )
     rows = [_cells(line) for line in lines]
     auto = [
-        [str(c["gbit"]), str(c["ranks"]), str(c["ranks_per_node"]), f"{c['density']:g}", c["auto"], c["quickest"],
-         f"{c['ms'][c['auto']]:,.0f}", f"{c['dense_ms']:,.0f}"]
+        [
+            str(c["gbit"]),
+            str(c["ranks"]),
+            str(c["ranks_per_node"]),
+            f"{c['density']:g}",
+            c["auto"],
+            c["quickest"],
+            f"{c['ms'][c['auto']]:,.0f}",
+            f"{c['dense_ms']:,.0f}",
+        ]
         for c in chosen
-    ]  # fmt: skip
+    ]
     return "\n".join(
         [
             "# Bytes by exchange",

@@ -34,9 +34,10 @@ from matplotlib import pyplot as plt
 DENSITY = 0.001
 RANKS = (4, 16)
 SETTINGS = {
-    "published": "the constants of shi2020mgs: top-k over the merged group on a P102-100, two allgathers over 1 Gbit/s "
-    "Ethernet, every tensor compressed",
-    "1 Gbit/s": "selection per tensor on one core, one allgather over 1 Gbit/s with 50 us, small tensors dense",
+    "published": "the constants of shi2020mgs: top-k over the merged group on a P102-100, two "
+    "allgathers over 1 Gbit/s Ethernet, every tensor compressed",
+    "1 Gbit/s": "selection per tensor on one core, one allgather over 1 Gbit/s with 50 us, small "
+    "tensors dense",
     "10 Gbit/s": "the same over 10 Gbit/s",
 }
 SIZES = (54, 161, 449, 1000)
@@ -46,7 +47,7 @@ COLOURS = ("#0072b2", "#e69f00")
 
 
 def published_instance(numel: np.ndarray, backward_s: np.ndarray, ranks: int) -> Instance:
-    """With the authors' constants."""
+    """Return an instance with the authors' constants."""
     start_s, byte_s = NETWORKS["omgs-1gbe"][ranks]
     sent = DENSITY * numel
     return Instance(
@@ -61,7 +62,8 @@ def published_instance(numel: np.ndarray, backward_s: np.ndarray, ranks: int) ->
 
 
 def real_instance(model: str, ranks: int, setting: str) -> Instance:
-    """Of a model, its backward times by operations: batches of 32 at 10 Tflop/s."""
+    """Return the instance of a model, its backward times by operations: batches of 32 at 10
+    Tflop/s."""
     profile = replayed(model)
     if setting == "published":
         layers = profile.layers
@@ -73,7 +75,7 @@ def real_instance(model: str, ranks: int, setting: str) -> Instance:
 
 
 def random_instance(rng: np.random.Generator, layers: int) -> Instance:
-    """Sizes over four orders of magnitude, backward times over two."""
+    """Return an instance with sizes over four orders of magnitude, and backward times over two."""
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     return published_instance(
         numel, rng.uniform(1e-4, 1e-2, layers), int(rng.choice(list(NETWORKS["omgs-1gbe"])))
@@ -81,7 +83,8 @@ def random_instance(rng: np.random.Generator, layers: int) -> Instance:
 
 
 def plans_of_models() -> list[dict[str, Any]]:
-    """Milliseconds from the start of the backward pass to the end of the wire, by strategy."""
+    """Return the milliseconds from the start of the backward pass to the end of the wire, by
+    strategy."""
     rows = []
     for setting, model, ranks in itertools.product(SETTINGS, ARCHITECTURES, RANKS):
         instance = real_instance(model, ranks, setting)
@@ -89,17 +92,22 @@ def plans_of_models() -> list[dict[str, Any]]:
         found = exact(instance)
         rows.append(
             {
-                "setting": setting, "model": model, "ranks": ranks, "layers": instance.size,
+                "setting": setting,
+                "model": model,
+                "ranks": ranks,
+                "layers": instance.size,
                 "ms": {name: 1e3 * end_s(instance, plan) for name, plan in plans.items()},
                 "groups": {name: len(plan) for name, plan in plans.items()},
-                "plan": list(plans["exact"]), "is_exact": found.is_exact, "front": found.largest_front,
+                "plan": list(plans["exact"]),
+                "is_exact": found.is_exact,
+                "front": found.largest_front,
             }
-        )  # fmt: skip
+        )
     return rows
 
 
 def race(count: int) -> dict[str, float]:
-    """Strategies against the best plan on random instances of 3 to 10 layers."""
+    """Compare the strategies with the best plan on random instances of 3 to 10 layers."""
     rng = np.random.default_rng(8)
     excess, above_apart = [], []
     for _ in track(range(count), "random instances", transient=True):
@@ -121,8 +129,8 @@ def race(count: int) -> dict[str, float]:
 
 
 def timings(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
-    """What the planner takes, merged selection, which is the harder case; backward and wire of
-    about equal length."""
+    """Measure the planner's own time with merged selection, which is the harder case, for a wire
+    about as long as the backward pass."""
     rng, rows = np.random.default_rng(9), []
     for layers in track(sizes, "timing the planner", transient=True):
         milliseconds, fronts, exacts, losses = [], [], [], [0.0]
@@ -139,9 +147,16 @@ def timings(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
                 longer = exact(instance, front_limit=LONGER * found.largest_front)
                 losses.append(end_s(instance, found.plan) / end_s(instance, longer.plan) - 1)
         rows.append(
-            {"layers": layers, "median_ms": statistics.median(milliseconds), "most_ms": max(milliseconds),
-             "front": max(fronts), "exact": sum(exacts), "rounds": rounds, "loss": max(losses)}
-        )  # fmt: skip
+            {
+                "layers": layers,
+                "median_ms": statistics.median(milliseconds),
+                "most_ms": max(milliseconds),
+                "front": max(fronts),
+                "exact": sum(exacts),
+                "rounds": rounds,
+                "loss": max(losses),
+            }
+        )
     return rows
 
 
@@ -186,7 +201,7 @@ HEADS = [
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """One line of the table."""
+    """Return one line of the table."""
     steps = row["ms"]
     best, rules = steps["exact"], [ms for name, ms in steps.items() if name != "exact"]
     gaps = [f"{abs(100 * (ms / best - 1)):.1f} %" for ms in (steps["greedy"], min(rules))]
@@ -197,7 +212,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def draw(path: Path) -> None:
-    """Who computes and who sends when, under four plans for ResNet-50."""
+    """Draw the computing and the messages of ResNet-50 over time, under four plans."""
     instance = real_instance("resnet50", 16, "1 Gbit/s")
     shown = ("no_merge", "merge_all", "greedy", "exact")
     figure, panel = plt.subplots(figsize=(9, 3), layout="constrained")
@@ -221,7 +236,7 @@ def draw(path: Path) -> None:
 
 
 def page(models: list[dict[str, Any]], races: dict[str, float], times: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """Return the page in Markdown."""
     percent = {name: f"{100 * value:.1f} %" for name, value in races.items()}
     planner = [
         [str(row["layers"]), f"{row['median_ms']:.0f}", f"{row['most_ms']:.0f}", str(row["front"]),

@@ -1,8 +1,8 @@
-"""What choosing the entries costs, beside one pass over memory and beside others: the work of
-``hvd-sparse bench select``.
+"""Costs of selection, beside one pass over memory and beside peers: the work of ``hvd-sparse bench
+select``.
 
-Every section is a race (``_race``): ours, the peers and the floor, on the same gradients, in one
-thread.
+Every section is a race (``_interleaved_timing``): ours, the peers and the floor, on the same
+gradients, in one thread.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import dataclasses
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ from benchmarks._contestants import (
     receivers,
 )
 from benchmarks._gradients import Gradients
+from benchmarks._interleaved_timing import Contestant, Times, race
 from benchmarks._models import large_tasks, small_tasks
-from benchmarks._race import Contestant, Times, race
 from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
@@ -95,7 +95,7 @@ def run_hostile(options: argparse.Namespace, console: Console) -> int:
 
 
 def scale_of(options: argparse.Namespace) -> Scale:
-    """How much was asked for."""
+    """Return the extent that the options ask for."""
     scale = lines.QUICK if options.quick else lines.FULL
     asked = {"rounds": options.rounds, "training_steps": options.training_steps}
     return dataclasses.replace(
@@ -104,7 +104,7 @@ def scale_of(options: argparse.Namespace) -> Scale:
 
 
 def machine() -> dict[str, str]:
-    """The processor by name, and what compiles."""
+    """Return the processor by name, and the compilers."""
     info = Path("/proc/cpuinfo")
     models = (
         re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE)
@@ -117,7 +117,7 @@ def machine() -> dict[str, str]:
 
 
 class Select:
-    """The measurements, one after the other.
+    """The measurements of the bench, one after the other.
 
     Parameters
     ----------
@@ -133,7 +133,8 @@ class Select:
         self.progress = progress
 
     def vectors(self) -> Iterator[Line]:
-        """One tensor: the two sizes with goals, at all densities, and the picture's other sizes."""
+        """Time one tensor: of the two sizes with goals, at all densities, and of the picture's
+        other sizes."""
         scale = self.scale
         for density in lines.DENSITIES:
             yield from self.vector(scale.large, density, "large")
@@ -143,7 +144,7 @@ class Select:
             yield from self.vector(entries, DENSITY, "")
 
     def vector(self, entries: int, density: float, size: str) -> Iterator[Line]:
-        """All that can be chosen by, on one tensor; ``size`` is how the goals call it."""
+        """Time all selectors and peers on one tensor; ``size`` is its name among the goals."""
         section, shapes = f"{entries:,} entries, density {density:g}", [(entries,)]
         gradients = Gradients.draw(entries, seed=entries)
         residual = gradients.steady_residual(density, seed=1)
@@ -195,8 +196,8 @@ class Select:
         return times
 
     def network(self) -> Iterator[Line]:
-        """The parameters of ResNet-50: all compressed, and as the frontends do it, without those of
-        one dimension."""
+        """Time the parameters of ResNet-50: all compressed, and as the frontends do it, without
+        those of one dimension."""
         every = [parameter.shape for parameter in resnet50(self.scale.width)]
         matrices = [shape for shape in every if len(shape) > 1]
         for what, shapes in (
@@ -209,8 +210,8 @@ class Select:
                 )
 
     def tensors(self, section: str, shapes: list[tuple[int, ...]], is_cold: bool) -> Iterator[Line]:
-        """Many tensors, one after the other; cold: without the threshold and the residual of a last
-        step."""
+        """Time many tensors, one after the other; cold is without the threshold and the residual of
+        a last step."""
         total = sum(padded(int(np.prod(shape))) for shape in shapes)
         entries = sum(int(np.prod(shape)) for shape in shapes)
         gradients = Gradients.draw(total, seed=total)
@@ -229,8 +230,8 @@ class Select:
             yield _line(times, contestant.name, section, entries, DENSITY, goal)
 
     def receiving(self) -> Iterator[Line]:
-        """N payloads decoded and added up in a dense gradient of zeros, over writing that gradient
-        once."""
+        """Time the decoding and summing of N payloads in a dense gradient of zeros, over writing
+        that gradient once."""
         entries = self.scale.large
         gradients = Gradients.draw(entries, seed=entries)
         pipeline, frames = frames_of_ranks(gradients, DENSITY, max(PAYLOADS), self.engine)
@@ -243,8 +244,8 @@ class Select:
             yield _line(times, contestant.name, section, entries, DENSITY, goal, write_once)
 
     def threads(self) -> Iterator[Line]:
-        """One thread and two, beside what two gain on the floor: more than memory allows cannot be
-        had."""
+        """Time one thread and two, beside the gain of two threads on the floor, which memory
+        bounds."""
         if self.engine not in (None, FAST) or not is_fast_installed():
             return
         entries, shapes = self.scale.large, [(self.scale.large,)]
@@ -286,8 +287,8 @@ class Select:
         torch.set_num_threads(1)
 
     def trainings(self, densities: Sequence[float] = (0.001, 0.01)) -> Iterator[dict[str, Any]]:
-        """Real trainings, of the tests' recorded gradients too: in how many selections one pass was
-        enough."""
+        """Count the selections of real trainings, and of the tests' recorded gradients, for which
+        one pass was enough."""
         for density in densities:
             for kind, tasks in (("", large_tasks()), (" as recorded for the tests", small_tasks())):
                 for model in self.scale.models:

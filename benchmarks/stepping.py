@@ -1,4 +1,4 @@
-"""What a step works, beside one pass over memory: the work of ``hvd-sparse bench step``."""
+"""The work of a step, beside one pass over memory: the work of ``hvd-sparse bench step``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Bench:
-    """All launches, one after the other."""
+    """The launches of the bench, one after the other."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options

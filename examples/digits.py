@@ -1,4 +1,4 @@
-"""What the three examples share: their options, the data, the counting of bytes, and the log.
+"""Parts that the three examples share: their options, the data, the counting of bytes, and the log.
 
 The data are the 1,797 handwritten digits (8x8 pixels) that scikit-learn ships: real, and nothing to
 download.
@@ -105,7 +105,7 @@ class Metered:
 
 
 class Log:
-    """What rank 0 tells about a run, on the terminal and in a file of JSON lines; other ranks keep
+    """The log of a run, by rank 0, on the terminal and in a file of JSON lines; other ranks keep
     silent."""
 
     def __init__(self, args, rank):

@@ -5,7 +5,8 @@ Both frontends' ``Compression`` inherit these, so that an option means the same 
 
 from __future__ import annotations
 
-from typing import Callable, Generic, NoReturn, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from hvd_sparse.errors import InvalidOption, UnknownName
 

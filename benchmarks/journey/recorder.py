@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ class Counts:
         return cls(
             calls=len(way),
             files=len({call.file for call in way}),
-            changes=sum(a.file != b.file for a, b in zip(way, way[1:])),
+            changes=sum(a.file != b.file for a, b in itertools.pairwise(way)),
             depth=max((call.depth for call in way), default=0),
         )
 

@@ -36,7 +36,7 @@ RUN_LIMIT_S = 3600
 
 
 def launcher(cluster: Cluster, controller: str, ranks: int = 1) -> list[str]:
-    """What starts so many ranks on every host."""
+    """Return the command that starts so many ranks on every host."""
     slots, total = ",".join(f"{host}:{ranks}" for host in cluster.hosts), str(ranks * cluster.size)
     if controller == "gloo":
         return [
@@ -62,7 +62,7 @@ def launcher(cluster: Cluster, controller: str, ranks: int = 1) -> list[str]:
 
 
 def _settings() -> dict[str, str]:
-    """Of every rank of every method alike."""
+    """Return the settings of every rank, the same for all methods."""
     return {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -81,7 +81,7 @@ def _settings() -> dict[str, str]:
 def run_setting(
     cluster: Cluster, options: argparse.Namespace, model: str, compute: str
 ) -> dict[str, Any]:
-    """Every method on one model, over the wire as it is shaped now."""
+    """Run every method on one model, over the wire as it is shaped now."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
         module = "worker" if options.frontend == "torch" else f"{options.frontend}_worker"
@@ -115,7 +115,7 @@ def launch(cluster: Cluster, controller: str, program: list[str], output: Path) 
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Every setting, written out as soon as it is there."""
+    """Measure every setting, and write it as soon as it is there."""
     cluster = Cluster(options.hosts)
     cluster.lay()
     document = page.begun(options)

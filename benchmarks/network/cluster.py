@@ -49,7 +49,7 @@ def inside(command: Sequence[str]) -> list[str]:
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a rate as tc writes it; ValueError for what is none."""
+    """Return the bits a second of a rate as tc writes it; raise ValueError for another text."""
     for unit, factor in UNITS.items():
         if rate.endswith(unit):
             return float(rate.removesuffix(unit)) * factor
@@ -130,13 +130,15 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """Under which ``horovodrun`` and ``mpirun`` find the hosts: their ssh is ours."""
         return {
-            "PATH": f"{AGENT}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                [str(AGENT), str(Path(sys.executable).parent), os.environ["PATH"]]
+            ),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }
 
     def bytes_received(self) -> dict[str, int]:
-        """By host, since it was made, headers included."""
+        """Return the bytes that each host has received since it was made, headers included."""
         return {host: _counter(host) for host in self.hosts}
 
 

@@ -57,7 +57,7 @@ class Count:
 
     @property
     def over_formula(self) -> float:
-        """What the entries themselves cost the host that receives most, over the formula."""
+        """Return the bytes of the entries for the host that receives most, over the formula's."""
         return (self.most - self.empty) / self.formula
 
 

@@ -1,4 +1,4 @@
-"""What the project wants of ResNet-50's gradients on 4 hosts, and what of it was measured."""
+"""Goals for ResNet-50's gradients on 4 hosts, and the measured steps beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from benchmarks.network.summary import summarize
 
 @dataclass(frozen=True)
 class Goal:
-    """In a setting, a step of ``method`` takes at least ``times`` as long as one of ours."""
+    """A goal: in a setting, a step of ``method`` takes at least ``times`` as long as one of
+    ours."""
 
     rate: str
     compute: str
@@ -52,7 +53,8 @@ def table(settings: list[dict[str, Any]]) -> str:
         found = {
             controller: summary for controller, summary in found.items() if goal.method in summary
         }
-        where = f"{'unshaped' if goal.rate == 'none' else goal.rate}, {goal.compute}, over {goal.method}"
+        rate = "unshaped" if goal.rate == "none" else goal.rate
+        where = f"{rate}, {goal.compute}, over {goal.method}"
         cells = [
             _cell(found[c][goal.method]["times_ours"]) if c in found else "not measured"
             for c in CONTROLLERS
@@ -67,8 +69,8 @@ def _cell(times: dict[str, float]) -> str:
 
 
 def _verdict(goal: Goal, found: dict[str, Any]) -> str:
-    """Whether it is met, by which controller; else by how much it is missed where it is missed by
-    less, and what limits it."""
+    """Return in words whether a goal is met and by which controller, or by how much it is missed
+    and what limits it."""
     medians = {
         controller: summary[goal.method]["times_ours"]["median"]
         for controller, summary in found.items()
@@ -94,7 +96,7 @@ def _verdict(goal: Goal, found: dict[str, Any]) -> str:
 
 
 def why(settings: list[dict[str, Any]], cores: int) -> str:
-    """What a step of ours cannot be faster than on this machine, from what it used of the
+    """Return in words the limit of a step of ours on this machine, from its use of the
     processor."""
     lines = []
     for setting in settings:
@@ -103,7 +105,10 @@ def why(settings: list[dict[str, Any]], cores: int) -> str:
         numbers = summary[ours]
         work = numbers["worked_ms"]
         floor = work * max(1.0, hosts / cores)
-        where = f"{setting['rate']}, {setting['model']}, {setting['compute']}, {hosts} hosts, {setting['controller']}"
+        where = (
+            f"{setting['rate']}, {setting['model']}, {setting['compute']}, {hosts} hosts, "
+            f"{setting['controller']}"
+        )
         step, waited = numbers["step_ms"]["median"], numbers["phases_ms"]["send"]
         lines.append(
             f"- {where}: all threads of a rank of {ours} work {work:.0f} ms a step, so {hosts} "

@@ -25,14 +25,16 @@ Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
 class Method:
-    """How gradients become averaged gradients: told of each as it is ready, then asked for the
-    results."""
+    """A method, which makes averaged gradients of gradients.
+
+    It is told of each gradient as it is ready, then asked for the results.
+    """
 
     is_settled = True
     """Whether the steps that follow are like each other: a trial of several ways is over."""
 
     def begin(self) -> None:
-        """Before a step, outside what is timed."""
+        """Prepare a step, outside the timed part."""
 
     def submit(self, position: int) -> None:
         """A parameter's gradient is ready."""

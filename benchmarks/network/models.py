@@ -3,7 +3,7 @@ sizes, and of more models."""
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -130,7 +130,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def loss(model: nn.Module, rng: torch.Generator) -> torch.Tensor:
-    """Of a batch of random inputs and targets: real work, with nothing to learn."""
+    """Return the loss of a batch of random inputs and targets: real work, with nothing to learn."""
     sample: tuple[int, ...] = model.sample  # type: ignore[assignment]
     if len(sample) == 2:
         logits = model(torch.randint(VOCABULARY, sample, generator=rng))

@@ -43,15 +43,16 @@ COMPUTE = {
 INTRODUCTION = """\
 # Over a real wire
 
-Training steps of several methods, side by side: gradients in, averaged gradients out, and where said a backward pass
-before it, replayed from recorded timings. The hosts are network namespaces of one machine with a token-bucket shaper at
-both ends of every link; they share the machine's cores, which real hosts do not. Every method runs in every round, each
-round in another order; a figure is the median over rounds, with the least and the most in brackets. "times ours" is a
-ratio taken within each round. The phases are means over steps and ranks, by the clock; in brackets, what the processor
-worked for the training thread, which other programs on the machine do not change. "send" is what a rank waits for the
-exchange, other ranks included; what ours waits asleep for them, before it hands over the last gradient, counts as "select".
-Dense and fp16 are Horovod's own; topk and dgc send int64/float32 pairs, one allgather for values and one for indices, of every
-tensor.
+Training steps of several methods, side by side: gradients in, averaged gradients out, and where
+said a backward pass before it, replayed from recorded timings. The hosts are network namespaces of
+one machine with a token-bucket shaper at both ends of every link; they share the machine's cores,
+which real hosts do not. Every method runs in every round, each round in another order; a figure is
+the median over rounds, with the least and the most in brackets. "times ours" is a ratio taken
+within each round. The phases are means over steps and ranks, by the clock; in brackets, what the
+processor worked for the training thread, which other programs on the machine do not change. "send"
+is what a rank waits for the exchange, other ranks included; what ours waits asleep for them, before
+it hands over the last gradient, counts as "select". Dense and fp16 are Horovod's own; topk and dgc
+send int64/float32 pairs, one allgather for values and one for indices, of every tensor.
 """
 
 
@@ -64,7 +65,7 @@ OF_A_RUN = ("command", "hosts", "controller", "rounds", "steps_a_round")
 
 
 def command() -> str:
-    """As it was typed."""
+    """Return the command as it was typed."""
     return "scripts/bench-network " + shlex.join(sys.argv[1:])
 
 
@@ -74,7 +75,7 @@ def begun(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def kept(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
-    """Of the page that there is, with --append."""
+    """Return the settings of the existing page, with --append."""
     path = options.output.with_suffix(".json")
     return (
         list(json.loads(path.read_text(encoding="utf-8"))[name])
@@ -91,14 +92,14 @@ def joined(
 
 
 def commands(measured: Iterable[dict[str, Any]]) -> str:
-    """Those that have made a page, a line each."""
+    """Return the commands that have made a page, a line each."""
     return "\n".join(
         f"    {command}" for command in dict.fromkeys(each["command"] for each in measured)
     )
 
 
 def add(document: dict[str, Any], setting: dict[str, Any]) -> None:
-    """In the place of the same setting, if it was measured before."""
+    """Add a setting, in the place of an earlier measurement of it."""
     document["settings"] = joined(document["settings"], [setting], WHICH)
 
 
@@ -162,7 +163,7 @@ def table(setting: dict[str, Any]) -> str:
 
 
 def title(setting: dict[str, Any]) -> str:
-    """What a setting is, in words."""
+    """Return a setting in words."""
     where = (
         f"{setting['hosts']} hosts, {'unshaped' if setting['rate'] == 'none' else setting['rate']}"
     )
@@ -191,7 +192,7 @@ def render(document: dict[str, Any], picture: str) -> str:
 
 
 def verdicts(setting: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of the methods that choose by themselves, what they chose."""
+    """Return the choices of the methods that choose by themselves."""
     reports = setting.get("reports", {})
     return [(name, report["verdict"]) for name, report in reports.items() if "verdict" in report]
 

@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.network import page, probe
 from benchmarks.network.cluster import Cluster
+from benchmarks.network.groupings import PLANNED, WAYS
 from benchmarks.network.summary import by_round, interval, spread
-from benchmarks.network.ways import PLANNED, WAYS
 
 WHICH = ("rate", "hosts", "model", "compute", "density", "way")
 """What tells rows apart."""
@@ -24,7 +24,8 @@ Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 
 
 def run(options: argparse.Namespace, run_setting: Run) -> None:
-    """On 2 hosts and more, one after the other; written out as it comes."""
+    """Measure on 2 hosts and more, one number after the other, and write each result as it
+    comes."""
     Cluster(options.hosts).lay()
     rows = page.kept(options, "rows")
     for rate in options.rates:
@@ -105,15 +106,16 @@ def table(rows: list[dict[str, Any]]) -> str:
 INTRODUCTION = """\
 # Planned messages on shaped hosts
 
-`scripts/bench-network --plans` makes this page: LDTE-BS over Horovod's own optimizer, its tensors in one message each
-("none"; Horovod fuses what is ready at the same time), in one message together ("all"), small neighbours together
-("default"), and as `groups="planned"` has measured and decided in the first steps of the same run. It is one compressor,
-regrouped before every step. All four are predicted by the plan from what was measured then, before any of these steps was
-timed; what is timed is from a step's first gradient to its
-last result, on the slowest rank. Every round has one step of each way, in an order of its own. "measured" has the median
-over rounds with the least and the most; "times planned" is the quotient of two medians, with the interval in which it lies in
-95 of 100 cases (bootstrapped over the rounds). The hosts are network namespaces of one machine and share its cores, which
-real hosts do not.
+`scripts/bench-network --plans` makes this page: LDTE-BS over Horovod's own optimizer, its tensors
+in one message each ("none"; Horovod fuses what is ready at the same time), in one message together
+("all"), small neighbours together ("default"), and as `groups="planned"` has measured and decided
+in the first steps of the same run. It is one compressor, regrouped before every step. All four are
+predicted by the plan from what was measured then, before any of these steps was timed; what is
+timed is from a step's first gradient to its last result, on the slowest rank. Every round has one
+step of each way, in an order of its own. "measured" has the median over rounds with the least and
+the most; "times planned" is the quotient of two medians, with the interval in which it lies in 95
+of 100 cases (bootstrapped over the rounds). The hosts are network namespaces of one machine and
+share its cores, which real hosts do not.
 """
 
 
@@ -138,7 +140,7 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
 
 
 def _in_words(rows: list[dict[str, Any]]) -> str:
-    """How near predictions are, and how often the plan was the quickest."""
+    """Return in words how near the predictions are, and how often the plan was the quickest."""
     off = np.array([abs(row["over_predicted"]["median"] - 1) for row in rows])
     others = [row for row in rows if row["way"] != "planned"]
     slower, quicker = (
@@ -159,4 +161,7 @@ def _in_words(rows: list[dict[str, Any]]) -> str:
 
 
 def _where(row: dict[str, Any]) -> str:
-    return f"{row['rate']}, {row['hosts']} hosts, {row['model']}, {row['compute']}, density {row['density']:g}"
+    return (
+        f"{row['rate']}, {row['hosts']} hosts, {row['model']}, {row['compute']}, "
+        f"density {row['density']:g}"
+    )

@@ -1,8 +1,8 @@
-"""How fast the wire really is: plain TCP between hosts of the cluster, timed by the sender until
-all is acknowledged.
+"""The wire's real speed: plain TCP between hosts of the cluster, timed by the sender until all is
+acknowledged.
 
-python probe.py serve PORT                 take bytes, say when they are all there
-python probe.py send HOST PORT BYTES       print the seconds that the bytes took, once for each of BYTES
+python probe.py serve PORT                 take bytes, say when they are all there python probe.py
+send HOST PORT BYTES       print the seconds that the bytes took, once for each of BYTES
 """
 
 from __future__ import annotations

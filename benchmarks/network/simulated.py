@@ -1,5 +1,5 @@
-"""What ``hvd-sparse simulate`` predicts from costs that ``hvd-sparse advise`` has measured, beside
-steps on shaped hosts."""
+"""Predictions of ``hvd-sparse simulate`` from costs measured by ``hvd-sparse advise``, beside real
+steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.network import page, probe, simulated_page
 from benchmarks.network.cluster import Cluster
-from benchmarks.network.neighbours import Neighbours
 from benchmarks.network.simulated_page import FEWEST, OWN, SCALED
+from benchmarks.network.stolen_time import StolenTime
 from benchmarks.network.summary import by_round, spread
 from benchmarks.network.timings import ready
 from hvd_sparse.autotune.costmodel.architectures import parameters
@@ -35,7 +35,8 @@ Launch = Callable[[Cluster, str, list[str], Path], dict[str, Any]]
 
 
 def exchanges() -> list[str]:
-    """Those that run where every rank has a host of its own; ``auto`` is one of the others."""
+    """Return the exchanges that run where every rank has a host of its own, without ``auto``, which
+    is one of them."""
     return [id for id in EXCHANGES if id != "auto" and not EXCHANGES.get(id).needs_nodes]
 
 
@@ -45,7 +46,7 @@ def spec(exchange: str, density: float) -> str:
 
 
 def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
-    """On 2 hosts and more, at every rate; written out as it comes.
+    """Measure on 2 hosts and more, at every rate, and write each result as it comes.
 
     Every method has a launch of its own: Horovod's cycles take longer the more tensors it knows,
     and a real run has one method.
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
         for hosts in range(options.least_hosts, options.hosts + 1):
             cluster, shaped = Cluster(hosts), None if rate == "none" else rate
             cluster.shape(shaped)
-            wire, neighbours = page.describe_wire(probe.measure(cluster, shaped)), Neighbours()
+            wire, neighbours = page.describe_wire(probe.measure(cluster, shaped)), StolenTime()
             costs = measure_costs(cluster, options, launch)
             few = costs if hosts == FEWEST or few is None else few
             for model, compute in product(options.models, options.compute):
@@ -81,12 +82,13 @@ def run(options: argparse.Namespace, run_setting: Run, launch: Launch) -> None:
 
 
 def _in_order(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By rate and hosts; else as they came."""
+    """Return the rows by rate and hosts, and otherwise as they came."""
     return sorted(measured, key=lambda each: (each["rate"], each["hosts"]))
 
 
 def measure_costs(cluster: Cluster, options: argparse.Namespace, launch: Launch) -> dict[str, Any]:
-    """What ``hvd-sparse advise`` measures on these hosts, all of them at work at once."""
+    """Return the costs that ``hvd-sparse advise`` measures on these hosts, with all of them at work
+    at once."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-costs-") as folder:
         output = Path(folder) / "costs.json"
         program = [sys.executable, "-m", "hvd_sparse", "advise", "--measure", "--method", SELECTOR]
@@ -116,7 +118,8 @@ def replayed(model: str, compute: str, backward_s: float) -> Profile:
 def predict(
     profile: Profile, costs: dict[str, Any], ranks: int, density: float
 ) -> dict[str, dict[str, Any]]:
-    """What ``hvd-sparse simulate`` says of dense, fp16 and every exchange on so many ranks."""
+    """Return the predictions of ``hvd-sparse simulate`` for dense, fp16 and every exchange on so
+    many ranks."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-simulated-") as folder:
         layers, measured = Path(folder, "layers.json"), Path(folder, "costs.json")
         layers.write_text(profile.to_json(), encoding="utf-8")

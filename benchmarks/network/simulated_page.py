@@ -26,19 +26,22 @@ OWN, SCALED = "", "scaled_"
 INTRODUCTION = """\
 # Simulated steps on shaped hosts
 
-`scripts/bench-network --simulated` makes this page. For every row `hvd-sparse advise` has measured costs on the same hosts just
-before, all ranks at work at once, and `hvd-sparse simulate` has been given these and the backward pass that is replayed
-(`--costs`, `--model`; asleep as `--apart`): nothing else. Measured is a step over Horovod's own optimizer, from the beginning
-of the backward pass to the last averaged gradient, on the slowest rank: dense and fp16 as Horovod sends them, the others LDTE-BS
-by the exchange and at the density that are named, with the messages that `groups="planned"` finds. Every way has a launch of
-its own. Medians over rounds, with the least and the most in brackets. The hosts are network namespaces of one machine and share
-its cores, which real hosts do not: of three and four ranks on two cores, each waits for the processor too.
+`scripts/bench-network --simulated` makes this page. For every row `hvd-sparse advise` has measured
+costs on the same hosts just before, all ranks at work at once, and `hvd-sparse simulate` has been
+given these and the backward pass that is replayed (`--costs`, `--model`; asleep as `--apart`):
+nothing else. Measured is a step over Horovod's own optimizer, from the beginning of the backward
+pass to the last averaged gradient, on the slowest rank: dense and fp16 as Horovod sends them, the
+others LDTE-BS by the exchange and at the density that are named, with the messages that
+`groups="planned"` finds. Every way has a launch of its own. Medians over rounds, with the least and
+the most in brackets. The hosts are network namespaces of one machine and share its cores, which
+real hosts do not: of three and four ranks on two cores, each waits for the processor too.
 """
 FURTHER = f"""\
 ## Costs of {FEWEST} hosts taken to more
 
-The same steps, predicted from what was measured on {FEWEST} hosts at that rate: starts grow with the hops of Gloo's rings,
-bytes and computing take as long. That more hosts share the same cores is not in such costs.
+The same steps, predicted from what was measured on {FEWEST} hosts at that rate: starts grow with
+the hops of Gloo's rings, bytes and computing take as long. That more hosts share the same cores is
+not in such costs.
 """
 
 
@@ -65,7 +68,7 @@ def _told(values: dict[str, float], unit: float, digits: int) -> str:
 
 
 def in_words(rows: list[dict[str, Any]], costs: str = OWN) -> str:
-    """How many predictions are near, in all and by the way to send."""
+    """Return in words how many predictions are near, in all and by method."""
     by_way = {
         way: [row for row in rows if row["way"] == way]
         for way in dict.fromkeys(row["way"] for row in rows)

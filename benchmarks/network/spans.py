@@ -1,4 +1,4 @@
-"""Where a step's time goes: by the clock, and by the processor's time of the thread that trains."""
+"""The parts of a step's time: by the clock, and by the processor time of the training thread."""
 
 from __future__ import annotations
 

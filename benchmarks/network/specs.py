@@ -1,4 +1,4 @@
-"""How the command line calls a method of ours: ``ldte_bs,codec=block16,rollback=false``."""
+"""Names of our methods on the command line: ``ldte_bs,codec=block16,rollback=false``."""
 
 from __future__ import annotations
 

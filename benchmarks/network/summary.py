@@ -1,4 +1,4 @@
-"""From rows of measured steps to medians, spreads and ratios."""
+"""Summaries of measured steps: medians, spreads and ratios."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def spread(values: np.ndarray) -> dict[str, float]:
 
 
 def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, float]:
-    """How many times longer a step of ``slower`` takes: median, least and most over the rounds."""
+    """Return how many times longer a step of ``slower`` takes: median, least and most over the
+    rounds."""
     return spread(by_round(rows, slower) / by_round(rows, faster))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.network import page, probe
 from benchmarks.network.cluster import Cluster
-from benchmarks.network.neighbours import Neighbours
+from benchmarks.network.stolen_time import StolenTime
 from benchmarks.network.summary import by_round, interval, spread
 
 DENSE = ("dense", "fp16")
@@ -23,18 +23,19 @@ Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 INTRODUCTION = """\
 # In TensorFlow, over a real wire
 
-`scripts/bench-network --frontend tensorflow` makes this page: whole steps of a `tf.function` with Horovod's
-`DistributedGradientTape`, from gradients that are given to averaged ones on the slowest rank; "busy" computes before them, for as
-long as `--backward-ms` says on a core of its own.
-Every method runs in every round, each round in another order; "step" is the median over rounds, with the least and the most;
-"times the better" is the quotient of the medians over the rounds of the method and of the better of dense and fp16, with the
-interval in which it lies in 95 of 100 cases (bootstrapped over the rounds). `auto` has made its choice before the first round.
-The hosts are network namespaces of one machine and share its cores, which real hosts do not.
+`scripts/bench-network --frontend tensorflow` makes this page: whole steps of a `tf.function` with
+Horovod's `DistributedGradientTape`, from gradients that are given to averaged ones on the slowest
+rank; "busy" computes before them, for as long as `--backward-ms` says on a core of its own. Every
+method runs in every round, each round in another order; "step" is the median over rounds, with the
+least and the most; "times the better" is the quotient of the medians over the rounds of the method
+and of the better of dense and fp16, with the interval in which it lies in 95 of 100 cases
+(bootstrapped over the rounds). `auto` has made its choice before the first round. The hosts are
+network namespaces of one machine and share its cores, which real hosts do not.
 """
 
 
 def run(options: argparse.Namespace, run_setting: Run) -> None:
-    """Every setting, written out as it comes."""
+    """Measure every setting, and write each as it comes."""
     cluster = Cluster(options.hosts)
     cluster.lay()
     settings: list[dict[str, Any]] = []
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
         cluster.shape(shaped)
         wire = page.describe_wire(probe.measure(cluster, shaped))
         for model, compute in product(options.models, options.compute):
-            neighbours = Neighbours()
+            neighbours = StolenTime()
             result = run_setting(cluster, options, model, compute)
             where = {"rate": rate, "hosts": options.hosts, "model": model, "compute": compute}
             where |= {"controller": options.controller}
@@ -93,7 +94,10 @@ def render(settings: list[dict[str, Any]], made_with: dict[str, Any]) -> str:
     ]
     for setting in settings:
         rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
-        where = f"{setting['hosts']} hosts, {rate}, {setting['model']}, {COMPUTE[setting['compute']]}, {setting['controller']}"
+        where = (
+            f"{setting['hosts']} hosts, {rate}, {setting['model']}, "
+            f"{COMPUTE[setting['compute']]}, {setting['controller']}"
+        )
         parts.append(f"## {where}\n")
         parts.append(
             f"Probe: {setting['wire']}. Load of the machine: {setting['load']:.1f}; other machines "

@@ -27,7 +27,7 @@ LONGEST_TRIAL = 100
 
 
 class ReplayedTape(tf.GradientTape):
-    """Its gradients are given, not computed."""
+    """A tape whose gradients are given, not computed."""
 
     def gradient(self, target: Any, sources: Any, *_: Any, **__: Any) -> Any:
         """The pieces of ``target``, a vector of all gradients, by the shapes of the sources."""
@@ -45,7 +45,7 @@ def worked(products: tf.Tensor) -> tf.Tensor:
 
 
 def products_of(seconds: float) -> int:
-    """That take so long here, alone."""
+    """Return the number of products that take so long here, alone."""
     worked(tf.constant(10))
     start = time.perf_counter()
     worked(tf.constant(100)).numpy()
@@ -81,7 +81,7 @@ class Method:
 
     @property
     def verdict(self) -> Any:
-        """What a method that tries several ways has decided; None while it tries."""
+        """Return the decision of a method that tries several; None while it tries."""
         return getattr(self.compression, "verdict", "")
 
 

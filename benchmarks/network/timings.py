@@ -1,4 +1,4 @@
-"""When each gradient of a backward pass is ready, recorded once and replayed since.
+"""Recorded times at which the gradients of a backward pass are ready, to be replayed.
 
     python -m benchmarks.network.timings        run every model on this machine, write timings.json
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ PASSES = 5
 
 
 def ready(model: str, named: Sequence[tuple[str, Any]]) -> list[float]:
-    """Of each parameter of the model, in (0, 1]; by its operations where it was never recorded."""
+    """Return the ready time of each parameter of the model, in (0, 1]; by its operations where none
+    was recorded."""
     recorded = json.loads(TIMINGS.read_text(encoding="utf-8")).get(model)
     if recorded is None:
         profile = replayed(model, 1.0)

@@ -7,9 +7,9 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -17,10 +17,10 @@ from torch import nn
 
 from benchmarks.network import methods as method_module
 from benchmarks.network.gradients import fill, pool
+from benchmarks.network.groupings import create_ways
 from benchmarks.network.models import MODELS, loss
 from benchmarks.network.spans import PHASES, Spans
 from benchmarks.network.timings import ready
-from benchmarks.network.ways import create_ways
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
 from hvd_sparse.registry import CODECS
 
@@ -145,7 +145,8 @@ class Rank:
                 hook(parameter)
 
     def checksum(self) -> int:
-        """Of the averaged gradients' bits, the same on all ranks if the gradients are."""
+        """Return a checksum of the averaged gradients' bits, which is the same on all ranks if the
+        gradients are."""
         bits = [
             parameter.grad.view(-1).view(torch.int32).sum(dtype=torch.int64)
             for parameter in self.parameters
@@ -154,15 +155,14 @@ class Rank:
 
 
 def _sleep_until(when: float) -> None:
-    """As while a GPU computes: the core is free."""
+    """Sleep, as while a GPU computes: the core is free."""
     left = when - time.perf_counter()
     if left > 0:
         time.sleep(left)
 
 
 def _keep_busy(seconds: float) -> None:
-    """As while this core computes: so much of its time is used, however long that takes beside
-    others."""
+    """Use so much of this core's time, however long that takes beside others."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass

@@ -1,1 +1,1 @@
-"""What a step under Horovod works: one launch a method, all models in turn."""
+"""The work of a step under Horovod: one launch a method, all models in turn."""

@@ -1,4 +1,4 @@
-"""What the project wants a step to work, and what of it was measured."""
+"""Goals for the work of a step, and the measured work beside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._race import Quartiles
+from benchmarks._interleaved_timing import Quartiles
 from benchmarks.step.models import BIAS, OVERHEAD, SMALL, TITLES
 from benchmarks.step.summary import Summary
 

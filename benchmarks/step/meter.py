@@ -1,4 +1,4 @@
-"""What the training thread works inside ``compress`` and ``decompress``, and at what."""
+"""A meter of the training thread's work inside ``compress`` and ``decompress``, by part."""
 
 from __future__ import annotations
 

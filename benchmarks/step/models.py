@@ -1,4 +1,4 @@
-"""Whose sizes the gradients have."""
+"""The models whose gradients' sizes are replayed."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks._race import Quartiles
+from benchmarks._interleaved_timing import Quartiles
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.step.goals import Verdict, verdicts
 from benchmarks.step.meter import PARTS

@@ -1,4 +1,4 @@
-"""From the ranks' rows to medians and quartiles, as ratios to the floor of the same round."""
+"""Summaries of the ranks' rows: medians and quartiles, as ratios to the floor of the same round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._race import Quartiles
+from benchmarks._interleaved_timing import Quartiles
 from benchmarks.step.meter import PARTS
 
 PAGE_BYTES = 4096

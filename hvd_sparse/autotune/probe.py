@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from types import ModuleType
-from typing import Callable
 
 import numpy as np
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Callable, TypedDict
+from typing import TypedDict
 
 from hvd_sparse.autotune.costmodel.simulation import exchanges
 from hvd_sparse.autotune.measured_costs import MeasuredCosts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, Union
+from collections.abc import Callable
+from typing import Union
 
 import numpy as np
 import torch

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hvd_sparse.autotune.group_plan import GroupPlan
 from hvd_sparse.autotune.policy import Policy

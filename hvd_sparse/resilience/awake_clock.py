@@ -69,6 +69,7 @@ class _RunningClock:
         self.is_still = True
 
     def start(self) -> None:
+        """Start the thread, if it does not run yet."""
         with self._lock:
             if self._reader is None:
                 self._reader = threading.Thread(

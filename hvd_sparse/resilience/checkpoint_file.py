@@ -22,9 +22,9 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Callable
+from typing import IO
 
 import numpy as np
 

@@ -19,8 +19,9 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 LONGEST_LINE = 1 << 24
 """Bytes that a caller may send who knows the secret."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 

@@ -3,7 +3,8 @@ be timed."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import horovod.torch as hvd
 import numpy as np

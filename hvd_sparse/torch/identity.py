@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 

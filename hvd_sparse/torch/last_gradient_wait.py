@@ -12,7 +12,7 @@ and after one that was in vain the next steps have none.
 from __future__ import annotations
 
 import time
-from typing import Callable
+from collections.abc import Callable
 
 from hvd_sparse.collectives.horovod_torch import sleep_until
 

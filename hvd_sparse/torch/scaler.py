@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.untyped import GradScaler

@@ -22,8 +22,8 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import InvalidOption

@@ -7,7 +7,7 @@ that spans cost nothing.
 from __future__ import annotations
 
 import time
-from typing import Callable
+from collections.abc import Callable
 
 Listener = Callable[[str, str, float, float], None]
 """A function of a span: its kind ("select", "encode", "exchange" or "decode"), the name of the

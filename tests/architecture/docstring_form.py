@@ -4,6 +4,7 @@ counts by folder what is against it, ``... FOLDER`` prints each of them."""
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 from collections import Counter
@@ -209,7 +210,7 @@ def sections(docstring: str) -> set[str]:
     lines = docstring.splitlines()
     headed = {
         title.strip()
-        for title, rule in zip(lines, lines[1:])
+        for title, rule in itertools.pairwise(lines)
         if title.strip() in HEADINGS and set(rule.strip()) == {"-"}
     }
     return headed | ({"Example"} if ">>> " in docstring else set())

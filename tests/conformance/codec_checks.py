@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,7 +59,7 @@ def check_form(decoded: Selection, selection: Selection) -> None:
     assert decoded.indices.dtype == np.uint32
     assert decoded.values.dtype == selection.values.dtype
     indices = decoded.indices.tolist()
-    assert all(a < b for a, b in zip(indices, indices[1:])) and all(
+    assert all(a < b for a, b in itertools.pairwise(indices)) and all(
         i < decoded.numel for i in indices
     )
     assert np.isfinite(decoded.values).all()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import faulthandler
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from harness import report
 

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 GOOD_STEPS = 3
 TIMEOUT_S = 3.0

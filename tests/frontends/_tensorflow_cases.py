@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Iterable
-from typing import Any, Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -148,7 +148,7 @@ def one_selection_from_a_group(name: str) -> dict[str, Any]:
     return {
         "lost": lost,
         "replicas": sorted(replicas),
-        "sent": [b - a for a, b in zip(sent, sent[1:])],
+        "sent": [b - a for a, b in itertools.pairwise(sent)],
     }
 
 

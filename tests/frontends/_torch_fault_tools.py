@@ -4,8 +4,8 @@ how soon."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any, Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import horovod.torch as hvd
 import torch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import horovod.torch as hvd
 import torch

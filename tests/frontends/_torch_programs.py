@@ -3,8 +3,10 @@ compressors, groups."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -55,7 +57,7 @@ def compare_with_dense(program: Program, name: str, **options: Any) -> dict[str,
 def tower(*widths: int) -> nn.Sequential:
     """Linear layers with tangents between."""
     layers: list[nn.Module] = []
-    for wide, narrow in zip(widths, widths[1:]):
+    for wide, narrow in itertools.pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
     return nn.Sequential(*layers)
 

@@ -4,8 +4,9 @@ dense gradients."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 os.environ["TF_USE_LEGACY_KERAS"] = "0" if sys.argv[1] == "3" else "1"
 

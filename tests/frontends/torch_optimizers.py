@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import horovod.torch as hvd
 import torch

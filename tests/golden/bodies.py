@@ -69,7 +69,7 @@ def read_values(letter: str, form: int, count: int, data: bytes) -> tuple[float,
 
 
 def ascending(indices: list[int], numel: int) -> tuple[int, ...]:
-    need(all(a < b for a, b in zip(indices, indices[1:])), "indices do not ascend")
+    need(all(indices[i] < indices[i + 1] for i in range(len(indices) - 1)), "indices do not ascend")
     need(all(index < numel for index in indices), f"an index beyond {numel} entries")
     return tuple(indices)
 

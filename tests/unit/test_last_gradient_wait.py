@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait")
+import itertools
+
 from hvd_sparse.torch.last_gradient_wait import MOST_SKIPPED, LastGradientWait
 
 
@@ -40,7 +42,7 @@ def test_a_rest_ends_when_the_others_have_come() -> None:
 def test_rests_in_vain_become_rare() -> None:
     wait = LastGradientWait()
     rests = [step for step in range(260) if asked(wait, False)]
-    assert [after - before - 1 for before, after in zip(rests, rests[1:])] == [
+    assert [after - before - 1 for before, after in itertools.pairwise(rests)] == [
         1,
         2,
         4,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import numpy as np
 
@@ -67,9 +67,11 @@ class _States:
     parent: np.ndarray
 
     def take(self, chosen: np.ndarray) -> _States:
+        """Return the states at the chosen positions."""
         return _States(*(values[chosen] for values in vars(self).values()))
 
     def joined(self, other: _States) -> _States:
+        """Return these states and others behind them."""
         return _States(
             *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values()))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -110,7 +111,12 @@ def check_plan(plan: Sequence[int], size: int) -> Plan:
         If the plan does not hold each of ``size`` layers once.
     """
     ends = tuple(int(stop) for stop in plan)
-    if not ends or ends[-1] != size or ends[0] < 1 or any(a >= b for a, b in zip(ends, ends[1:])):
+    if (
+        not ends
+        or ends[-1] != size
+        or ends[0] < 1
+        or any(a >= b for a, b in itertools.pairwise(ends))
+    ):
         raise InvalidOption(
             f"plan {ends} for {size} layers: the ends of its groups, ascending, the last one {size}"
         )

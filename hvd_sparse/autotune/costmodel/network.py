@@ -26,7 +26,7 @@ class Wire(Protocol):
         """Return the cost of "allgather", "allreduce" or "alltoall" among all ranks."""
 
     def local_line(self, placement: Placement) -> Line:
-        """Return the cost of an alltoall inside every node, over the bytes that a rank receives."""
+        """Return the cost of an alltoall inside every node."""
 
 
 @dataclass(frozen=True)

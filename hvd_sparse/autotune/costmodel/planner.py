@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from hvd_sparse.autotune.costmodel.exact import RULES, exact
 from hvd_sparse.autotune.costmodel.instance import Instance, Plan

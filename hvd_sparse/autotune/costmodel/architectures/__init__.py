@@ -3,7 +3,7 @@ measured."""
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from hvd_sparse.autotune.costmodel.architectures._parameters import Parameter
 from hvd_sparse.autotune.costmodel.architectures.convolutional import inception_v4, resnet50, vgg16

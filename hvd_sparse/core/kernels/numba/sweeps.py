@@ -11,8 +11,7 @@ training step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llvmlite import ir

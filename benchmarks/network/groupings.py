@@ -1,5 +1,4 @@
-"""One compressor whose messages are planned in the run, and the same one with other groups: nothing
-else differs."""
+"""One compressor whose groups are planned in the run, and the same one with other groups."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ WAYS = (PLANNED, *GROUPS)
 
 
 class Planned:
-    """What the ways share: an optimizer, its compressor, and the plan that its first steps have
-    made."""
+    """The optimizer, its compressor, and the plan of its first steps, which all groupings share."""
 
     def __init__(self, named: Named, density: float, spans: Spans) -> None:
         self.method = create(f"{OURS},groups={PLANNED}", named, density, spans)
@@ -30,7 +28,7 @@ class Planned:
         return self.method.compression.inner
 
     def turn_to(self, way: str) -> None:
-        """Before a step, on all ranks."""
+        """Change to a grouping before a step, on all ranks."""
         self.plan = self.plan or self.compressor.plan
         if way != self._current:
             groups = [list(names) for names in self.plan.groups] if way == PLANNED else GROUPS[way]
@@ -39,7 +37,7 @@ class Planned:
 
 
 class Way(Method):
-    """One of ``WAYS``."""
+    """One grouping of ``WAYS``, as a method."""
 
     def __init__(self, shared: Planned, way: str) -> None:
         self._shared, self._way = shared, way
@@ -57,6 +55,6 @@ class Way(Method):
 
 
 def create_ways(named: Named, density: float, spans: Spans) -> dict[str, Way]:
-    """All of them, by name, in the order in which they are to be warmed up."""
+    """Return all groupings by name, in the order in which they are to be warmed up."""
     shared = Planned(named, density, spans)
     return {way: Way(shared, way) for way in WAYS}

@@ -1,5 +1,5 @@
-"""Timing several ways side by side: in every round each runs once, in another order, so that drift
-hits all alike."""
+"""Interleaved timing: in every round each contestant runs once, in another order, so that drift
+affects all alike."""
 
 from __future__ import annotations
 
@@ -33,33 +33,39 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Quartiles:
+    """The quartiles of a sample."""
+
     low: float
     median: float
     high: float
 
     @classmethod
     def of(cls, samples: np.ndarray) -> Quartiles:
+        """Return the quartiles of the finite samples."""
         return cls(*np.percentile(samples[np.isfinite(samples)], [25, 50, 75]).tolist())
 
 
 class Times:
-    """Seconds by name and round; NaN where a contestant sat a round out."""
+    """The seconds of every contestant by round; NaN where a contestant sat a round out."""
 
     def __init__(self, names: Sequence[str], rounds: int) -> None:
         self._seconds = {name: np.full(rounds, np.nan) for name in names}
 
     def note(self, name: str, number: int, seconds: float) -> None:
+        """Note the seconds of a contestant in a round."""
         self._seconds[name][number] = seconds
 
     def milliseconds(self, name: str) -> Quartiles:
+        """Return the quartiles of a contestant's rounds, in milliseconds."""
         return Quartiles.of(1e3 * self._seconds[name])
 
     def ratio(self, name: str, *others: str) -> Quartiles:
-        """How many times longer than the others, the slowest of them, round by round."""
+        """Return how many times longer it took than the slowest of the others, round by round."""
         slowest = np.max([self._seconds[other] for other in others], axis=0)
         return Quartiles.of(self._seconds[name] / slowest)
 
     def rounds(self, name: str) -> int:
+        """Return the number of rounds that a contestant has run."""
         return int(np.isfinite(self._seconds[name]).sum())
 
 
@@ -72,8 +78,10 @@ def race(
     seed: int = 0,
     advance: Callable[[], Any] = lambda: None,
 ) -> Times:
-    """Run all of them ``warm`` rounds without looking, then ``rounds`` rounds; ``advance`` is
-    called after each round."""
+    """Run all contestants for ``warm`` untimed rounds, then for ``rounds`` timed ones.
+
+    ``advance`` is called after each round.
+    """
     rng = np.random.default_rng(seed)
     times = Times([contestant.name for contestant in contestants], rounds)
     with _collector_off():
@@ -102,7 +110,7 @@ def _time(contestant: Contestant, argument: Any) -> float:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Python's garbage collector runs when it likes: not inside a measurement."""
+    """Keep Python's garbage collector from running inside a measurement."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What other virtual machines have taken of this one's cores while it was measured."""
+"""Stolen time: the share of this machine's cores that other virtual machines have taken."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ STOLEN, FIRST, LAST = 8, 1, 9
 all that is counted once."""
 
 
-class Neighbours:
-    """From now on."""
+class StolenTime:
+    """A counter of stolen time, which counts from its creation."""
 
     def __init__(self) -> None:
         self._stolen, self._all = _ticks()
 
     def share(self) -> float:
-        """Of the time of all cores since then, idle or not, between 0 and 1."""
+        """Return the stolen share of the time of all cores since then, idle or not, between 0 and
+        1."""
         stolen, everything = _ticks()
         return (stolen - self._stolen) / max(1, everything - self._all)
 
