@@ -181,12 +181,12 @@ def choices() -> Iterator[dict[str, Any]]:
         if placement.node_count < 2:
             continue
         candidates = configuration.exchanges(placement)
-        traffic = configuration.traffic(numel, buckets)
+        volume = configuration.step_volume(numel, buckets)
         costs = {
-            exchange.id: ms for exchange, ms in auto.costs(candidates, traffic, placement).items()
+            exchange.id: ms for exchange, ms in auto.costs(candidates, volume, placement).items()
         }
         dense = buckets * auto.latency_ms + 8 * dense_inbound(placement) * numel / (gbit * 1e6)
-        taken = auto.resolve(candidates, traffic, placement).id
+        taken = auto.resolve(candidates, volume, placement).id
         yield {
             "gbit": gbit, "ranks": ranks, "ranks_per_node": local, "density": density, "auto": taken,
             "ms": costs, "dense_ms": dense, "quickest": "dense" if dense <= costs[taken] else taken,

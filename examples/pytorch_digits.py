@@ -27,12 +27,14 @@ def build_model():
     )
 
 
-def build_compression(args, model):
+def build_compression(args, model, optimizer):
     if args.compression in digits.STOCK:
         return digits.Metered(getattr(hvd.Compression, args.compression), digits.Counter())
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    #     compression = Compression.ldte_bs(model.named_parameters(), density=0.01)
-    return getattr(Compression, args.compression)(model.named_parameters(), density=args.density)
+    # compression = Compression.ldte_bs(model.named_parameters(), density=0.01, optimizer=optimizer)
+    return getattr(Compression, args.compression)(
+        model.named_parameters(), density=args.density, optimizer=optimizer
+    )
 
 
 def train_epoch(model, optimizer, batches, log):
@@ -71,7 +73,7 @@ def main():
 
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size())
-    compression = build_compression(args, model)
+    compression = build_compression(args, model, optimizer)
     # Line 2 of 2: hand it to Horovod.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=compression

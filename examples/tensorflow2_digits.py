@@ -31,13 +31,14 @@ def build_model():
     )
 
 
-def build_compression(args, model):
+def build_compression(args, model, optimizer):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    #     compression = Compression.ldte_bs(model, density=0.01)
-    return getattr(Compression, args.compression)(model, density=args.density)
+    # compression = Compression.ldte_bs(model, density=0.01, optimizer=optimizer)
+    method = getattr(Compression, args.compression)
+    return method(model, density=args.density, optimizer=optimizer)
 
 
 def build_train_step(model, optimizer, compression):
@@ -90,7 +91,7 @@ def main():
     optimizer.build(model.trainable_variables)  # its state must exist before it is broadcast
     hvd.broadcast_variables(model.variables, root_rank=0)
     hvd.broadcast_variables(optimizer.variables, root_rank=0)
-    compression = build_compression(args, model)
+    compression = build_compression(args, model, optimizer)
     train_step = build_train_step(model, optimizer, compression)
 
     log = digits.Log(args, hvd.rank())

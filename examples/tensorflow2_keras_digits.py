@@ -31,13 +31,14 @@ def build_model():
     )
 
 
-def build_compression(args, model):
+def build_compression(args, model, optimizer):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    #     compression = Compression.ldte_bs(model, density=0.01)
-    return getattr(Compression, args.compression)(model, density=args.density)
+    # compression = Compression.ldte_bs(model, density=0.01, optimizer=optimizer)
+    method = getattr(Compression, args.compression)
+    return method(model, density=args.density, optimizer=optimizer)
 
 
 class LogCallback(tf.keras.callbacks.Callback):
@@ -70,7 +71,7 @@ def main():
 
     model = build_model()
     optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size())
-    compression = build_compression(args, model)
+    compression = build_compression(args, model, optimizer)
     # Line 2 of 2: hand it to Horovod.
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -27,7 +27,7 @@ def check_composition(
             f"{memory.id} forgets the "
             "difference at every step: use memory='error_feedback'"
         )
-    if selector.needs_gradient and not memory.adds_gradient:
+    if selector.needs_gradient and not (memory.adds_gradient or memory.finishes):
         raise InvalidOption(
             f"{selector.id} compares the gradient with the residual it is added to, and memory "
             f"{memory.id} adds something "

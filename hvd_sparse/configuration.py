@@ -21,7 +21,7 @@ from hvd_sparse.compatibility import (
 from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.contract import Exchange, Traffic
+from hvd_sparse.exchanges.contract import Exchange, StepVolume
 from hvd_sparse.memories.contract import Memory
 from hvd_sparse.registry import (
     CODECS,
@@ -56,11 +56,22 @@ class StepParts:
     ----------
     density : asked for at this step; None where the method decides by itself
     selector, codec : at this density
+    is_exact : the codec gives selections back bit for bit
+    sends_accumulated : what is sent are accumulated values, bit for bit
     """
 
     density: float | None
     selector: Selector
     codec: Codec
+    is_exact: bool
+    sends_accumulated: bool
+
+    @classmethod
+    def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
+        """Return the record of these parts, with what they declare."""
+        is_exact = codec.is_exact
+        sends_accumulated = is_exact and not selector.changes_values
+        return cls(density, selector, codec, is_exact, sends_accumulated)
 
 
 @dataclass(frozen=True)
@@ -202,7 +213,7 @@ class Configuration:
             selector, codec = self.selector, self.codec
             if density is not None:
                 selector, codec = selector.at_density(density), codec.at_density(density)
-            made = self._at_density[density] = StepParts(density, selector, codec)
+            made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
     @cached_property
@@ -255,16 +266,16 @@ class Configuration:
             placement,
         )
 
-    def traffic(self, numel: int, buckets: int) -> Traffic:
+    def step_volume(self, numel: int, buckets: int) -> StepVolume:
         """Return what a step of so many entries in so many buckets is to move."""
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        return Traffic(self.selector, density, entry_bytes, numel, buckets)
+        return StepVolume(self.selector, density, entry_bytes, numel, buckets)
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
         """Return the exchange that runs among these ranks."""
-        traffic = self.traffic(numel, buckets)
-        return self.exchange.resolve(self.exchanges(placement), traffic, placement)
+        volume = self.step_volume(numel, buckets)
+        return self.exchange.resolve(self.exchanges(placement), volume, placement)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part}={getattr(self, part)!r}" for part in PARTS)

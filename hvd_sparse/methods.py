@@ -11,9 +11,11 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
+from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.low_pass import LowPass
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.selectors.adacomp import AdaComp
 from hvd_sparse.selectors.chunk_max import ChunkMax
 from hvd_sparse.selectors.chunked import Chunked
@@ -43,6 +45,10 @@ class Methods:
     own take that:
         adacomp "ternary", ef_sign "one_bit", stc "sign_mean", strom "sign_index", terngrad
         "two_bit"
+    optimizer=None : the one that is then given to Horovod.  A torch or Keras SGD, Adam or AdamW
+    does its work before the
+        selection, on every rank for itself, which keeps accuracy at low densities; the optimizer
+        applies what arrives.  Not for ``terngrad``, which keeps nothing back
     min_numel=1024 : tensors with fewer entries go dense
     compress_1d=False : also compress tensors of one dimension (biases, norms), which else go dense
     process_set=hvd.global_process_set : the one given to Horovod
@@ -110,8 +116,8 @@ class Methods:
         raise NotImplementedError
 
     @classmethod
-    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
-        """Take momentum, Nesterov and weight decay out of the frontend's SGD, and say so."""
+    def _read_optimizer(cls, optimizer: Any) -> Handover:
+        """Return what a memory has to do in the place of the frontend's optimizer."""
         raise NotImplementedError
 
     @classmethod
@@ -122,6 +128,7 @@ class Methods:
         selector: Any,
         process_set: Any = None,
         grad_scaler: Any = None,
+        optimizer: Any = None,
         **options: Any,
     ) -> Any:
         """Compose freely.
@@ -133,8 +140,16 @@ class Methods:
             value}`` or an object
         options : the common ones, above
         """
+        handover = None if optimizer is None else cls._read_optimizer(optimizer)
+        if handover is not None:
+            options["memory"] = handover.join(options.get("memory"))
         configuration = Configuration.create(selector=selector, **options)
-        return cls._create(params, configuration, process_set, grad_scaler)
+        compressor = cls._create(params, configuration, process_set, grad_scaler)
+        if handover is not None:
+            compressor.is_forewarned = True
+            if handover.memory is not None:
+                compressor.take_over(optimizer)
+        return compressor
 
     @classmethod
     def from_config(
@@ -144,9 +159,15 @@ class Methods:
         *,
         process_set: Any = None,
         grad_scaler: Any = None,
+        optimizer: Any = None,
     ) -> Any:
-        """The compressor whose ``config()`` this is."""
-        return cls._create(params, Configuration.create(**config), process_set, grad_scaler)
+        """Return the compressor whose ``config()`` this is.
+
+        optimizer : the one that its memory does the work of, if it was made with one
+        """
+        return cls.build(
+            params, process_set=process_set, grad_scaler=grad_scaler, optimizer=optimizer, **config
+        )
 
     @classmethod
     def ldte_bs(
@@ -163,6 +184,10 @@ class Methods:
         """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
 
         density : part of the entries sent, in (0, 1]; the others as in ``selectors.ldte_bs.LdteBs``
+
+        In a steady state the search starts from the tensor's last threshold, so that the fit speaks
+        at cold starts and misses alone.  ``search="bisection", warm_start=False`` is the nearest to
+        the paper, which fits at every step.
         """
         selector = LdteBs(
             density,
@@ -212,23 +237,28 @@ class Methods:
         """Deep gradient compression: sampled threshold, momentum correction, factor masking.
         Paper: lin2018dgc.
 
-        optimizer : an SGD, out of which momentum, Nesterov and weight decay are taken and applied
-            here instead; without it, ``momentum`` and the others hold, and the optimizer must have
-            none of its own
+        optimizer : as for every method; without it ``momentum``, ``nesterov`` and ``weight_decay``
+            hold, and the optimizer must have none of its own
         The others as in ``DgcSampled`` and ``MomentumCorrection``; ``schedule`` takes the warm-up.
         The entries travel as in the authors' later code, as indices and values; ``codec="run16"``
         is the paper's wire.
         """
-        if optimizer is not None:
-            momentum, nesterov, weight_decay = cls._take_momentum(optimizer)
-        memory = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
+        memory: Any = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
+        if optimizer is not None and isinstance(
+            cls._read_optimizer(optimizer).memory, AdamCorrection
+        ):
+            memory = AdamCorrection(clip_norm=clip_norm)
         selector = DgcSampled(density, sample_density=sample_density)
-        return cls.build(params, selector=selector, memory=memory, **options)
+        return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
 
     @classmethod
     def redsync(cls, params: Any, *, density: float, search: bool = False, **options: Any) -> Any:
         """RedSync: trimmed top-k or, with ``search``, its threshold search with reuse.  Paper:
-        fang2019redsync."""
+        fang2019redsync.
+
+        Left out: the alternation of signs with quantized values.  The paper's momentum correction
+        is ``optimizer=``, or ``memory="momentum_correction"``.
+        """
         selector = RedsyncSearch(density) if search else RedsyncTrimmed(density)
         return cls.build(params, selector=selector, **options)
 
@@ -237,7 +267,10 @@ class Methods:
         cls, params: Any, *, density: float, variant: str = "paper", **options: Any
     ) -> Any:
         """A threshold from a fitted normal distribution, with error feedback.  Paper:
-        shi2019understanding."""
+        shi2019understanding.
+
+        Both tails share the density; the paper's Algorithm 1 takes the one-sided quantile.
+        """
         return cls.build(params, selector=GaussianK(density, variant=variant), **options)
 
     @classmethod
@@ -280,6 +313,9 @@ class Methods:
             0.1 for large batches
         chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass,
             instead of the top k
+
+        Left out: the paper's first epochs run dense, which is ``schedule={"id": "dense_warmup",
+        ...}``.
         """
         selector = ChunkMax(density) if chunk_wise else TopK(density)
         memory = ErrorFeedback() if beta == 1 else LowPass(beta)
@@ -300,6 +336,9 @@ class Methods:
         """Ok-Topk: sums by regions, of which the k largest are applied.  Paper: li2022oktopk.
 
         period : steps between exact evaluations of the local and the global threshold
+
+        Left out: the paper's first steps run dense, which is ``schedule={"id": "dense_warmup",
+        ...}``.
         """
         selector = ReusedThreshold(density, period=period)
         return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)

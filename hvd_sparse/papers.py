@@ -175,6 +175,14 @@ PAPERS = {
   eprint = {2201.07598},
   archiveprefix = {arXiv}
 }""",
+    "kingma2015adam": """@inproceedings{kingma2015adam,
+  author        = {Kingma, Diederik P. and Ba, Jimmy},
+  title         = {Adam: a method for stochastic optimization},
+  booktitle     = {International Conference on Learning Representations},
+  year          = {2015},
+  eprint        = {1412.6980},
+  archiveprefix = {arXiv}
+}""",
 }
 
 

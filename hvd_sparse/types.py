@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Union
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 
@@ -14,6 +17,10 @@ INDEX_LIMIT = 2**32
 
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 """The gradient dtypes that are compressed; float16 and bfloat16 are accumulated in float32."""
+
+
+Memo = Union[None, float, list[float], Mapping[str, object]]
+"""State that a part leaves for a tensor's next step: JSON-able, as checkpoints hold it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Selection:
         return int(self.indices.size)
 
     @classmethod
-    def empty(cls, numel: int, dtype: Any = np.float32) -> Selection:
+    def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 
@@ -69,14 +76,14 @@ class TensorSpec:
                 "split it into several parameters"
             )
 
-    @property
+    @cached_property
     def numel(self) -> int:
         numel = 1
         for dimension in self.shape:
             numel *= int(dimension)
         return numel
 
-    @property
+    @cached_property
     def accumulator(self) -> np.dtype:
         """Dtype of the residual: float64 for float64 gradients, else float32."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)

@@ -116,9 +116,11 @@ class Fallback(Policy):
         return self.trial.verdict
 
     def begin(self, owner: Owner, position: int | None) -> str:
+        if position is None:
+            return SPARSE
         if self._starts.begins(position):
             self._way = self.next_way(owner)
-        if position is None or self._way == SPARSE:
+        if self._way == SPARSE:
             return SPARSE
         return EVERYTHING if self._is_owed(position) else self._way
 
@@ -126,11 +128,15 @@ class Fallback(Policy):
         """Return the way of the step that begins.  Called by all ranks at each step; it may be
         collective."""
         before = self.verdict
-        way = self.trial.next(self.clock.begin(), lambda mine: agree(owner, mine))
+        way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
         if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
             logger.warning("compressor %s: %s", owner.name, self.verdict)
         self.clock.resume()
         return way
+
+    def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
+        """Bring together what all ranks say: see ``tell_all``."""
+        return tell_all(owner, mine)
 
     def _is_owed(self, position: int) -> bool:
         """Tell whether a residual has not yet been sent.  All results of the last step are there,
@@ -173,7 +179,7 @@ class Fallback(Policy):
         self._starts = StepStarts()
 
 
-def agree(owner: Owner, mine: np.ndarray) -> np.ndarray:
+def tell_all(owner: Owner, mine: np.ndarray) -> np.ndarray:
     """Bring together float64 [n] of every rank as float64 [ranks, n]."""
     ledger = owner.watchdog.ledger
     ledger.begin(TRIAL)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hvd_sparse.autotune.costmodel.costs import Line, Work, fit_line
 from hvd_sparse.autotune.costmodel.instance import Instance
-from hvd_sparse.autotune.costmodel.measured import measured_profile, planned_buckets
+from hvd_sparse.autotune.costmodel.measured_profile import measured_profile, planned_buckets
 from hvd_sparse.autotune.costmodel.partition import partition_end_s
 from hvd_sparse.autotune.costmodel.planner import best
 from hvd_sparse.autotune.measurements import Samples

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.autotune.messages import message
 from hvd_sparse.autotune.route import Route
+from hvd_sparse.autotune.timed_collectives import message
 from hvd_sparse.collectives.contract import Collective
 
 WARMUP = 2

@@ -12,13 +12,13 @@ from typing import Any, Callable
 import numpy as np
 
 from hvd_sparse.autotune.costmodel.costs import DENSE, FP16, SUMS, Line, Work, fit_line, fit_work
-from hvd_sparse.autotune.handover import HANDED, Handing, PlainHanding, Users
+from hvd_sparse.autotune.measured_costs import Measured, Samples
 from hvd_sparse.autotune.measurements import ITEM
-from hvd_sparse.autotune.messages import message, received_of_sum
 from hvd_sparse.autotune.probed_tensors import TENSORS, ProbedTensors, wait_for
-from hvd_sparse.autotune.processor import Stopwatch, cores_there, idle_share
+from hvd_sparse.autotune.processor_time import Stopwatch, cores_there, idle_share
 from hvd_sparse.autotune.route import Route, route_of
-from hvd_sparse.autotune.samples import Measured, Samples
+from hvd_sparse.autotune.submissions import HANDED, Handing, PlainHanding, Users
+from hvd_sparse.autotune.timed_collectives import message, received_of_sum
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption

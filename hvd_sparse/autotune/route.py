@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hvd_sparse.autotune.costmodel.costs import Line, one_after_another
 from hvd_sparse.autotune.costmodel.predict import by_collective, inbound_bytes
-from hvd_sparse.autotune.messages import LOCAL
+from hvd_sparse.autotune.timed_collectives import LOCAL
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.collectives.topology import Placement, in_nodes_of

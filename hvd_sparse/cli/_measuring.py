@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from hvd_sparse.autotune.costmodel.simulation import exchanges
-from hvd_sparse.autotune.handover import HANDED
+from hvd_sparse.autotune.measured_costs import Measured
 from hvd_sparse.autotune.probe import DENSITIES, NUMELS, SUBMITTED_BYTES, probe
-from hvd_sparse.autotune.samples import Measured
+from hvd_sparse.autotune.submissions import HANDED
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine

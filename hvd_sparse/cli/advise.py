@@ -13,7 +13,7 @@ from hvd_sparse.autotune.costmodel.costs import MeasuredWire
 from hvd_sparse.autotune.costmodel.hiding import Hiding, hide
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.profile import Profile
-from hvd_sparse.autotune.samples import Measured
+from hvd_sparse.autotune.measured_costs import Measured
 from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._measuring import launched_ranks, measure
 from hvd_sparse.cli._table import table

@@ -1,4 +1,4 @@
-"""As which bytes: one codec a file."""
+"""Codecs: encodings of a selection as bytes, one codec a file."""
 
 from hvd_sparse.discovery import import_siblings
 

@@ -3,14 +3,14 @@
 With gaps g_i = index_i - index_(i-1) - 1 and a modulus M = 2^b or 3 * 2^b that count and numel
 decide:
 
-    planes   the low b bits of all gaps, split into planes of 16, 8, 4, 2 and 1 bits (b in binary), the lowest bits in
-             the first plane
-    thirds   only for M = 3 * 2^b: a bit an entry, whether (g >> b) % 3 is not 0; then a bit for each such entry, whether
-             it is 2
+    planes   the low b bits of all gaps, split into planes of 16, 8, 4, 2 and 1 bits (b in binary),
+             the lowest bits in the first plane
+    thirds   only for M = 3 * 2^b: a bit an entry, 1 unless (g >> b) % 3 is 0; then, for each such
+             entry, a bit that is 1 if it is 2
     unary    for every gap g // M zeros and a one
 
-Each part is padded with zeros to a whole byte; earlier entries stand in lower bits.  The same bits
-as Golomb's code, in an order in which arrays can be worked on as a whole.
+Each part is padded with zeros to a whole byte; earlier entries stand in lower bits. These are the
+bits of Golomb's code, in an order in which arrays can be worked on as a whole.
 """
 
 from __future__ import annotations
@@ -30,28 +30,31 @@ _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
 
 @dataclass(frozen=True)
 class Modulus:
-    """2^shift, or 3 * 2^shift."""
+    """The modulus of a Golomb code: 2^shift, or 3 * 2^shift."""
 
     shift: int
     has_thirds: bool
 
     @property
     def value(self) -> int:
+        """Return the modulus as a number."""
         return (3 if self.has_thirds else 1) << self.shift
 
     @property
     def widths(self) -> list[int]:
-        """Of the planes."""
+        """Return the widths of the planes, in bits."""
         return [width for width in WIDTHS if self.shift & width]
 
 
 def modulus_for(count: int, numel: int) -> Modulus:
-    """The modulus that needs the fewest bits for geometric gaps, of 1, 2, 3, 4, 6, 8, 12, ...
+    """Return the modulus that needs the fewest bits for geometric gaps, of 1, 2, 3, 4, 6, 8, 12,
+    ...
 
     With y = (1 - count / numel)^u, modulus u beats 2u for y < 0.618034, 2u beats 3u for y <
-    0.754878, and 3u beats 4u for y < 0.819173.  In whole numbers, so that it is the same on every
-    machine.
+    0.754878, and 3u beats 4u for y < 0.819173. The arithmetic is in whole numbers, so that the
+    modulus is the same on every machine.
     """
+    # Doubling the modulus squares the chance of a miss: so u is found by squaring.
     chance, shift = (numel - count) * _ONE // numel if count else 0, 0
     if chance < _ONE_BEATS_TWO:
         return Modulus(0, False)
@@ -61,7 +64,7 @@ def modulus_for(count: int, numel: int) -> Modulus:
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Expected bytes for indices at random places."""
+    """Return the expected bytes of indices at random places."""
     if count == 0:
         return 0.0
     modulus = modulus_for(count, numel)
@@ -74,7 +77,7 @@ def gaps_bytes(count: int, numel: int) -> float:
 
 
 def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
-    """uint8 arrays, to be written one after the other."""
+    """Return the encoded gaps as uint8 arrays, to be written one after the other."""
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
@@ -90,6 +93,7 @@ def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
         is_more = gaps != 0
         parts += [pack(is_more, 1), pack(gaps[np.flatnonzero(is_more)] == 2, 1)]
         gaps = quotients
+    # Every quotient ends in a one: its place is the sum of the quotients and the ones before it.
     ones = np.cumsum(gaps, dtype=np.int64)
     ones += np.arange(ones.size)
     unary = np.zeros(int(ones[-1]) + 1, np.uint8)
@@ -98,6 +102,7 @@ def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
 
 
 def _planes(gaps: np.ndarray, modulus: Modulus) -> list[np.ndarray]:
+    """Return the low bits of the gaps, one packed array a plane."""
     planes, shift = [], 0
     for width in modulus.widths:
         part = gaps >> np.uint32(shift)
@@ -107,8 +112,7 @@ def _planes(gaps: np.ndarray, modulus: Modulus) -> list[np.ndarray]:
 
 
 def pack(numbers: np.ndarray, width: int) -> np.ndarray:
-    """uint8: numbers of 1, 2, 4, 8 or 16 bits, one after the other, the first in the lowest
-    bits."""
+    """Pack numbers of 1, 2, 4, 8 or 16 bits into uint8, the first in the lowest bits."""
     if width == 16:
         return numbers.astype("<u2").view(np.uint8)
     if width == 8:
@@ -125,8 +129,12 @@ def pack(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
-    """The reverse of ``pack``, as uint8 or uint16 [count]; CorruptPayload if the padding is not
-    zero."""
+    """Undo ``pack``: return uint8 or uint16 [count].
+
+    Raises
+    ------
+    CorruptPayload : the bits that pad the last byte are not zero
+    """
     if width == 16:
         return packed.view("<u2")
     if width == 8:
@@ -144,15 +152,23 @@ def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
 
 
 def decode_gaps(body: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """uint32 [count]: the ascending indices; CorruptPayload unless they fill the body exactly."""
+    """Return the ascending indices as uint32 [count].
+
+    Raises
+    ------
+    CorruptPayload : the indices do not fill the body exactly, or leave the tensor
+    """
     if count == 0:
         need(body.size == 0, f"{body.size} bytes stand where no entry has an index")
         return np.empty(0, np.uint32)
+    # Before anything is allocated: every entry has at least one bit, so that a short body cannot
+    # ask for much memory.
     need(count <= 8 * body.size, f"{count} indices cannot fill {body.size} bytes")
     modulus = modulus_for(count, numel)
     rests, offset = _rests(body, modulus, count, numel)
     unary = body[offset:]
     most = (count + numel // modulus.value + 7) // 8
+    # The quotients of all gaps together are at most numel // M: zeros beyond that are none of ours.
     need(0 < unary.size <= most, f"{count} indices below {numel} cannot fill {body.size} bytes")
     ends = np.flatnonzero(np.unpackbits(unary, bitorder="little").view(np.bool_))
     need(
@@ -169,7 +185,8 @@ def decode_gaps(body: np.ndarray, count: int, numel: int) -> np.ndarray:
 
 
 def _rests(body: np.ndarray, modulus: Modulus, count: int, numel: int) -> tuple[np.ndarray, int]:
-    """(uint32 [count]: every gap modulo the modulus; bytes that they take)."""
+    """Return every gap modulo the modulus, uint32 [count], and the bytes that these take in the
+    body."""
     rests = np.zeros(count, np.uint32)
     offset = shift = 0
 

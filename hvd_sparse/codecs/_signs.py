@@ -1,9 +1,8 @@
-"""Codecs that send signs and one magnitude."""
+"""Base of the codecs that send signs and one magnitude."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
@@ -15,17 +14,16 @@ from hvd_sparse.core.wire.frame import Frame, need, open_frame, selection_from, 
 from hvd_sparse.types import Selection
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
-"""Its bits, by the width of a float."""
+"""The bits of infinity, by the width of a float."""
 
 
 @dataclass(frozen=True)
 class SignCodec(Codec):
-    """Base of the codecs that send every value as + or - one magnitude, which stands first in the
-    body.
+    """Base of the codecs that send every value as + or - one magnitude.
 
-    Values that are exactly zero have no sign, and are not sent.  Selectors that send signs
-    (AdaComp, STC, EF-sign, TernGrad, Strom) already give all values one magnitude; with them these
-    codecs are exact.
+    The magnitude stands first in the body. Values that are exactly zero have no sign, and are not
+    sent. Selectors that send signs (AdaComp, STC, EF-sign, TernGrad, Strom) already give all values
+    one magnitude; with them these codecs are exact.
     """
 
     @property
@@ -33,13 +31,15 @@ class SignCodec(Codec):
         return False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """The one to send for all; itself where they are equal.  Their mean, unless a codec says
-        otherwise."""
+        """Return the magnitude to send for all values: their mean, unless a codec says otherwise.
+
+        It is the common magnitude where all are equal.
+        """
         mean = float(magnitudes.mean(dtype=np.float64))
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # float64 sums may round, or overflow
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         assert self.number is not None
         kept = _without_zeros(selection)
         dtype = kept.values.dtype.newbyteorder("<")
@@ -49,7 +49,7 @@ class SignCodec(Codec):
         parts = self.encode_signs(kept.indices, np.signbit(kept.values), kept.numel)
         return write_frame(self.number, dtype, kept.numel, kept.count, [scale, *parts])
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"{frame.body.size} bytes are too few for a magnitude")
@@ -68,16 +68,28 @@ class SignCodec(Codec):
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int
     ) -> list[np.ndarray]:
-        """Arrays to be written one after the other."""
+        """Return the indices and signs as arrays, to be written one after the other.
+
+        Parameters
+        ----------
+        indices : uint32 [count], ascending
+        is_negative : bool [count]
+        numel : entries of the tensor
+        """
         raise NotImplementedError
 
     def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
-        """(uint32 ascending indices [count], is negative [count]); CorruptPayload unless they fill
-        the body exactly."""
+        """Return the indices, uint32 [count] ascending, and the signs, bool [count], True if
+        negative.
+
+        Raises
+        ------
+        CorruptPayload : they do not fill the body exactly
+        """
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
-        """As ``body_bytes``, without the magnitude."""
+        """Return the bytes of the body without the magnitude, as ``body_bytes`` does with it."""
         raise NotImplementedError
 
 
@@ -89,8 +101,10 @@ def _without_zeros(selection: Selection) -> Selection:
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """A magnitude with signs, by its bits: a choice between two numbers at random costs ten times
-    as much."""
+    """Return the magnitude with these signs, put together from bits.
+
+    A choice between two numbers at random costs ten times as much.
+    """
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)
@@ -99,11 +113,16 @@ def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
 
 
 def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """uint8 [ceil(size / 8)]: the first bit lowest, padded with zeros."""
+    """Return uint8 [ceil(size / 8)]: the first bit lowest, padded with zeros."""
     return np.packbits(is_set, bitorder="little")
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """bool [count]; CorruptPayload unless they fill the bytes exactly."""
+    """Return the bits as bool [count].
+
+    Raises
+    ------
+    CorruptPayload : they do not fill the bytes exactly
+    """
     need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
     return unpack(packed, 1, count).view(np.bool_)

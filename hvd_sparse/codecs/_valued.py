@@ -1,9 +1,8 @@
-"""Codecs whose body is an encoding of the indices, and then the values in a format of choice."""
+"""Base of the codecs that send an encoding of the indices, and then values in a chosen format."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -52,7 +51,7 @@ class ValuedCodec(Codec):
     def is_exact(self) -> bool:
         return self.values == "float32"
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         parts, values = self.encode_indices(selection, kernels), selection.values
         index_bytes = sum(part.nbytes for part in parts)
         bytes_of_values = values_bytes(values.size, self.values, values.itemsize)
@@ -68,7 +67,7 @@ class ValuedCodec(Codec):
             format_number(self.values),
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"{frame.count} values cannot stand in {frame.body.size} bytes")
@@ -78,24 +77,27 @@ class ValuedCodec(Codec):
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
 
-    def read_values(self, frame: Frame, offset: int, kernels: Packers | ModuleType) -> np.ndarray:
-        """The values that stand in a body from an offset on; its length has been checked."""
+    def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
+        """Return the values that stand in a body from an offset on; its length has been checked."""
         return decode_values(
             *value_codes(frame, offset, frame.count, self.values), self.values, frame, kernels
         )
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
-        """Arrays to be written one after the other."""
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
+        """Return the indices as arrays, to be written one after the other."""
         raise NotImplementedError
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
-        """uint32 [count], ascending; CorruptPayload unless they fill the body exactly."""
+        """Return the indices as uint32 [count], ascending.
+
+        Raises
+        ------
+        CorruptPayload : they do not fill the body exactly
+        """
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:
-        """As ``body_bytes``, without the values."""
+        """Return the bytes of the body without the values, as ``body_bytes`` does with them."""
         raise NotImplementedError

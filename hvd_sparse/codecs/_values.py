@@ -1,22 +1,21 @@
-"""The values of a selection as codes of a fixed width: the same for every codec that has an option
-``values``.
+"""Values of a selection as codes of a fixed width, for every codec with an option ``values``.
 
     float32    the values themselves, float64 for float64 gradients: exact
-    float16    5 bits of exponent, 10 of mantissa; beyond 65504 the largest of that sign, below 2^-25 zero
+    float16    5 bits of exponent, 10 of mantissa; beyond 65504 the largest of that sign, below
+               2^-25 zero
     bfloat16   8 bits of exponent, 7 of mantissa: float32's range; below 2^-126 zero
     int8       multiples, -127 to 127, of a step that is sent along: the largest magnitude / 127
 
-What is rounded, cut or lost stays in the residual, as memories subtract what the others decode.
+The residual keeps the rounding, as memories subtract the values that the others decode.
 
 The step is a float32 of at most 16 significant bits, rounded down, so that all multiples are exact;
-0 where the largest magnitude is below 2^-100.  The all-ones code of every format is a NaN, or -128,
-which no value has: it marks entries that are not there (``MISSING``).
+0 where the largest magnitude is below 2^-100. The all-ones code of every format is a NaN, or -128,
+which no value has: it marks entries that are not there (``missing_code``).
 """
 
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import numpy as np
 
@@ -38,7 +37,7 @@ _UNSIGNED: dict[int, np.dtype] = {
 
 
 def check_format(values: str, owner: str) -> None:
-    """InvalidOption unless it is the name of a format."""
+    """Raise InvalidOption unless the name is that of a format."""
     try:
         check_choice(values, f"values of {owner}", VALUE_FORMATS)
     except InvalidOption as error:
@@ -46,26 +45,29 @@ def check_format(values: str, owner: str) -> None:
 
 
 def code_bytes(name: str, value_bytes: int) -> int:
-    """Width of a code."""
+    """Return the width of a code, in bytes."""
     return {"float32": value_bytes, "float16": 2, "bfloat16": 2, "int8": 1}[name]
 
 
 def prefix_bytes(name: str) -> int:
-    """Bytes before the codes."""
+    """Return the bytes before the codes."""
     return STEP_BYTES if name == "int8" else 0
 
 
 def missing_code(width: int) -> int:
-    """The code that no value has."""
+    """Return the code that no value has."""
     return 0x80 if width == 1 else (1 << 8 * width) - 1
 
 
-def write_values(
-    values: np.ndarray, name: str, out: np.ndarray, kernels: Packers | ModuleType
-) -> None:
-    """Prefix and codes of float32 or float64 values.
+def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packers) -> None:
+    """Write the prefix and the codes of float32 or float64 values.
 
+    Parameters
+    ----------
+    values : float32 or float64 [count]
+    name : the format
     out : uint8 [``values_bytes``], written
+    kernels : of the engine
     """
     if name == "float32":
         out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
@@ -79,10 +81,8 @@ def write_values(
         )
 
 
-def encode_values(
-    values: np.ndarray, name: str, kernels: Packers | ModuleType
-) -> tuple[np.ndarray, np.ndarray]:
-    """(uint8 prefix, unsigned codes [count]) of float32 or float64 values."""
+def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the prefix, uint8, and the codes, unsigned [count], of float32 or float64 values."""
     written = np.empty(values_bytes(values.size, name, values.itemsize), np.uint8)
     write_values(values, name, written, kernels)
     start = prefix_bytes(name)
@@ -90,9 +90,14 @@ def encode_values(
 
 
 def _step_of(largest: float) -> float:
-    """The step for a largest magnitude; the same for the largest multiple that it decodes to."""
+    """Return the step for a largest magnitude.
+
+    It is the same for the largest multiple that the magnitude decodes to, so that decoded values
+    encode back to the same bytes.
+    """
     if not largest >= SMALLEST:
         return 0.0
+    # A step of 16 bits times 127 has at most 23: all multiples are exact in float32.
     mantissa, exponent = math.frexp(min(largest, _LARGEST) / LEVELS)
     step = math.ldexp(math.floor(mantissa * 2**16), exponent - 16)
     return step if LEVELS * step >= SMALLEST else 0.0
@@ -107,10 +112,14 @@ def _multiples(values: np.ndarray, step: float) -> np.ndarray:
 
 
 def decode_values(
-    prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers | ModuleType
+    prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """The values [count] of codes, of the frame's value type; CorruptPayload for what
-    ``encode_values`` never writes."""
+    """Return the values [count] of codes, in the frame's value type.
+
+    Raises
+    ------
+    CorruptPayload : ``encode_values`` never writes these codes
+    """
     if name == "int8":
         return _from_multiples(prefix, codes, frame)
     if name == "float32":
@@ -130,6 +139,7 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame) -> np.n
     step = float(prefix.view("<f4")[0])
     multiples = codes.view(np.int8)
     largest = max(int(multiples.max(initial=0)), -int(multiples.min(initial=0)))
+    # Only what an encoder writes is taken: the largest value is always the 127th multiple.
     is_ours = (
         math.isfinite(step) and math.copysign(1.0, step) > 0 and largest == (LEVELS if step else 0)
     )
@@ -143,7 +153,10 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame) -> np.n
 
 
 def value_codes(frame: Frame, offset: int, count: int, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(prefix, codes) that stand in a body from an offset on; its length has been checked."""
+    """Return the prefix and the codes that stand in a body from an offset on.
+
+    The body's length has been checked.
+    """
     start = offset + prefix_bytes(name)
     width = code_bytes(name, frame.value_type.itemsize)
     return frame.body[offset:start], frame.body[start : start + count * width].view(
@@ -152,10 +165,10 @@ def value_codes(frame: Frame, offset: int, count: int, name: str) -> tuple[np.nd
 
 
 def values_bytes(count: int, name: str, value_bytes: int) -> int:
-    """Bytes of a prefix and so many codes."""
+    """Return the bytes of a prefix and ``count`` codes."""
     return prefix_bytes(name) + count * code_bytes(name, value_bytes)
 
 
 def format_number(name: str) -> int:
-    """The format's number in a frame's header."""
+    """Return the format's number in a frame's header."""
     return VALUE_FORMATS.get(name, AS_TYPE)

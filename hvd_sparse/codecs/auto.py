@@ -1,11 +1,10 @@
-"""The codec that needs the fewest bytes at the density asked for."""
+"""Automatic codec: the one that needs the fewest bytes at the density asked for."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -27,16 +26,17 @@ CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
 """Codecs that keep all indices, the fastest first."""
 
 NEAR = 1.01
-"""Of those within so much of the fewest bytes, the fastest is taken."""
+"""The fastest codec is taken of those within this factor of the fewest bytes."""
 
 
 @CODECS.register("auto")
 @dataclass(frozen=True)
 class Auto(Codec):
-    """Write the frames of whichever codec is expected to need the fewest bytes: one that keeps all
-    indices.
+    """Write the frames of the codec that is expected to need the fewest bytes.
 
         golomb below a density of about a half, then bitmap, dense at 1
+
+    Only codecs that keep all indices are considered.
 
     Parameters
     ----------
@@ -47,8 +47,9 @@ class Auto(Codec):
 
     Notes
     -----
-    Decided from density, numel and dtype, which all ranks share, and not from what a rank selected.
-    A frame names the codec that wrote it; one that is not what all ranks decided is refused.
+    The choice rests on density, numel and dtype, which all ranks share, and not on what a rank
+    selected. A frame names the codec that wrote it; a frame of another codec than all ranks chose
+    is refused.
 
     Cost: that of the codec chosen.
     """
@@ -73,18 +74,21 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """The codec for a tensor of this size.
+        """Return the codec for a tensor of ``numel`` entries.
 
+        Parameters
+        ----------
+        numel : entries of the tensor
         value_bytes : of the accumulator's dtype
         """
         return _chosen(self.values, self.density, numel, value_bytes)
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         return self.chosen(selection.numel, selection.values.dtype.itemsize).encode(
             selection, kernels
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = peek_frame(buffer)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 

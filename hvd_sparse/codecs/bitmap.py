@@ -1,9 +1,8 @@
-"""One bit for every entry of the tensor, and the values of those sent."""
+"""Bitmap: one bit for every entry of the tensor, and the values of those sent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -39,13 +38,11 @@ class Bitmap(ValuedCodec):
     paper: ClassVar[str | None] = "xu2021deepreduce"
     number: ClassVar[int | None] = 5
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return [encode_presence(selection.indices, selection.numel)]
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         need(
             body.size == presence_bytes(numel),
@@ -58,19 +55,24 @@ class Bitmap(ValuedCodec):
 
 
 def presence_bytes(numel: int) -> int:
-    """Bytes of one bit an entry of the tensor."""
+    """Return the bytes of one bit an entry of the tensor."""
     return -(-numel // 8)
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """uint8 [ceil(numel / 8)]: a one for every index, the first entry in the lowest bit."""
+    """Return uint8 [ceil(numel / 8)]: a one for every index, the first entry in the lowest bit."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return np.packbits(is_sent, bitorder="little")
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """uint32 [count]: the indices; CorruptPayload if there are fewer or more."""
+    """Return the indices whose bits are set, as uint32 [count].
+
+    Raises
+    ------
+    CorruptPayload : there are fewer or more than ``count``
+    """
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"a bitmap has {indices.size} entries, and {count} are announced")
     return indices.astype(np.uint32)

@@ -1,9 +1,8 @@
-"""16-bit positions inside blocks of 65,536 entries, and short values."""
+"""Block codec: 16-bit positions inside blocks of 65,536 entries, and short values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -21,8 +20,8 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send the low 16 bits of every index, and how many entries every block of 65,536 has: 4 bytes
-    an entry.
+    """Send the low 16 bits of every index, and the count of every block of 65,536: 4 bytes an
+    entry.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
               uint16 positions [count]; values (``values``)
@@ -46,15 +45,13 @@ class Block16(ValuedCodec):
     number: ClassVar[int | None] = 2
     has_fixed_size: ClassVar[bool] = False
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel)
         width = POSITION if selection.count < BLOCK or counts.max() < BLOCK else WIDE_COUNT
         return [counts.astype(width), selection.indices.astype(POSITION)]
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         counts, positions = _split(body, count, numel)
         need(int(counts.sum()) == count, "the blocks have another number of entries than announced")
@@ -70,7 +67,7 @@ class Block16(ValuedCodec):
 
 
 def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
-    """Counts of the blocks, and positions."""
+    """Return the counts of the blocks and the positions, as views of the body."""
     blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -20,19 +19,18 @@ from hvd_sparse.types import Selection
 
 MEMBERS_BYTES = 4
 BITS_PER_HASH = 1_442_695_041
-"""1 / ln 2, in billionths: a filter has so many bits a member and hash."""
+"""Bits of a filter a member and hash: 1 / ln 2, in billionths."""
 
 CHUNK = 1 << 16
-"""Entries of the tensor that are asked for at a time."""
+"""Entries of the tensor that the filter is asked for at a time."""
 
 RAREST = 1 << 16
-"""With fewer members than one in so many, a list of them is sent instead: a filter would cost more,
-and long to ask."""
+"""Entries a member above which a list of the members is sent: a filter would cost more."""
 
 
 @dataclass(frozen=True)
 class BloomSelection(Selection):
-    """A selection that holds everything that passes the filter of some of its entries.
+    """A selection that holds every entry that passes the filter of some of its entries.
 
     Attributes
     ----------
@@ -45,20 +43,19 @@ class BloomSelection(Selection):
 @CODECS.register("bloom")
 @dataclass(frozen=True)
 class Bloom(ValuedCodec):
-    """Send a Bloom filter of the indices, and the value of every entry of the tensor that passes
-    it.
+    """Send a Bloom filter of the indices, and the value of every entry that passes it.
 
-        h hashes, the smallest h with false_positives * members * 2^h >= numel;  m = ceil(members *
-        h / ln 2) bits body: uint32 members; the filter, ceil(m / 8) bytes (or, for less than one
-        member in 65,536 entries, the
-              members' uint32 indices); values [count] (``values``)
+        h hashes, the smallest h with false_positives * members * 2^h >= numel
+        m = ceil(members * h / ln 2) bits
+        body: uint32 members; the filter, ceil(m / 8) bytes (or, for less than one member in 65,536
+              entries, the members' uint32 indices); values [count] (``values``)
 
     Parameters
     ----------
     values : "float32", exact, 4 bytes (8 for float64); "bfloat16" or "float16", 2 bytes; "int8", 1
         byte
-    false_positives : float in (0, 1): how many entries more than were chosen are sent at most, on
-        average, of those
+    false_positives : float in (0, 1): entries sent beyond those chosen, over those chosen, at most,
+        on average
 
     Notes
     -----
@@ -67,7 +64,7 @@ class Bloom(ValuedCodec):
     value was sent.
 
     Cost: every entry of the tensor is hashed about twice, each way: 10 to 20 ns an entry of the
-    *tensor*.  In bytes and in time ``golomb`` is better at every density; this is here to compare
+    *tensor*. In bytes and in time ``golomb`` is better at every density; this is here to compare
     with.
 
     Paper: xu2021deepreduce.  Departs: the rate of false positives is a power of two, so that
@@ -102,12 +99,10 @@ class Bloom(ValuedCodec):
         )  # selectors may send others than accumulated
         return BloomSelection(passing, values, numel, selection.count)
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         return super().encode(self.complete(selection, None), kernels)
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         members = selection.members if isinstance(selection, BloomSelection) else selection.count
         head = np.array([members], "<u4")
         if not _is_filtered(members, selection.numel):
@@ -117,13 +112,13 @@ class Bloom(ValuedCodec):
         # was not set
         return [head, np.packbits(_filter(selection.indices, bits, hashes), bitorder="little")]
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> BloomSelection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> BloomSelection:
         selection = super().decode(buffer, kernels)
         members = int(buffer[HEADER_BYTES : HEADER_BYTES + MEMBERS_BYTES].view("<u4")[0])
         return BloomSelection(selection.indices, selection.values, selection.numel, members)
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         need(body.size >= MEMBERS_BYTES, f"{body.size} bytes are too few for a filter")
         members, body = int(body[:MEMBERS_BYTES].view("<u4")[0]), body[MEMBERS_BYTES:]
@@ -156,7 +151,8 @@ class Bloom(ValuedCodec):
         return indices
 
     def index_bytes(self, count: int, numel: int) -> float:
-        """Of a filter for so many members; the values of those that pass by mistake come on top."""
+        """Return the bytes of a filter for ``count`` members, without the values that pass by
+        mistake."""
         if not _is_filtered(count, numel):
             return MEMBERS_BYTES + 4 * count
         return MEMBERS_BYTES + -(-self._size(count, numel)[0] // 8)
@@ -171,7 +167,7 @@ class Bloom(ValuedCodec):
         return self.index_bytes(count, numel) + values
 
     def _size(self, members: int, numel: int) -> tuple[int, int]:
-        """(bits of the filter, hashes)."""
+        """Return the bits of the filter and the number of hashes."""
         hashes = 1
         while self.false_positives * members * (1 << hashes) < numel:
             hashes += 1
@@ -183,8 +179,10 @@ def _is_filtered(members: int, numel: int) -> bool:
 
 
 def _places(indices: np.ndarray, number: int, bits: int) -> np.ndarray:
-    """Where a hash function of this number puts indices in a filter: murmur3's last mixing step,
-    scaled."""
+    """Return the bits of the filter at which a hash function puts indices.
+
+    The hash is murmur3's last mixing step, scaled to the filter.
+    """
     mixed = indices + np.uint32((number + 1) * 0x9E3779B9 & 0xFFFFFFFF)
     mixed ^= mixed >> np.uint32(16)
     mixed *= np.uint32(0x85EBCA6B)
@@ -195,7 +193,7 @@ def _places(indices: np.ndarray, number: int, bits: int) -> np.ndarray:
 
 
 def _filter(indices: np.ndarray, bits: int, hashes: int) -> np.ndarray:
-    """bool [bits]: the filter of some indices."""
+    """Return bool [bits]: the filter of some indices."""
     is_set = np.zeros(bits, np.bool_)
     for number in range(hashes):
         is_set[_places(indices, number, bits)] = True
@@ -203,7 +201,7 @@ def _filter(indices: np.ndarray, bits: int, hashes: int) -> np.ndarray:
 
 
 def _passing(is_set: np.ndarray, hashes: int, numel: int, at_most: int | None = None) -> np.ndarray:
-    """uint32: all entries of a tensor that pass a filter; no more are looked for once there are too
+    """Return, as uint32, all entries of a tensor that pass a filter; stop once they are too
     many."""
     found, total = [np.empty(0, np.uint32)], 0
     for start in range(0, numel, CHUNK):

@@ -1,12 +1,12 @@
-"""What a codec is, and what it declares about itself."""
+"""Contract of the codecs, and the properties that each declares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels import packing
@@ -15,10 +15,12 @@ from hvd_sparse.core.wire.frame import read_announced, read_frame
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
+Self = TypeVar("Self", bound="Codec")
+
 
 @dataclass(frozen=True)
 class Codec:
-    """Selections to bytes and back.  Codecs are frozen dataclasses, registered in ``CODECS``.
+    """Base of the encodings of a selection: frozen dataclasses, registered in ``CODECS``.
 
     Values are finite: a NaN or Inf that is encoded all the same is refused by every decoder.
 
@@ -44,66 +46,111 @@ class Codec:
 
     @property
     def is_exact(self) -> bool:
-        """Whether selections come back bit for bit."""
+        """Tell whether selections come back bit for bit."""
         return True
 
     def complete(self, selection: Selection, accumulated: np.ndarray | None) -> Selection:
-        """What is really sent of a selection: more than was chosen, for a codec whose receivers see
-        more indices.
+        """Return the selection that is really sent, with the further entries that receivers will
+        see.
 
+        Parameters
+        ----------
+        selection : the entries chosen
         accumulated : the vector that was selected from; without it the additional entries are sent
             as zeros
         """
         return selection
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
-        """uint8 [bytes]: a whole frame.
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+        """Return the selection as a whole frame, uint8 [bytes].
 
-        kernels : the engine's; they decide how fast, never what
+        Parameters
+        ----------
+        selection : the entries to send; their values are finite
+        kernels : of the engine; they decide how fast, never what
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hvd_sparse.registry import CODECS
+        >>> from hvd_sparse.types import Selection
+        >>> codec = CODECS.create("index_value")
+        >>> chosen = Selection(np.array([1, 3], np.uint32), np.array([-3, 2], np.float32), numel=4)
+        >>> frame = codec.encode(chosen)
+        >>> frame.size  # a header of 32 bytes, and 8 bytes an entry
+        48
+        >>> codec.decode(frame).values
+        array([-3.,  2.], dtype=float32)
         """
         raise NotImplementedError
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
-        """The selection of the one frame that fills the buffer; CorruptPayload otherwise.
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+        """Return the selection of the one frame that fills the buffer.
 
         Whatever is accepted encodes back to the same bytes; whatever is allocated is bounded by the
         buffer's length.
+
+        Parameters
+        ----------
+        buffer : uint8 [bytes]
+        kernels : of the engine
+
+        Raises
+        ------
+        CorruptPayload : the bytes are no whole frame of this codec
         """
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Bytes behind the frame's header: exact if ``has_fixed_size``, else expected for entries
-        at random places.
+        """Return the bytes behind the frame's header, exact if ``has_fixed_size``.
 
+        Otherwise they are those expected for entries at random places.
+
+        Parameters
+        ----------
+        count : entries sent
+        numel : entries of the tensor
         value_bytes : of the accumulator's dtype
         """
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """About how many bytes an entry costs in a tensor of this size: from shared quantities
-        only."""
+        """Return about how many bytes an entry costs, from quantities that all ranks share."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
-    def at_density(self, density: float) -> Any:
-        """The same codec where a schedule asks for this density; itself, for those that do not
-        depend on it."""
+    def at_density(self: Self, density: float) -> Self:
+        """Return this codec at the density that a schedule asks for.
+
+        Codecs that do not depend on a density return themselves.
+        """
         return self
 
 
 def decode_for(
     key: str,
     numel: int,
-    dtype: Any,
+    dtype: DTypeLike,
     codec: Codec,
     buffer: np.ndarray,
-    kernels: Packers | ModuleType,
+    kernels: Packers,
 ) -> Selection:
-    """The selection of a frame that is of so many entries of the tensor ``key``; CorruptPayload
-    where it is not.
+    """Return the selection of a frame that must be of the tensor ``key``, or of a part of it.
 
-    That is seen before anything is decoded: a frame of few bytes may say that it is of 2**32
+    The header is checked before anything is decoded: a frame of few bytes may announce 2**32
     entries, each of which a filter would be asked for.
+
+    Parameters
+    ----------
+    key : name of the tensor
+    numel, dtype : of the vector that the frame must be for
+    codec : the codec that wrote the frame
+    buffer : uint8, the frame
+    kernels : of the engine
+
+    Raises
+    ------
+    CorruptPayload : the frame is of another length or dtype, or is not whole
     """
     announced, announced_dtype = read_announced(buffer)
     if announced != numel or announced_dtype != dtype:

@@ -1,9 +1,8 @@
-"""The value of every entry of the tensor, sent or not."""
+"""Dense codec: the value of every entry of the tensor, sent or not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -47,7 +46,7 @@ class Dense(ValuedCodec):
 
     number: ClassVar[int | None] = 6
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         prefix, codes = encode_values(selection.values, self.values, kernels)
         if selection.count < selection.numel:
             everything = np.full(selection.numel, missing_code(codes.itemsize), codes.dtype)
@@ -58,7 +57,7 @@ class Dense(ValuedCodec):
             6, dtype, selection.numel, selection.count, [prefix, codes], values_format
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         prefix, codes = value_codes(frame, 0, frame.numel, self.values)

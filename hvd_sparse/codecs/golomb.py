@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -18,8 +17,7 @@ from hvd_sparse.types import Selection
 @CODECS.register("golomb")
 @dataclass(frozen=True)
 class Golomb(ValuedCodec):
-    """Send the gaps between indices in Golomb's code: 11.44 bits an index at density 0.001, where
-    entropy asks for 11.41.
+    """Send the gaps between indices in Golomb's code: 11.44 bits an index at density 0.001.
 
         body: the gaps (``_gaps``: planes of low bits, then unary quotients); values (``values``)
 
@@ -30,9 +28,9 @@ class Golomb(ValuedCodec):
 
     Notes
     -----
-    The modulus, 2^b or 3 * 2^b, follows from count and numel, so nothing about it is sent.  Random
-    indices cost within 1.1 % of their entropy at every density below 0.1; with powers of two alone
-    it would be 2.1.
+    Entropy asks for 11.41 bits at density 0.001. The modulus, 2^b or 3 * 2^b, follows from count
+    and numel, so nothing about it is sent. Random indices cost within 1.1 % of their entropy at
+    every density below 0.1; with powers of two alone it would be 2.1.
 
     Cost: two running sums an entry, and about ten array operations, each way.
 
@@ -45,13 +43,11 @@ class Golomb(ValuedCodec):
     number: ClassVar[int | None] = 3
     has_fixed_size: ClassVar[bool] = False
 
-    def encode_indices(
-        self, selection: Selection, kernels: Packers | ModuleType
-    ) -> list[np.ndarray]:
+    def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return encode_gaps(selection.indices, selection.numel)
 
     def decode_indices(
-        self, body: np.ndarray, count: int, numel: int, kernels: Packers | ModuleType
+        self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
         return decode_gaps(body, count, numel)
 

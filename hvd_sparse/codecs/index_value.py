@@ -1,9 +1,8 @@
-"""Index and value of every entry, as they are."""
+"""Index and value of every entry, unchanged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -39,12 +38,12 @@ class IndexValue(Codec):
     paper: ClassVar[str | None] = "aji2017sparse"
     number: ClassVar[int | None] = 1
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         indices = selection.indices.astype("<u4", copy=False)
         values = selection.values.astype(selection.values.dtype.newbyteorder("<"), copy=False)
         return write_frame(1, values.dtype, selection.numel, selection.count, [indices, values])
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         indices = frame.body[: 4 * frame.count].view("<u4")

@@ -1,4 +1,4 @@
-"""EF-sign's wire: one bit an entry of the tensor."""
+"""EF-sign's codec: one bit an entry of the tensor."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class OneBit(SignCodec):
     """Send the sign of every entry of the tensor, and one magnitude: 1 bit an entry.
 
         body: float32 or float64 magnitude; unless all entries are sent, a bit an entry of the
-        tensor, 1 if it is;
-              a bit an entry that is sent, 1 if negative
+              tensor, 1 if it is; a bit an entry that is sent, 1 if negative
 
     Notes
     -----
-    An entry that is exactly zero has no sign.  Where there are such, a second bit tells which, so
-    that they stay zero.
+    An entry that is exactly zero has no sign. Where there are such entries, a second bit tells
+    which, so that they stay zero.
 
     Cost: one pass over a byte an entry of the tensor, each way; two where some are not sent.
 

@@ -1,9 +1,8 @@
-"""DGC's wire: 16-bit runs of zeros, and the values."""
+"""DGC's codec: 16-bit runs of zeros, and the values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -22,17 +21,18 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send how many zeros stand before every entry, in 16 bits, and its value: 6 bytes an entry, 10
-    for float64.
+    """Send the run of zeros before every entry, in 16 bits, and its value: 6 bytes an entry.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
+    An entry of a float64 tensor costs 10 bytes.
+
     Notes
     -----
-    The paper does not say what becomes of 65,536 zeros and more.  Here a word (65535, +0.0) steps
-    over 65,535 zeros and one more, and is no entry.  An entry that would look the same, a +0.0
-    after 65,535 zeros, has the value with all bits set instead, a NaN, which no other entry has.
-    So selections come back bit for bit.
+    The paper does not say what becomes of 65,536 zeros and more. Here a word (65535, +0.0) steps
+    over 65,535 zeros and one more, and is no entry. An entry that would look the same, a +0.0 after
+    65,535 zeros, has the value with all bits set instead, a NaN, which no other entry has. So
+    selections come back bit for bit.
 
     Cost: one running sum and about six array operations, each way.
 
@@ -43,13 +43,13 @@ class Run16(Codec):
     number: ClassVar[int | None] = 4
     has_fixed_size: ClassVar[bool] = False
 
-    def encode(self, selection: Selection, kernels: Packers | ModuleType = packing) -> np.ndarray:
+    def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         runs, fillers = _runs(selection.indices)
         codes = encode_values(selection.values, "float32", kernels)[1]
         looks_filled = (runs == LONGEST) & (codes == 0)
         if looks_filled.any():
             codes = np.where(looks_filled, codes.dtype.type(missing_code(codes.itemsize)), codes)
-        if fillers.any():
+        if fillers.any():  # words that only step over zeros stand before their entry's own
             places = np.cumsum(fillers + 1) - 1
             words = int(places[-1]) + 1
             all_runs, all_codes = np.full(words, LONGEST, "<u2"), np.zeros(words, codes.dtype)
@@ -59,7 +59,7 @@ class Run16(Codec):
             4, selection.values.dtype, selection.numel, selection.count, [runs, codes]
         )
 
-    def decode(self, buffer: np.ndarray, kernels: Packers | ModuleType = packing) -> Selection:
+    def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
         width = frame.value_type.itemsize
         words = frame.body.size // (2 + width)
@@ -97,14 +97,16 @@ class Run16(Codec):
 
 
 def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(uint16 runs [count], how many words of 65,536 zeros stand before each)."""
+    """Return the runs, uint16 [count], and the words of 65,536 zeros that stand before each."""
     gaps = np.diff(indices.astype(np.int64), prepend=-1) - 1
     return (gaps & LONGEST).astype("<u2"), gaps >> 16
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Words that only step over zeros, an entry at a random place: q + q^2 + ... for q = P(gap >=
-    65,536)."""
+    """Return the expected words an entry, at a random place, that only step over zeros.
+
+    They are q + q^2 + ... for q = P(gap >= 65,536).
+    """
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

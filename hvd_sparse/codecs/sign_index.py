@@ -1,4 +1,4 @@
-"""Strom's wire: 31 bits of index and a sign."""
+"""Strom's codec: 31 bits of index and a sign."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from hvd_sparse.registry import CODECS
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
 class SignIndex(SignCodec):
-    """Send 2 * index + (1 if negative) of every entry, in 32 bits, and the smallest of the
-    magnitudes: 4 bytes an entry.
+    """Send 2 * index + (1 if negative) of every entry, in 32 bits, and the smallest magnitude.
 
         body: float32 or float64 magnitude; uint32 words [count]
 
     Notes
     -----
     The smallest magnitude is the threshold that was passed, as in the paper: what exceeds it stays
-    in the residual and is sent again.  Tensors have at most 2^31 entries.
+    in the residual and is sent again. Tensors have at most 2^31 entries.
 
     Cost: a copy of the indices, each way.
 

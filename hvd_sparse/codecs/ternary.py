@@ -1,4 +1,4 @@
-"""AdaComp's wire: words of 8 or 16 bits, each a place in a bin and a sign."""
+"""AdaComp's codec: words of 8 or 16 bits, each a place in a bin and a sign."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ PLUS, MINUS = 1, 2
 @CODECS.register("ternary")
 @dataclass(frozen=True)
 class Ternary(SignCodec):
-    """Send words of 8 bits for bins of 64 entries, or of 16 bits for bins of 16,384, and how many
-    each bin has.
+    """Send a word of 8 or 16 bits for every entry, and the count of every bin.
 
-        body: float32 or float64 magnitude; uint8 or uint16 counts of the bins; uint8 or uint16
-        words [count]:
-              4 * (index within the bin) + 1 for plus, 2 for minus
+        body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
+              uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
 
-    The narrow words are taken where they need no more bytes, which count and numel tell.
+    Words have 8 bits for bins of 64 entries, or 16 bits for bins of 16,384. The narrow words are
+    taken where they need no more bytes, which count and numel tell.
 
     Notes
     -----
     The paper gives the words (6 or 14 bits of index, 2 of sign) and not how a bin's end is told;
-    here it is a count a bin.  Departs: the bins are as long as a word can reach, not the selector's
+    here it is a count a bin. Departs: the bins are as long as a word can reach, not the selector's
     50 or 500 entries, which saves counts.
 
     Cost: one count an entry and about six array operations, each way.
@@ -77,6 +76,7 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """(bytes of a word, bits of index in it, bins): of the two layouts the smaller."""
+    """Return the bytes of a word, the bits of index in it, and the bins: the smaller of two
+    layouts."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)

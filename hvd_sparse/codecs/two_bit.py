@@ -1,4 +1,4 @@
-"""TernGrad's wire: two bits an entry of the tensor."""
+"""TernGrad's codec: two bits an entry of the tensor."""
 
 from __future__ import annotations
 

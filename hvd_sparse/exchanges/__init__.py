@@ -1,4 +1,4 @@
-"""By which collectives: one exchange a file."""
+"""Exchanges: algorithms made of collectives, one exchange a file."""
 
 from hvd_sparse.discovery import import_siblings
 

@@ -1,4 +1,4 @@
-"""Every rank gets every rank's message."""
+"""Allgather: every rank gets every rank's message."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class AllGatherExchange(Exchange):
 
         received a rank: (N - 1) * k entries
 
-    Grows with the number of ranks N, and beats a dense ring while density < 1 / N (at 8 bytes an
-    entry).
+    The bytes grow with the number of ranks N, and are fewer than a dense ring's while density < 1 /
+    N (at 8 bytes an entry).
 
     Paper: aji2017sparse.
     """
@@ -36,14 +36,16 @@ class AllGatherExchange(Exchange):
         return (placement.world_size - 1) * density * entry_bytes
 
     def run(self, context: ExchangeContext) -> Conversation:
-        frames = {position: member.outgoing.frame for position, member in context.members.items()}
-        gathered = yield AllGather(
-            context.write({p: frame for p, frame in frames.items() if frame is not None})
-        )
-        messages = context.read(gathered)
-        return {
-            position: Arrival(
-                tuple((slice(0, member.spec.numel), m.frame(position)) for m in messages)
-            )
-            for position, member in context.members.items()
-        }
+        frames = {}
+        for position, member in context.members.items():
+            if member.outgoing.frame is not None:
+                frames[position] = member.outgoing.frame
+        messages = context.read((yield AllGather(context.write(frames))))
+        arrivals = {}
+        for position, member in context.members.items():
+            whole = slice(0, member.spec.numel)
+            parts = []
+            for message in messages:
+                parts.append((whole, message.frame(position)))
+            arrivals[position] = Arrival(tuple(parts))
+        return arrivals

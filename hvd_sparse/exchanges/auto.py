@@ -1,4 +1,4 @@
-"""The exchange that is quickest here."""
+"""Automatic exchange: the one that is quickest here."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.contract import Conversation, Exchange, Traffic
+from hvd_sparse.exchanges.contract import Conversation, Exchange, StepVolume
 from hvd_sparse.registry import EXCHANGES
 
 
 @EXCHANGES.register("auto")
 @dataclass(frozen=True)
 class Auto(Exchange):
-    """Before the first step, choose the exchange that a model of the network says is quickest.
+    """Choose the exchange that a model of the network says is quickest, before the first step.
 
         time of a step = phases * buckets * latency + bytes into a node / bandwidth
 
-    From what all ranks share: these options, the density behind any warm-up, the codec's bytes an
-    entry, the tensors, the number of ranks and which of them share a node.  ``stats()["exchange"]``
-    says which it is.
+    The choice rests on what all ranks share: these options, the density behind any warm-up, the
+    codec's bytes an entry, the tensors, the number of ranks and which of them share a node.
+    ``stats()["exchange"]`` says which it is.
 
     Parameters
     ----------
-    latency_ms : what a collective takes however little it moves; a cycle of Horovod's is 1 ms
+    latency_ms : time of a collective however little it moves; a cycle of Horovod's is 1 ms
     bandwidth_gbit : of a node's network, Gbit/s
     ranks_per_node : as for ``hierarchical``; None asks Horovod, and counts every rank as a node
         where it does not know
@@ -60,25 +60,23 @@ class Auto(Exchange):
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
     def resolve(
-        self, candidates: Sequence[Exchange], traffic: Traffic, placement: Placement
+        self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> Exchange:
-        costs = self.costs(candidates, traffic, placement)
+        costs = self.costs(candidates, volume, placement)
         return min(costs, key=lambda exchange: costs[exchange])
 
     def costs(
-        self, candidates: Sequence[Exchange], traffic: Traffic, placement: Placement
+        self, candidates: Sequence[Exchange], volume: StepVolume, placement: Placement
     ) -> dict[Exchange, float]:
         """Return the milliseconds of a step, by exchange."""
         bits_per_ms = self.bandwidth_gbit * 1e6
         found = {}
         for exchange in candidates:
-            phases = len(exchange.phases(traffic.selector, placement.world_size))
+            phases = len(exchange.phases(volume.selector, placement.world_size))
             bits = (
-                8
-                * traffic.numel
-                * exchange.inbound(traffic.density, traffic.entry_bytes, placement)
+                8 * volume.numel * exchange.inbound(volume.density, volume.entry_bytes, placement)
             )
-            found[exchange] = phases * traffic.buckets * self.latency_ms + bits / bits_per_ms
+            found[exchange] = phases * volume.buckets * self.latency_ms + bits / bits_per_ms
         return found
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:

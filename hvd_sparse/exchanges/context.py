@@ -1,8 +1,8 @@
-"""What an exchange is given of one bucket in one step, and what it brings back.
+"""Input and output of an exchange: one bucket in one step.
 
 An exchange never raises between its phases, where the other ranks would wait for what this one does
-not submit: what goes wrong is kept (``guarded``), the remaining phases run with messages that say
-so, and ``read`` or ``finish`` raises at the end.
+not submit. An error is kept (``guarded``), the remaining phases run with messages that tell of it,
+and ``read`` or ``finish`` raises at the end.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Callable, Union
+from typing import Callable, NamedTuple, Union
 
 import numpy as np
 
@@ -29,27 +28,44 @@ from hvd_sparse.core.wire.message import (
 )
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.selectors.contract import Found, Selector
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Memo, Selection, TensorSpec
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A piece of a tensor, and what is to be added there: an encoded selection, or one as it is."""
+"""A piece of a tensor, and the selection to add there, encoded or not."""
+
+
+class Observed(NamedTuple):
+    """What telemetry finds out about one tensor's step.
+
+    Attributes
+    ----------
+    kept_squared, accumulated_squared : squared L2 norms of what was not sent, and of what there was
+        to send
+    waited : steps since they were last sent, or since the first one, added up over the entries that
+        are sent
+    """
+
+    kept_squared: float
+    accumulated_squared: float
+    waited: int
 
 
 @dataclass(eq=False)
 class Outgoing:
-    """What one tensor sends in one step: a frame, or everything.
+    """The content that one tensor sends in one step: a frame, or everything.
 
     Attributes
     ----------
     frame : uint8, the encoded selection; None on a dense step, and where the exchange encodes
-    dense : all that was accumulated, flat; None on a sparse step
+    dense : everything accumulated, flat; None on a sparse step
     entries : how many entries are sent
     norm : L2 norm of the residual, 0 unless telemetry is on; before anything leaves, where that is
         known only later
-    found : how the selection was come by; None on a dense step, and where another rank selects
-    accumulated : what was or is to be selected from, until that and the exchange are over; or,
-        where the exchange sums first, the gradient
-    moments : of the accumulated, where the selection waits for the group's other tensors
+    found : the selection and its cost; None on a dense step, and where another rank selects
+    accumulated : the vector to select from, until that and the exchange are over; or, where the
+        exchange sums first, the gradient
+    moments : of the accumulated vector, where the selection waits for the group's other tensors
+    observed : telemetry's finds; None without it, and where what leaves is not known yet
     """
 
     frame: np.ndarray | None
@@ -59,20 +75,21 @@ class Outgoing:
     found: Found | None
     accumulated: np.ndarray | None = None
     moments: Moments | None = None
+    observed: Observed | None = None
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What an exchange brought for one tensor.
+    """The result of an exchange for one tensor.
 
     Attributes
     ----------
-    parts : what to add up, in this order, which is the same on all ranks
-    left : what of this rank's own entries is accounted for, and is no longer kept back; None where
+    parts : pieces to add up, in this order, which is the same on all ranks
+    left : the entries of this rank that are accounted for, and no longer kept back; None where
         sending settled it
-    returned : what this rank is to keep back of what it was sent or could not pass on; added to the
-        residual
-    memo : what this tensor's next exchange is told, the same on all ranks, JSON-able
+    returned : entries that this rank keeps back, of those it was sent or could not pass on; added
+        to the residual
+    memo : state for this tensor's next exchange, the same on all ranks, JSON-able
     is_finite : False where a sum on the way left the range of floats, which all ranks learn; then
         there is nothing else
     """
@@ -80,16 +97,17 @@ class Arrival:
     parts: tuple[Part, ...]
     left: Selection | None = None
     returned: Selection | None = None
-    memo: Any = None
+    memo: Memo = None
     is_finite: bool = True
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""A tensor whose sum some rank could not pass on: its message of the last phase has no frame for
-it."""
+"""The arrival of a tensor whose sum some rank could not pass on.
+
+That rank's message of the last phase has no frame for it."""
 
 MOST_BYTES = 2**31 - 1
-"""In one collective: MPI and Horovod count with 32 bits."""
+"""Bytes that one collective can move: MPI and Horovod count with 32 bits."""
 
 NO_BYTES = np.empty(0, np.uint8)
 
@@ -106,8 +124,8 @@ class Member:
     steps : completed steps
     selector, codec : at the density of this step
     density : asked for at this step, or None
-    outgoing : what this rank sends
-    memo : what the tensor's last exchange left, the same on all ranks
+    outgoing : the content that this rank sends
+    memo : state that the tensor's last exchange left, the same on all ranks
     """
 
     position: int
@@ -118,44 +136,48 @@ class Member:
     codec: Codec
     density: float | None
     outgoing: Outgoing
-    memo: Any
+    memo: Memo
 
     @property
     def selection(self) -> Selection:
-        """What this rank has selected."""
+        """Return the entries that this rank has selected."""
         assert self.outgoing.found is not None
         return self.outgoing.found.selection
 
     @property
     def count(self) -> int:
-        """k, of the whole tensor."""
+        """Return k, of the whole tensor."""
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
-    def decode(self, frame: np.ndarray, numel: int, kernels: Kernels | ModuleType) -> Selection:
-        """Return what a rank sent; CorruptPayload where it is not of so long a part of this
-        tensor."""
+    def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
+        """Return the selection of a frame that a rank sent.
+
+        Raises
+        ------
+        CorruptPayload : the frame is not of ``numel`` entries of this tensor
+        """
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
 
 
 @dataclass(eq=False)
 class ExchangeContext:
-    """What an exchange is run with, on one rank.
+    """The means of an exchange, on one rank.
 
     Attributes
     ----------
     rank, world_size : in the process set
     step : completed steps of the bucket's first tensor
     configuration : its checksum
-    bucket : its number, for messages
+    bucket : its number, for errors
     members : the tensors that are sent sparse, by position
-    keys : names of all tensors, for messages
-    errors : what went wrong on this rank, in words
-    kernels : the engine's
-    select : selects from what the exchange has summed up for a tensor, and returns the frame to
-        send (``sums_first``)
-    selector : of the compressor, for what it declares; members have theirs at the step's density
-    placement : where the ranks are, for exchanges to which it matters
+    keys : names of all tensors, for errors
+    errors : failures of this rank, in words
+    kernels : of the engine
+    select : selects from the sum of a tensor, and returns the frame to send (``sums_first``)
+    selector : of the compressor, for its properties; members have theirs at the step's density
+    placement : the node of every rank, for exchanges to which it matters
+    failure : the first error that was kept
     """
 
     rank: int
@@ -166,7 +188,7 @@ class ExchangeContext:
     members: dict[int, Member]
     keys: Sequence[str]
     errors: list[str]
-    kernels: Kernels | ModuleType
+    kernels: Kernels
     select: Callable[[int, np.ndarray], np.ndarray]
     selector: Selector
     placement: Placement | None = None
@@ -174,28 +196,35 @@ class ExchangeContext:
 
     @property
     def is_lost(self) -> bool:
-        """Some rank failed: the remaining phases carry nothing."""
+        """Tell whether some rank failed: the remaining phases carry nothing then."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Keep an error between two phases until the last one is over.
 
-        Those of this rank go into its messages.
+        Errors of this rank go into its messages.
         """
         try:
             yield
         except Exception as error:
             self.failure = self.failure or error
-            if not isinstance(error, PeerFailure):  # of others' failures they tell themselves
+            if not isinstance(error, PeerFailure):  # the other ranks tell of their own failures
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return a message, uint8, with these frames or with what went wrong on this rank."""
-        if self.errors:
+        """Return a message, uint8, with these frames or with this rank's errors.
+
+        Parameters
+        ----------
+        frames : encoded selections by the member's position; None for a message without
+        """
+        if self.errors:  # in the place of entries, so that every rank learns of it
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        given = {} if frames is None or self.is_lost else frames
-        total = overhead_bytes(len(self.members)) + sum(frame.size for frame in given.values())
+        given = {} if frames is None or self.failure is not None else frames
+        total = overhead_bytes(len(self.members))
+        for frame in given.values():
+            total += frame.size
         if total > MOST_BYTES:
             self._note_length(total)
             return self.write()
@@ -204,9 +233,11 @@ class ExchangeContext:
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
         """Return the request to send every rank a message of its own.
 
-        What comes to more than a collective can count is told to all instead.
+        Where the messages are too long for one collective, all ranks are told so instead.
 
-        frames : of the message to each rank; None where it gets none at all
+        Parameters
+        ----------
+        frames : of the message to each rank; None where a rank gets none at all
         """
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
@@ -218,8 +249,7 @@ class ExchangeContext:
         return AllToAll(np.concatenate(messages), splits)
 
     def _note_length(self, total: int) -> None:
-        """Note, in words, as errors travel, that these are more bytes than counts of 32 bits can
-        say."""
+        """Note an error: these are more bytes than a count of 32 bits can hold."""
         keys = [self.keys[position] for position in self.members]
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         self.errors.append(
@@ -233,17 +263,25 @@ class ExchangeContext:
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
         """Return the messages of all ranks, or of those named, as one collective joined them.
 
+        Parameters
+        ----------
+        joined : uint8, the result of the collective
+        senders : the ranks whose messages it holds, in order; None for all
+
         Raises
         ------
-        PeerFailure : some rank says what went wrong there
+        PeerFailure : some rank tells of an error
         RankMismatch : a rank runs another configuration or step, or sent other tensors
         CorruptPayload : these are no messages
         """
+        # A failure comes before any mismatch: a rank that failed sends no members to compare.
         messages = split_messages_of(joined, range(self.world_size) if senders is None else senders)
-        failed = [m for m in messages if m.error is not None]
+        failed = []
+        for message in messages:
+            if message.error is not None:
+                failed.append(f"rank {message.rank}: {message.error}")
         if failed:
-            words = [f"rank {message.rank}: {message.error}" for message in failed]
-            raise PeerFailure("compressing failed on " + "; on ".join(words))
+            raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compared with this rank's own step, never with another message: old ones agree.
         own = (self.configuration, self.step & 0xFFFFFFFF, tuple(sorted(self.members)))
         for message in messages:
@@ -264,6 +302,6 @@ class ExchangeContext:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise, after the last phase, what went wrong before."""
+        """Raise, after the last phase, the error that was kept."""
         if self.failure is not None:
             raise self.failure

@@ -23,13 +23,13 @@ from hvd_sparse.types import Selection
 @EXCHANGES.register("gtopk")
 @dataclass(frozen=True)
 class GTopK(Exchange):
-    """Merge two ranks' entries at a time and keep the k largest of each merge; all get what the
-    root is left with.
+    """Merge two ranks' entries at a time, and keep the k largest of each merge.
 
         round j: rank r + 2**j sends its k entries to rank r, where 2**(j + 1) divides r
         received: ceil(log2 N) * k entries at the root, k entries everywhere else
 
-    A rank keeps back what it sent at indices that the root's k entries do not have.
+    All ranks get the entries that the root is left with. A rank keeps back the entries that it sent
+    at other indices.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class GTopK(Exchange):
 
     Notes
     -----
-    The result has at most k entries.  It is the top k of the sum of all ranks' entries for N = 2,
+    The result has at most k entries. It is the top k of the sum of all ranks' entries for N = 2,
     and for any N where no two ranks selected the same index.
 
     Every round is an alltoall in which each rank sends to one other or to none; the result travels
@@ -83,6 +83,8 @@ class GTopK(Exchange):
                 place == distance,
                 place == 0 and context.rank + distance < context.world_size,
             )
+            # All ranks take part in every round, even those that send nothing in it: a rank that
+            # left a collective out would keep the others waiting.
             frames: list[dict[int, np.ndarray] | None] = [None] * context.world_size
             if sends:
                 frames[context.rank - distance] = _encode(context, tree)
@@ -106,10 +108,12 @@ class GTopK(Exchange):
 
 
 def _distances(world_size: int) -> list[int]:
+    """Return the distances between the ranks of a merge, one a round."""
     return [2**j for j in range((world_size - 1).bit_length())]
 
 
 def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.ndarray]:
+    """Return the frames to pass on; none for a tensor whose sum floats cannot hold."""
     frames: dict[int, np.ndarray] = {}
     with context.guarded():
         frames = {
@@ -119,8 +123,10 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor at one rank: the entries left of what came together here, and those that were cut.
+    """One tensor at one rank: the entries held after the merges so far, and those that were cut.
 
+    Attributes
+    ----------
     is_finite : False from the merge on whose sum leaves the range of floats: nothing is passed on
     """
 
@@ -133,12 +139,16 @@ class _Branch:
 
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._member.count, self._kernels)
+        # If a cut entry's index is applied after all, its sender takes it for sent: only this rank
+        # still has it.
         self._cut = merge(self._cut, restrict(total, self._held.indices, outside=True))
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
         """Merge with another rank's entries: this rank's, the lower, first.
 
+        Parameters
+        ----------
         frame : None where theirs are beyond range
         """
         total = (
@@ -150,16 +160,19 @@ class _Branch:
             self._hold(total)
 
     def encode(self) -> np.ndarray:
-        """The frame to pass on; what it rounds away stays here."""
+        """Return the frame to pass on; keep what it rounds away."""
         frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
+            # The others see the rounded values: the difference is cut here like any other entry.
             passed = self._codec.decode(frame, self._kernels)
             self._cut, self._held = merge(self._cut, subtract(self._held, passed)), passed
         return frame
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
-        """What becomes of this rank's entries, now that the root's are known."""
+        """Return what becomes of this rank's entries, given the root's frame."""
         applied = self._decode(frame)
+        # Entries at other indices never leave their senders' residuals, so what was cut there must
+        # not be kept here as well.
         left = restrict(self._member.selection, applied.indices)
         returned = restrict(self._cut, applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)

@@ -1,4 +1,4 @@
-"""Dense inside a node, sparse between nodes."""
+"""Hierarchical exchange: dense inside a node, sparse between nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from hvd_sparse.selectors.contract import Selector
 class Hierarchical(Exchange):
     """Sum a node's gradients, dense, then select from the sums and exchange those.
 
-        alltoall    inside a node, every rank gets its part of all gradients and adds them up in rank order
+        alltoall    inside a node, every rank gets its part of all gradients and adds them up, in
+                    rank order
         allgather   every rank selects from its part's sum, and all get all selections
-        received:   inside the node numel (L - 1) / L values a rank; into a node, by a ring, (M - 1 / L) * k entries,
-                    with L ranks on each of M nodes
+        received:   inside the node numel (L - 1) / L values a rank; into a node, by a ring,
+                    (M - 1 / L) * k entries, with L ranks on each of M nodes
 
     A tensor is divided evenly among a node's ranks, and each keeps the residual of its part alone:
     a residual takes 1 / L of the memory, a selection 1 / L of the time, and k is divided like the
@@ -40,8 +41,8 @@ class Hierarchical(Exchange):
 
     Notes
     -----
-    On one node all steps run dense (unless ``allow_dense=False``), which is said once.  On a dense
-    step every rank's residual of its part goes along.  Not for elastic runs: residuals lie where
+    On one node all steps run dense (unless ``allow_dense=False``), which is said once. On a dense
+    step every rank's residual of its part goes along. Not for elastic runs: residuals lie where
     ranks were when they were written.
 
     Departs from two-level schemes with a leader and process sets: no rank does more than another,
@@ -107,9 +108,9 @@ class Hierarchical(Exchange):
                 part = member.part
                 total = np.zeros(part.stop - part.start, member.spec.accumulator)
                 for message in arrived:
-                    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                    with np.errstate(over="ignore", invalid="ignore"):  # is_finite looks
                         total += read_values(message.frame(position), total.size, total.dtype)
-                if is_finite(total):
+                if is_finite(total):  # else this rank sends no frame, which tells all ranks
                     frames[position] = context.select(position, total)
         gathered = yield AllGather(context.write(frames))
         arrived = context.read(gathered)
@@ -128,7 +129,7 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """What a rank of this node is to add up."""
+    """Return the frames that a rank of this node is to add up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

@@ -1,11 +1,11 @@
-"""Ok-Topk: every rank sums a region of the tensor, and passes on what is large in it."""
+"""Ok-Topk: every rank sums a region of the tensor, and passes on the large sums in it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Parts of k outside which the reused threshold drifts."""
+"""Bounds on count / k outside which the reused threshold drifts."""
 
 
 @EXCHANGES.register("oktopk")
@@ -31,12 +31,14 @@ HIGH, LOW = 4 / 3, 2 / 3
 class OkTopK(Exchange):
     """Sum region by region, then share the k largest sums.
 
-        alltoall    every rank's entries go to the owners of their regions, who add them up in rank order
+        alltoall    every rank's entries go to the owners of their regions, who add them up in rank
+                    order
         allgather   the owners' largest sums go to all
-        received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries, 6 k words, for any N
+        received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries,
+                    6 k words, for any N
 
-    Only what is applied leaves a rank: its entries at indices that are among the k stay applied,
-    all others are kept back.
+    Only applied entries leave a rank: those at indices that are among the k stay applied, all
+    others are kept back.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ class OkTopK(Exchange):
     Notes
     -----
     Regions begin at equal lengths and follow the entries that were applied last: each then held
-    equally many.  All ranks know these, so that no collective is spent on it.  Which rank owns a
+    equally many. All ranks know these, so that no collective is spent on it. Which rank owns a
     region turns with the tensor's position.
 
     Threshold and regions are the same on all ranks, and part of their state.
@@ -114,15 +116,34 @@ class OkTopK(Exchange):
         return {p: plan.finish(arrived) for p, plan in plans.items()}
 
 
+class _Agreed(TypedDict):
+    """State that all ranks share after a step, JSON-able.
+
+    Attributes
+    ----------
+    threshold : magnitude that the sums of a step must reach
+    count : the k that it was found for
+    age : steps since the last exact evaluation
+    edges : where the regions begin, and the end of the last one
+    """
+
+    threshold: float
+    count: int
+    age: int
+    edges: list[int]
+
+
 class _Plan:
-    """One tensor in one step: its regions, its threshold, and what this rank's part in them is."""
+    """One tensor in one step: its regions, its threshold, and this rank's part in them."""
 
     def __init__(
         self, options: OkTopK, context: ExchangeContext, position: int, member: Member
     ) -> None:
         self._options, self._member, self._rank = options, member, context.rank
         self._kernels, self._codec = context.kernels, member.codec
-        numel, memo = member.spec.numel, member.memo
+        numel = member.spec.numel
+        memo = cast("_Agreed | None", member.memo)  # all ranks have the same
+        # So few regions that chance alone seldom leaves one without any of the k entries.
         regions = max(1, min(context.world_size, member.count // options.least_entries))
         sends_all = member.count == numel
         self.is_exact_step = (
@@ -131,31 +152,33 @@ class _Plan:
             or memo["count"] != member.count
             or memo["age"] >= options.period
         )
-        same = memo is not None and len(memo["edges"]) == regions + 1
-        self.edges: list[int] = (
-            memo["edges"] if same else [numel * j // regions for j in range(regions + 1)]
-        )
+        self.edges = [numel * j // regions for j in range(regions + 1)]
+        if memo is not None and len(memo["edges"]) == regions + 1:
+            self.edges = memo["edges"]
         self._threshold: float = 0.0 if memo is None else memo["threshold"]
         self._age: int = 0 if memo is None else memo["age"]
+        # The first region's owner turns with the tensor, so that no rank owns most of all tensors.
         self._owners = {(position + j) % context.world_size: j for j in range(regions)}
         self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
         self._rounding = Selection.empty(numel, member.spec.accumulator)
 
     def owns(self, rank: int) -> bool:
+        """Tell whether a rank owns a region."""
         return rank in self._owners
 
     def region(self, rank: int) -> slice:
-        """What a rank sums."""
+        """Return the region that a rank sums."""
         number = self._owners[rank]
         return slice(self.edges[number], self.edges[number + 1])
 
     def encode(self, rank: int) -> np.ndarray:
-        """This rank's entries in another's region."""
+        """Return a frame of this rank's entries in another's region."""
         return self._pass_on(
             region_of(self._member.selection, self.region(rank)), self.region(rank)
         )
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
+        """Encode entries of a region, and note what the codec rounds away."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
@@ -165,7 +188,7 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region, in rank order, and keep what is large.
+        """Add up this rank's region, in rank order, and return a frame of the large sums.
 
         None where a sum leaves the range of floats.
         """
@@ -173,7 +196,7 @@ class _Plan:
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:
             entries = self._member.decode(message.frame(position), total.size, self._kernels)
-            with np.errstate(over="ignore"):  # looked at below
+            with np.errstate(over="ignore"):  # is_finite looks below
                 self._kernels.scatter_add(total, entries.indices, entries.values)
         if not is_finite(total):
             return None
@@ -185,13 +208,13 @@ class _Plan:
         return self._pass_on(kept, region)
 
     def finish(self, messages: list[Message]) -> Arrival:
-        """What is applied everywhere, what so leaves this rank, and what the next step begins
-        with."""
+        """Return the applied entries, those that leave this rank with them, and the next step's
+        state."""
         numel, position = self._member.spec.numel, self._member.position
         if any(position not in messages[owner].framed for owner in self._owners):
             return BEYOND_RANGE
         applied = join(list(self._regions(messages)), numel, self._member.spec.accumulator)
-        if self.is_exact_step:
+        if self.is_exact_step:  # owners may have passed on more than k in all
             applied = largest_of(applied, self._member.count, self._kernels)
         left = restrict(self._member.selection, applied.indices)
         returned = None if self._codec.is_exact else restrict(self._rounding, applied.indices)
@@ -204,7 +227,7 @@ class _Plan:
             frame = messages[owner].frame(position)
             yield region, self._member.decode(frame, region.stop - region.start, self._kernels)
 
-    def _memo(self, applied: Selection) -> dict[str, Any] | None:
+    def _memo(self, applied: Selection) -> _Agreed | None:
         if not applied.count:
             return None
         threshold, count, drift = self._threshold, self._member.count, self._options.drift
@@ -216,6 +239,7 @@ class _Plan:
             threshold /= drift
         regions = len(self.edges) - 1
         edges = self.edges
+        # Every rank has the same applied entries: new edges need no collective of their own.
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]
             edges = [0, *inner, self._member.spec.numel]

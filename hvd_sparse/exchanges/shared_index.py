@@ -1,4 +1,4 @@
-"""ScaleCom: one rank's indices, everybody's values."""
+"""Shared indices (ScaleCom): one rank's indices, every rank's values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hvd_sparse.types import Selection
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
-"""What a sum is given when some rank has failed and all know."""
+"""The array for a sum when some rank has failed and all ranks know."""
 STEPS = 4093
-"""Sums say in their last entry of which step they are, counted round."""
+"""Steps after which the mark of a sum, its last entry, repeats."""
 
 
 @EXCHANGES.register("shared_index")
@@ -32,8 +32,7 @@ class SharedIndex(Exchange):
 
         leader of a step: step mod N
         received a rank:  4 k bytes of indices, but by the leader, and 2 (N - 1) / N * 4 k bytes of
-        values:
-                          12 k (N - 1) / N on average, whatever the number of ranks N
+                          values: 12 k (N - 1) / N on average, whatever the number of ranks N
 
     Selectors whose indices all ranks find alike need no leader and send no index: ``random_k`` with
     ``shared_seed`` draws them, ``chunked`` finds them from norms that are summed over the ranks
@@ -47,8 +46,7 @@ class SharedIndex(Exchange):
 
     Horovod's broadcast cannot change its root inside a TensorFlow graph, so the indices travel by
     an allgather to which the leader alone brings any; the others' headers (36 bytes and 4 a tensor)
-    tell of failures.  Values are summed by an allreduce, as float32 or float64: codecs are not
-    used.
+    tell of failures. Values are summed by an allreduce, as float32 or float64: codecs are not used.
 
     Paper: chen2020scalecom.
     """
@@ -56,6 +54,7 @@ class SharedIndex(Exchange):
     paper: ClassVar[str | None] = "chen2020scalecom"
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
+    selects_everywhere: ClassVar[bool] = False
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         sums = 2 if selector.sums_statistics else 1
@@ -95,12 +94,14 @@ class SharedIndex(Exchange):
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
         summed = yield AllReduce(_values(context, chosen))
+        # This rank's own error first: after one the sum is of no step on any rank.
         context.finish()
         _check_step(context, summed)
         return _arrivals(context, chosen, summed)
 
 
 def _is_common(selector: Selector) -> bool:
+    """Tell whether all ranks find the same indices by themselves."""
     return selector.has_shared_indices or selector.sums_statistics
 
 
@@ -109,12 +110,19 @@ def _indices(context: ExchangeContext, message: Message, position: int) -> np.nd
 
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
-    """One array, of a dtype that holds them all, and the step; a sum of nothing is still a sum.
+    """Return one array for a sum, of a dtype that holds them all, with the mark of the step at its
+    end.
 
-    lengths : of what the other ranks bring, as far as this one can tell.  What went wrong here
-        alone it says by zeros, of those lengths and for the step: the others find that their sum is
-        of no step.  Where a length is another, Horovod says so.
+    An error of this rank alone is told by zeros, of the expected lengths and for the mark: the
+    others find that their sum is of no step. Where a length is another, Horovod says so. A sum of
+    nothing is still a sum.
+
+    Parameters
+    ----------
+    lengths : of the arrays that the other ranks bring, as far as this rank can tell
     """
+    # After a PeerFailure every rank knows, and brings the same one entry; a failure of this rank
+    # alone must keep the length that the others bring, or the sum itself would be refused.
     if isinstance(context.failure, PeerFailure) or not context.members:
         return NOTHING
     dtypes = [member.spec.accumulator for member in context.members.values()]
@@ -125,12 +133,15 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Tells one step's sums from another's; small, so that the sum over ranks is exact."""
+    """Return a number that tells one step's sums from another's.
+
+    It is small, so that its sum over the ranks is exact.
+    """
     return 1 + context.step % STEPS
 
 
 def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
-    """RankMismatch where a sum is of another step: it has no header that could say so."""
+    """Raise RankMismatch where a sum is of another step: it has no header that could say so."""
     if (
         not context.is_lost
         and context.members
@@ -145,6 +156,7 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
 
 
 def _statistics(context: ExchangeContext) -> np.ndarray:
+    """Return the statistics of all members, joined for a sum."""
     members, kernels = context.members.items(), context.kernels
     norms = (
         []
@@ -157,7 +169,7 @@ def _statistics(context: ExchangeContext) -> np.ndarray:
 
 
 def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
-    """Every rank chooses by the same sums."""
+    """Select by the summed statistics, which are the same on every rank."""
     if context.is_lost:
         return
     offset = 0
@@ -177,6 +189,7 @@ def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
 
 
 def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
+    """Return this rank's values at the chosen indices, joined for a sum."""
     values = (
         []
         if context.is_lost
@@ -192,6 +205,7 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
 def _arrivals(
     context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
+    """Return every member's summed entries, in whose place this rank's own leave it."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import itertools
 import logging
-import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption, RankMismatch
@@ -48,9 +48,11 @@ class Compressor:
     """
 
     step: Step
+    is_forewarned = False
+    """It has been said what becomes of accuracy with the optimizer in use."""
 
     def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
-        if world_size == 1 and os.environ.get("HOROVOD_ELASTIC") != "1":
+        if world_size == 1 and not is_elastic():
             say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""
@@ -233,7 +235,7 @@ def digest_of(specs: Sequence[TensorSpec]) -> str:
 
 def check_process_set(process_set: Any) -> None:
     """It is one of Horovod's, and registered with it."""
-    if os.environ.get("HOROVOD_ELASTIC") == "1" and getattr(process_set, "process_set_id", None):
+    if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
             "the others while "

@@ -6,9 +6,12 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Sequence
-from typing import Any, Callable, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
+from hvd_sparse.autotune.group_plan import GroupPlan
+from hvd_sparse.autotune.policy import Policy
+from hvd_sparse.autotune.trial import Verdict
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.core.step.driver import Conversation
@@ -18,9 +21,10 @@ from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.resilience.checkpoint_file import read
 from hvd_sparse.resilience.commits import Commits
 from hvd_sparse.resilience.gathering import gather_into_file
-from hvd_sparse.resilience.patience import PatientCollective
+from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.resilience.peers import introduce
 from hvd_sparse.resilience.redistribution import redistribute
+from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.resilience.watchdog import Watchdog
 from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
@@ -37,6 +41,17 @@ class DurableCompressor(Compressor):
     collective: Collective
     _world: tuple[int, int] | None = None
     _trace_file: TraceFile | None = None
+    _policy: Policy | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the last trial of ``Compression.auto`` found; None until one has ended."""
+        return None if self._policy is None else self._policy.verdict
+
+    @property
+    def plan(self) -> GroupPlan | None:
+        """What ``groups="planned"`` has measured and decided; None until it has, and without it."""
+        return None if self._policy is None else self._policy.plan
 
     def _watch(self, rank: int) -> None:
         """Start the watchdog, and put the collective's waits under it; the name is settled.
@@ -76,20 +91,21 @@ class DurableCompressor(Compressor):
                 if is_elastic():
                     self._share_state()
         except ExchangeTimeout as error:
-            self._explain(error)
+            raise self.explain(error) from error
         finally:
             ledger.clear()
         self._world = collective.rank, collective.world_size
 
     def _describe(self, specs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """What the handshake compares, JSON-able."""
-        return describe_rank(self.configuration, specs, self.name, self.step.placement)
+        """Return what the handshake compares, JSON-able."""
+        described = describe_rank(self.configuration, specs, self.name, self.step.placement)
+        return described if self._policy is None else {**described, **self._policy.describe()}
 
-    def _explain(self, error: ExchangeTimeout) -> NoReturn:
-        """Say with a timeout which ranks are behind it."""
+    def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
+        """Return a timeout that says which ranks are behind it."""
         if not self.watchdog.ledger.pending():
-            raise error
-        raise ExchangeTimeout(f"{error}; {self.watchdog.give_up()}") from error
+            return ExchangeTimeout(str(error))
+        return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -116,7 +132,7 @@ class DurableCompressor(Compressor):
                 "cannot hold that: save state_dict() on every rank, and load it on the same ranks"
             )
         gather_into_file(
-            self.state_dict(), path, self.collective, f"hvd_sparse.save.{self.name}", self._limit_s
+            self.state_dict(), path, self.collective, f"hvd_sparse.save.{self.name}", self.limit_s
         )
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -166,15 +182,24 @@ class DurableCompressor(Compressor):
     def _forget_world(self) -> None:
         """Let go of what was under way."""
         self.watchdog.ledger.restart()
+        if self._policy is not None:
+            self._policy.forget_world(self)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        found = super().load_state_dict(state, strict)
+        if self._policy is not None:
+            self._policy.loaded(self, state["tensors"])
+        return found
 
     def _share_state(self) -> None:
         name = f"{self.handshake_name}.state"
-        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self._limit_s)
+        shared = self._commits.rejoin(self.state_dict(), self.collective, name, self.limit_s)
         self._world = shared["rank"], shared["world_size"]
         self.load_state_dict(shared)
 
     @property
-    def _limit_s(self) -> float | None:
+    def limit_s(self) -> float | None:
+        """Seconds after which a wait is an error; None waits for ever."""
         return self.configuration.timeout_s
 
     def close(self) -> None:

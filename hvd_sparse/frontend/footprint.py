@@ -10,7 +10,7 @@ import numpy as np
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.types import TensorSpec
 
 SAMPLE = 64
@@ -56,6 +56,6 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
     held = sum(
         thing.nbytes
         for thing in vars(small).values()
-        if isinstance(thing, (StagedArray, np.ndarray))
+        if isinstance(thing, (DoubleBuffer, np.ndarray))
     )
     return int(held) * spec.numel // SAMPLE

@@ -1,4 +1,4 @@
-"""What unsent entries become: one memory a file."""
+"""Memories: state that keeps what was not sent, one memory a file."""
 
 from hvd_sparse.discovery import import_siblings
 

@@ -1,8 +1,8 @@
-"""What a memory is: the state of one tensor between its steps."""
+"""Contract of the memories: the state of one tensor between its steps."""
 
 from __future__ import annotations
 
-from types import ModuleType
+import math
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -12,22 +12,24 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 class Accumulated(NamedTuple):
-    """What there is to select from in a step.
+    """The vector to select from in a step, and what the pass that made it found.
 
     Attributes
     ----------
-    vector : what was kept back, with this gradient; +0.0 where an entry was taken
-    moments : of all of it; None where the pass had an aim
-    taking : what that pass brought back; None where it had none
+    vector : residual + gradient; +0.0 where an entry was taken
+    moments : of the whole vector; None where the pass had an aim
+    taking : the entries that the pass took; None where it had no aim
+    added : what this step added to the residual; None where that is the gradient itself
     """
 
     vector: np.ndarray
     moments: Moments | None
     taking: Taking | None = None
+    added: np.ndarray | None = None
 
     @property
     def is_finite(self) -> bool:
-        """Whether all of it is a number."""
+        """Tell whether every entry is finite."""
         return (
             not self.taking.nonfinite
             if self.taking is not None
@@ -40,75 +42,126 @@ def accumulate(
     residual: np.ndarray,
     out: np.ndarray,
     aim: Aim | None,
-    kernels: Kernels | ModuleType,
+    kernels: Kernels,
 ) -> Accumulated:
-    """residual + gradient into ``out``, by the pass that does as much along with it as is asked
-    for."""
+    """Write residual + gradient to ``out``, and take the entries that reach the aim in the same
+    pass.
+
+    Parameters
+    ----------
+    gradient, residual : float32 or float64 [numel]
+    out : written; may be ``residual`` itself
+    aim : the entries to take; None takes none and returns the moments instead
+    kernels : of the engine
+    """
     if aim is None:
-        return Accumulated(out, kernels.accumulate(gradient, residual, out))
-    return Accumulated(out, None, kernels.accumulate_and_take(gradient, residual, out, aim))
+        return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
+    taking = kernels.accumulate_and_take(gradient, residual, out, aim)
+    return Accumulated(out, None, taking, added=gradient)
+
+
+def limited(gradient: np.ndarray, limit: float) -> np.ndarray:
+    """Return the gradient, rescaled to a norm of ``limit`` where it is longer."""
+    norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
+    return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
+
+
+def clip_limit(clip_norm: float, world_size: int, *, is_average: bool) -> float:
+    """Return the bound of one rank's gradient under which N independent ones together keep to
+    ``clip_norm``.
+
+    Their sum is sqrt(N) times as long as each, their average 1/sqrt(N) times.
+    """
+    root = math.sqrt(world_size)
+    return clip_norm * root if is_average else clip_norm / root
 
 
 class MemoryState(Protocol):
-    """The state of one tensor.  A step writes its new version; ``commit`` keeps it, ``roll_back``
+    """The state of one tensor: a step writes a new version, ``commit`` keeps it, ``roll_back``
     drops it.
 
-    step : completed steps of the tensor, set before each; for what is drawn at random
+    Attributes
+    ----------
+    step : completed steps of the tensor, set before each; seeds random draws
+    is_average : the ranks' gradients are averaged, not summed; set before each step
     """
 
     step: int
+    is_average: bool
 
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
-        """The accumulated vector to select from: what was kept back, with this gradient; the aim's
-        entries apart."""
+        """Return the accumulated vector: the residual with this gradient, without the aim's
+        entries.
+
+        Parameters
+        ----------
+        gradient : float32 or float64 [numel], read-only
+        kernels : of the engine
+        world_size : ranks over which the gradient will be summed
+        aim : the entries to take out in the same pass; None takes none
+        """
+
+    def tune(self, **settings: Any) -> None:
+        """Take over what the optimizer holds for this tensor now; only for memories that declare
+        ``finishes``."""
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        """Keep what was not sent.
+        """Keep the accumulated entries that were not sent.
 
-        sent : this rank's own message, decoded
-        is_taken : the entries are +0.0 in the vector already
+        Parameters
+        ----------
+        sent : the entries that this rank has sent, as the others decode them
+        is_exact : the values are those that were accumulated
+        kernels : of the engine
+        is_taken : the entries are +0.0 in the accumulated vector already
         """
 
     def take_all(self) -> np.ndarray:
-        """Everything accumulated, to be sent dense; nothing is kept.  A copy."""
+        """Return a copy of the accumulated vector, to be sent dense, and keep nothing of it."""
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """What the optimizer is given for a reduced gradient; only for memories that declare
-        ``finishes``."""
+        """Return the gradient for the optimizer, given the reduced one.
+
+        The method exists only for memories that declare ``finishes``.
+        """
 
     def commit(self) -> None:
-        """The step is good: its new version is the state."""
+        """Keep the new version: the step succeeded."""
 
     def roll_back(self) -> None:
-        """The step failed: as if it had not been."""
+        """Drop the new version: the step failed, and leaves no trace."""
 
     def add(self, returned: Selection) -> None:
-        """Keep back, besides, what came back from an exchange: added to the committed state."""
+        """Add the entries that came back from an exchange to the committed state."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The committed state, by name, for checkpoints: views, to be copied.  What is kept back is
-        "residual"."""
+        """Return the committed state by name, for checkpoints; the residual is called "residual".
+
+        The arrays are views, to be copied.
+        """
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """The reverse of ``arrays``."""
+        """Restore the state from the arrays of a checkpoint."""
 
 
 class Memory(Protocol):
-    """Makes states.  Implementations are frozen dataclasses, registered in ``MEMORIES``.
+    """A maker of states: a frozen dataclass, registered in ``MEMORIES``.
 
-    conserves : law 1 holds: what is sent and what stays are together exactly what was accumulated
+    Attributes
+    ----------
+    conserves : law 1 holds: sent and kept entries together are exactly those accumulated
     keeps_rounding : keeps accumulated - sent where other values are sent than were accumulated
-    adds_gradient : what is accumulated is the residual plus this step's gradient, and nothing else
+    adds_gradient : accumulates the residual plus this step's gradient, and nothing else
     finishes : its states have ``finish``, which every reduced gradient goes through, compressed or
         not
     """
@@ -120,5 +173,11 @@ class Memory(Protocol):
     adds_gradient: ClassVar[bool]
     finishes: ClassVar[bool]
 
-    def create(self, spec: TensorSpec, *, rollback: bool) -> Any:
-        """The state of a tensor before its first step."""
+    def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
+        """Return the state of a tensor before its first step.
+
+        Parameters
+        ----------
+        spec : the tensor
+        rollback : keep the old version of the state until a step has succeeded, in a second buffer
+        """

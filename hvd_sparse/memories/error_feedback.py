@@ -1,19 +1,18 @@
-"""Error feedback: what is not sent now is added to the next gradient."""
+"""Error feedback: unsent entries are added to the next gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.core.kernels.contract import Aim, Kernels
-from hvd_sparse.memories._half_residual import HalfResidualState
+from hvd_sparse.memories._residual16 import Residual16State
 from hvd_sparse.memories._stochastic_rounding import STORED
 from hvd_sparse.memories.contract import Accumulated, accumulate
-from hvd_sparse.memories.double_buffer import StagedArray, put_back
+from hvd_sparse.memories.double_buffer import DoubleBuffer, put_back
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -61,12 +60,12 @@ class ErrorFeedback:
 
     @property
     def conserves(self) -> bool:
-        """Whether nothing is lost, not even to rounding."""
+        """Tell whether nothing is lost, not even to rounding."""
         return self.residual == "float32"
 
-    def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState | HalfResidualState:
+    def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState | Residual16State:
         if self.residual != "float32":
-            return HalfResidualState(spec, self.residual, rollback)
+            return Residual16State(spec, self.residual, rollback)
         return ErrorFeedbackState(spec, rollback)
 
 
@@ -74,26 +73,27 @@ class ErrorFeedbackState:
     """The residual of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, rollback: bool) -> None:
-        self.residual = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
+        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self._rolls_back = rollback
         self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
 
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
         return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_exact:
             self.residual.new[sent.indices] -= sent.values
-        if not self.residual.can_roll_back:
+        if not self._rolls_back:
             self._sent = sent
 
     def take_all(self) -> np.ndarray:
@@ -106,11 +106,14 @@ class ErrorFeedbackState:
 
     def commit(self) -> None:
         self.residual.commit()
-        self._forget()
+        self._sent = self._nothing
 
     def roll_back(self) -> None:
-        """Without a second buffer the failed step's gradient stays in the residual; nothing is
-        lost."""
+        """Drop the new residual, or give the sent entries back to the only one.
+
+        Without a second buffer the failed step's gradient stays in the residual, so nothing is
+        lost.
+        """
         if not self.residual.can_roll_back:
             put_back(self.residual.old, self._sent)
             self._forget()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +11,7 @@ from hvd_sparse.checks import is_number
 from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.contract import Accumulated, accumulate
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -56,7 +55,7 @@ class LowPass:
 
     @property
     def conserves(self) -> bool:
-        """Whether nothing is lost."""
+        """Tell whether nothing is lost."""
         return self.beta == 1
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:
@@ -64,23 +63,24 @@ class LowPass:
 
 
 class LowPassState:
-    """Implements ``MemoryState``."""
+    """The low-pass filtered residual of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, beta: float) -> None:
-        self.residual = StagedArray(spec.numel, spec.accumulator, rollback=True)
+        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=True)
         self._beta = self.residual.old.dtype.type(beta)
 
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
+        # The filter needs the whole accumulated vector, so no entry is taken out of it.
         return accumulate(gradient, self.residual.old, self.residual.new, None, kernels)
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         new, old, beta = self.residual.new, self.residual.old, self._beta
         new[sent.indices] -= sent.values
@@ -97,6 +97,7 @@ class LowPassState:
         self.residual.commit()
 
     def roll_back(self) -> None:
+        """Do nothing: the old residual was never written to."""
         pass
 
     def add(self, returned: Selection) -> None:

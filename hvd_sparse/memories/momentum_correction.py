@@ -1,20 +1,17 @@
-"""DGC's momentum correction: momentum before the selection, so that delayed entries carry theirs
-along."""
+"""DGC's momentum correction: velocities are selected from, so that delayed entries keep theirs."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_truth, is_number
-from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.memories.contract import Accumulated, accumulate
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories._update_residual import UpdateResidualState
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -37,11 +34,17 @@ class MomentumCorrection:
         w' = momentum * w + weight_decay * parameter;  the optimizer is given reduced + w'
         (Nesterov: reduced + weight_decay * parameter + momentum * w')
     clip_norm : rescale every tensor's gradient, before it is accumulated, to a norm of at most
-        clip_norm / sqrt(world_size): the sum of N independent gradients is sqrt(N) times as long
+        clip_norm * sqrt(world_size), or clip_norm / sqrt(world_size) where Horovod sums: the
+        average of N independent gradients has 1 / sqrt(N) of their norm, their sum sqrt(N) times
 
     Notes
     -----
     The optimizer must apply no momentum of its own: the reduced gradient is a velocity already.
+
+    Behind an optimizer that was handed over (``optimizer=``) v is in units of the update: every
+    velocity is multiplied by the learning rate of its step before it is added, and what arrives
+    divided by that of the step it is applied in. Momentum, Nesterov and weight decay are then those
+    of the tensor's parameter group, at every step.
 
     On a dense step all of v is sent and u is kept, so that a run of dense steps is momentum SGD.
     Tensors that are never compressed get the same momentum, applied to their reduced gradient.
@@ -84,62 +87,59 @@ class MomentumCorrection:
         return MomentumCorrectionState(spec, self, rollback)
 
 
-class MomentumCorrectionState:
+class MomentumCorrectionState(UpdateResidualState):
     """u and v of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
-        self.momentum = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self.velocity = StagedArray(spec.numel, spec.accumulator, rollback=rollback)
-        self.decay = StagedArray(
+        super().__init__(spec, options, rollback)
+        self.momentum = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.decay = DoubleBuffer(
             spec.numel if options.weight_decay else 0, spec.accumulator, rollback=rollback
         )
-        self._options = options
-        self._sent = Selection.empty(spec.numel, spec.accumulator)
         self._masked = self._sent.values
 
-    def compensate(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
-        world_size: int = 1,
-        aim: Aim | None = None,
-    ) -> Accumulated:
-        gradient = self._clip(gradient, world_size)
-        u, v, options = self.momentum, self.velocity, self._options
-        kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
-        if options.nesterov:
-            kernels.compensate(u.new, v.old, v.new)
-            return accumulate(gradient, v.new, v.new, aim, kernels)
-        return accumulate(u.new, v.old, v.new, aim, kernels)
+    def tune(self, *, rate: float, momentum: float, nesterov: bool, weight_decay: float) -> None:
+        """Take over what the optimizer holds for this tensor now."""
+        self.rate, options = rate, self._options
+        if (momentum, nesterov, weight_decay) != (
+            options.momentum,
+            options.nesterov,
+            options.weight_decay,
+        ):
+            self._options = replace(
+                options, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
+            )
+        if (
+            weight_decay and not self.decay.old.size
+        ):  # a group without weight decay has been given some
+            rollback = self.velocity.can_roll_back
+            self.decay = DoubleBuffer(
+                self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
+            )
 
-    def _clip(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        if self._options.clip_norm is None:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        u, options = self.momentum, self._options
+        if not options.momentum:
             return gradient
-        limit = self._options.clip_norm / math.sqrt(world_size)
-        norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
-        return gradient if norm <= limit else gradient * gradient.dtype.type(limit / norm)
+        kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
+        direction: np.ndarray = u.new + gradient if options.nesterov else u.new
+        return direction
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
+        if self._is_held:
+            return
         if not self.velocity.can_roll_back:
-            self._sent, self._masked = sent, self.momentum.new[sent.indices]
-        if is_exact and not is_taken:
-            kernels.clear(self.velocity.new, sent.indices)
-        elif not is_exact:
-            self.velocity.new[sent.indices] -= sent.values
+            self._masked = self.momentum.new[sent.indices]
+        super().update(sent, is_exact, kernels, is_taken)
         if self._options.masking:
             kernels.clear(self.momentum.new, sent.indices)
 
     def take_all(self) -> np.ndarray:
-        everything = self.velocity.new.copy()
-        if not self.velocity.can_roll_back:
-            indices = np.arange(everything.size, dtype=np.uint32)
-            self._sent, self._masked = (
-                Selection(indices, everything, everything.size),
-                self.momentum.new.copy(),
-            )
-        self.velocity.new[:] = 0
+        everything = super().take_all()
+        if not self.velocity.can_roll_back and not self._is_held:
+            self._masked = self.momentum.new.copy()
         return everything
 
     def finish(
@@ -147,11 +147,24 @@ class MomentumCorrectionState:
         reduced: np.ndarray,
         parameter: np.ndarray,
         is_compressed: bool,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
     ) -> np.ndarray:
-        """Momentum for a tensor that is never compressed, and weight decay for all."""
+        """Return the gradient with momentum, for tensors never compressed, and with weight decay,
+        for all.
+
+        Parameters
+        ----------
+        reduced : the reduced gradient, flat
+        parameter : the tensor's values, flat; for weight decay
+        is_compressed : False for a tensor that is never compressed
+        kernels : of the engine
+        """
         options = self._options
-        result: np.ndarray = reduced if is_compressed else self._momentum_of(reduced, kernels)
+        result: np.ndarray = (
+            self._in_units_of_the_rate(reduced)
+            if is_compressed
+            else self._momentum_of(reduced, kernels)
+        )
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)
@@ -162,30 +175,27 @@ class MomentumCorrectionState:
             result = result + self.decay.new
         return result
 
-    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
-        u, options = self.momentum, self._options
-        kernels.push_momentum(reduced, u.old, u.new, options.momentum, options.nesterov)
-        return u.new + reduced if options.nesterov else u.new.copy()
+    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
+        direction = self._direct(reduced, kernels, 1)
+        return direction if direction is not self.momentum.new else direction.copy()
 
     def commit(self) -> None:
+        super().commit()
         self.momentum.commit()
-        self.velocity.commit()
         self.decay.commit()
-        self._forget()
 
     def roll_back(self) -> None:
-        """Without second buffers the failed step's gradient stays in u and v; nothing is lost."""
+        """Drop the new velocities, or give the sent entries back.
+
+        Without second buffers the failed step's gradient stays in u and v, so nothing is lost.
+        """
         if not self.velocity.can_roll_back:
-            self.velocity.old[self._sent.indices] += self._sent.values
             self.momentum.old[self._sent.indices] = self._masked
-            self._forget()
+        super().roll_back()
 
     def _forget(self) -> None:
-        self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+        super()._forget()
         self._masked = self._sent.values
-
-    def add(self, returned: Selection) -> None:
-        self.velocity.old[returned.indices] += returned.values
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {
@@ -197,4 +207,9 @@ class MomentumCorrectionState:
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.momentum.old[:] = arrays["momentum"]
         self.velocity.old[:] = arrays["residual"]
+        if not self.decay.old.size and arrays["decay"].size:
+            rollback = self.velocity.can_roll_back
+            self.decay = DoubleBuffer(
+                self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
+            )
         self.decay.old[:] = arrays["decay"]

@@ -1,9 +1,8 @@
-"""No memory: what is not sent is forgotten."""
+"""No memory: unsent entries are forgotten."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -36,14 +35,14 @@ class NoMemory:
 
 
 class NoMemoryState:
-    """Implements ``MemoryState``."""
+    """The last gradient, as long as its step.  Implements ``MemoryState``."""
 
     _gradient: np.ndarray
 
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
@@ -51,7 +50,7 @@ class NoMemoryState:
         return Accumulated(gradient, kernels.moments(gradient))
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""Files of compressors' states: one file, the states of any number of ranks.
+"""The file of compressors' states: one file holds the states of any number of ranks.
 
     bytes     content (little-endian)
     8         b"HVDSPRS" and the version of this layout
@@ -7,10 +7,10 @@
     8         length of the JSON
     32        SHA-256 of everything before
 
-A file is written under another name, flushed to the disk and renamed, so that there is a whole one
-or none; what a killed writer leaves under that other name is unlocked, and the next writer removes
-it.  Reading one runs no code: numbers, texts and plain arrays are all that it can hold.  The digest
-finds what was truncated or altered; it is no signature.
+A file is written under another name, flushed to the disk and renamed, so that there is a whole file
+or none.  A killed writer leaves an unlocked file under that other name, and the next writer removes
+it.  Reading a file runs no code: it can hold numbers, texts and plain arrays alone.  The digest
+finds a file that was truncated or altered; it is no signature.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Callable
 
 import numpy as np
 
 from hvd_sparse.errors import CorruptCheckpoint
+from hvd_sparse.resilience.state_form import NewState, State
 
 MAGIC = b"HVDSPRS\x01"
 DIGEST_BYTES = 32
@@ -37,11 +38,17 @@ SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
 PARTIAL, RANDOM_LETTERS = ".partial", 8
-"""How a file ends that is being written, and how many letters ``tempfile`` puts before that."""
+"""Suffix of a file that is being written, and the number of letters that ``tempfile`` puts before
+it."""
 
 
 class Writer:
-    """Writes a file from front to back, so that no more than one array need be in memory."""
+    """Write a file from front to back, so that only one array need be in memory.
+
+    Parameters
+    ----------
+    stream : binary, at its beginning
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -49,19 +56,20 @@ class Writer:
         self._place = 0
         self._write(MAGIC)
 
-    def _write(self, data: Any) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         self._stream.write(data)
         self._digest.update(data)
         self._place += len(data)
 
-    def add(self, array: np.ndarray) -> dict[str, Any]:
-        """Write an array; what stands for it in the JSON."""
+    def add(self, array: np.ndarray) -> dict[str, str | int]:
+        """Write an array, and return the JSON-able description that stands for it in a state."""
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
         return told
 
-    def finish(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Write the states, in which ``add``'s answers stand for the arrays."""
+    def finish(self, states: Sequence[State]) -> None:
+        """Write the states, in which descriptions by ``add`` stand for the arrays, and the
+        digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -70,10 +78,15 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A stream whose content is at ``path`` once the block has ended well; otherwise the old
-    content still is.
+    """Open a stream whose content is at ``path`` once the block has ended without an error.
 
-    What writers that were killed have left of it goes first.
+    After an error the old content is still there.  Files that killed writers have left are removed
+    first.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
     """
     target = Path(path)
     _sweep(target)
@@ -83,7 +96,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            os.replace(partial, target)  # while the lock is held
+            # while the lock is held: without it another writer would take this file for a killed
+            # writer's, and remove it
+            os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(partial)
@@ -96,18 +111,17 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _create(target: Path) -> tuple[int, str]:
-    """A file beside the target, locked as long as its writer lives."""
+    """Create a file beside the target, which stays locked as long as its writer lives."""
     while True:
         handle, partial = tempfile.mkstemp(
             suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
         )
-        with contextlib.suppress(
-            OSError
-        ):  # a file system without locks: then nobody sweeps there either
+        # on a file system without locks this fails, and nobody's sweep removes files there either
+        with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return handle, partial
-        os.close(handle)  # swept before it was locked
+        os.close(handle)  # another writer removed it before it was locked
 
 
 def _sweep(target: Path) -> None:
@@ -115,9 +129,9 @@ def _sweep(target: Path) -> None:
     with os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
     for partial in left:
-        with contextlib.suppress(
-            OSError
-        ):  # its writer lives, on this host or another, or somebody else has swept it
+        # an error means that its writer lives, on this host or another, or that another writer has
+        # removed it
+        with contextlib.suppress(OSError):
             handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,28 +145,39 @@ def _is_partial(name: str, target: str) -> bool:
     return name == f".{target}.{middle}{PARTIAL}" and len(middle) == RANDOM_LETTERS
 
 
-def write(path: str | os.PathLike[str], states: Sequence[Mapping[str, Any]]) -> None:
-    """Write the states of some or all ranks, as ``state_dict()`` gives them, into one file."""
+def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
+    """Write the states of some or all ranks into one file.
+
+    Parameters
+    ----------
+    path : of the file
+    states : ``Compressor.state_dict()`` of each rank
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
     with atomic(path) as stream:
         _write_states(stream, states)
 
 
-def to_bytes(state: Mapping[str, Any]) -> bytes:
-    """One state as the content of a file."""
+def to_bytes(state: State) -> bytes:
+    """Return one state as the content of a file."""
     stream = io.BytesIO()
     _write_states(stream, [state])
     return stream.getvalue()
 
 
-def _write_states(stream: IO[bytes], states: Sequence[Mapping[str, Any]]) -> None:
+def _write_states(stream: IO[bytes], states: Sequence[State]) -> None:
     writer = Writer(stream)
     writer.finish(
         [with_arrays(state, lambda array: writer.add(np.asarray(array))) for state in states]
     )
 
 
-def with_arrays(state: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    """A state with something else in the place of every array."""
+def with_arrays(state: State, change: Callable[..., object]) -> NewState:
+    """Return a state with ``change(array)`` in the place of every array."""
     tensors = {
         key: {**tensor, "arrays": {name: change(array) for name, array in tensor["arrays"].items()}}
         for key, tensor in state["tensors"].items()
@@ -160,10 +185,15 @@ def with_arrays(state: Mapping[str, Any], change: Any) -> dict[str, Any]:
     return {**state, "tensors": tensors}
 
 
-def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The states in a file; their arrays are read-only views of it.
+def read(path: str | os.PathLike[str]) -> list[NewState]:
+    """Return the states in a file; their arrays are read-only views of it.
 
-    CorruptCheckpoint if it is not whole, or no such file.
+    Raises
+    ------
+    CorruptCheckpoint
+        If the file is not whole, or is none of this kind.
+    OSError
+        If it cannot be read.
     """
     size = os.path.getsize(path)
     if size < SHORTEST:
@@ -173,8 +203,14 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return _parse(np.memmap(path, np.uint8, mode="r"), os.fspath(path))
 
 
-def from_bytes(data: bytes) -> dict[str, Any]:
-    """The state that ``to_bytes`` wrote."""
+def from_bytes(data: bytes) -> NewState:
+    """Return the state that ``to_bytes`` wrote.
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the bytes are not whole, or none of this kind.
+    """
     if len(data) < SHORTEST:
         raise CorruptCheckpoint(
             f"a saved state has {len(data)} bytes: truncated, or none of hvd_sparse"
@@ -182,7 +218,7 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
-def _parse(content: np.ndarray, name: str) -> list[dict[str, Any]]:
+def _parse(content: np.ndarray, name: str) -> list[NewState]:
     if content[: len(MAGIC)].tobytes() != MAGIC:
         raise CorruptCheckpoint(f"{name!r} is no checkpoint of hvd_sparse, or of another version")
     digest = hashlib.sha256()
@@ -215,7 +251,7 @@ def _parse(content: np.ndarray, name: str) -> list[dict[str, Any]]:
         raise CorruptCheckpoint(f"{name!r} holds no states of hvd_sparse: {error}") from error
 
 
-def _take(content: np.ndarray, told: Mapping[str, Any]) -> np.ndarray:
+def _take(content: np.ndarray, told: State) -> np.ndarray:
     dtype, length, place = told["dtype"], int(told["length"]), int(told["place"])
     if (
         dtype not in DTYPES

@@ -1,16 +1,17 @@
-"""The states that a rank of an elastic run can go on from, whichever of them the ranks agree on.
+"""Commits of an elastic run: the states that a rank keeps so that all can go on from one of them.
 
-When a worker dies the others notice it at different places: one has rejoined, or committed, and
-another has not.  So every rank keeps, besides its last commit, what the others may have gone back
-to or on from.  A *point* tells states of all ranks apart: the number of the rejoining that their
-world began with, and the steps of every tensor.  The model that goes on is rank 0's, so its last
-commit is the point that all ranks take, and a rejoining counts once rank 0 has committed after it.
-Which ranks hold what, and why it suffices, is in docs/adr/0017.
+When a worker dies the other ranks notice it at different places: one has rejoined, or committed,
+and another has not.  So every rank keeps, besides its last commit, the states that another rank may
+have gone back to or gone on from.  A *point* names the states of all ranks at one time: the number
+of the rejoining that their world began with, and the steps of every tensor.  The model that goes on
+is rank 0's, so rank 0's last commit is the point that all ranks take, and a rejoining counts once
+rank 0 has committed after it.  Which ranks hold which states, and why that suffices, is in
+docs/adr/0017.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,26 +22,29 @@ from hvd_sparse.errors import RankMismatch
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
 from hvd_sparse.resilience.rejoining import sum_tensors
+from hvd_sparse.resilience.state_form import NewState, State
 
 Point = list[Any]
-"""Generation, and steps by tensor; JSON-able."""
+"""The generation, and the steps by tensor: [int, dict].  A list, as it is after JSON, in which no
+type can be given to each element."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A state of this rank.
+    """A state that this rank keeps.
 
     Attributes
     ----------
-    generation : the number of the rejoining that its world began with; 0 before the first
+    generation : number of the rejoining that its world began with; 0 before the first
+    state : the compressor's
     """
 
     generation: int
-    state: Mapping[str, Any]
+    state: State
 
     @property
     def point(self) -> Point:
-        """What all ranks call it."""
+        """Return the point of this state, which is the same on all ranks."""
         return [
             self.generation,
             {key: tensor["steps"] for key, tensor in self.state["tensors"].items()},
@@ -50,9 +54,9 @@ class Held:
 class Commits:
     """This rank's commits, and its part in rejoinings.
 
-    Two commits are kept, as another rank may be one behind.  Until both are of this world, so are
-    two states more: what the world began with, and what it came to when this rank noticed a
-    failure, as another may have committed there.
+    Two commits are kept, as another rank may be one behind.  Until both are of this world, two more
+    states are kept: the one that this world began with, and the one at which this rank noticed a
+    failure, as another rank may have committed there.
     """
 
     def __init__(self) -> None:
@@ -63,8 +67,13 @@ class Commits:
         self._base: Held | None = None
         self._loose: Held | None = None
 
-    def commit(self, state: Mapping[str, Any]) -> None:
-        """Remember a state."""
+    def commit(self, state: State) -> None:
+        """Keep a state as the last commit.
+
+        Parameters
+        ----------
+        state : the compressor's, which nobody changes afterwards
+        """
         new = Held(self._generation, state)
         older = [held for held in self._commits if held.point != new.point]
         self._commits = [new, *older[:1]]
@@ -72,12 +81,16 @@ class Commits:
             all(held.generation == self._generation for held in self._commits)
             and len(self._commits) > 1
         ):
-            self._base = self._loose = None  # every rank has committed in this world
+            # two commits of this world: ranks are at most one commit apart, so every rank has
+            # committed in it, and none goes back behind it
+            self._base = self._loose = None
 
-    def go_back(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The last commit.
+    def go_back(self, state: State) -> State:
+        """Return the last commit, and keep the present state until the ranks have rejoined.
 
-        state : what this rank has come to since
+        Parameters
+        ----------
+        state : the compressor's present one
         """
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
@@ -87,11 +100,23 @@ class Commits:
         return self._commits[0].state
 
     def rejoin(
-        self, state: Mapping[str, Any], collective: Collective, name: str, timeout_s: float | None
-    ) -> dict[str, Any]:
-        """This rank's state in the new world.  Collective.
+        self, state: State, collective: Collective, name: str, timeout_s: float | None
+    ) -> NewState:
+        """Return this rank's state in the new world.  Collective.
 
-        state : what this rank goes on from; without tensors if it is new
+        Parameters
+        ----------
+        state : the state that this rank goes on from; without tensors if the rank is new
+        collective : of the new world
+        name : name of its collectives
+        timeout_s : seconds that one of them may take
+
+        Raises
+        ------
+        RankMismatch
+            On all ranks, if one of them has lost the state that the others go on from.
+        ExchangeTimeout
+            If a rank does not take part in time.
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
@@ -131,23 +156,29 @@ class Commits:
             {**live.state, **place, "tensors": tensors},
         )
         self._base, self._loose = mine, joined
-        gatherer.tell_all(
-            "joined"
-        )  # whoever gets past it, and commits, knows that all ranks hold what it commits
+        # a barrier: a rank that gets past it, and commits, knows that all ranks hold that state
+        gatherer.tell_all("joined")
         self._generation, self._is_rejoining = joined.generation, False
         return dict(joined.state)
 
 
-def agree(told: list[dict[str, Any]]) -> tuple[int, list[int]]:
-    """The rank whose state the others join in, and the ranks that hold a state of that point.
+def agree(told: Sequence[State]) -> tuple[int, list[int]]:
+    """Return the rank whose point all ranks take, and the ranks that hold a state of that point.
 
-    RankMismatch, on all ranks, if one that was there lost it.
+    Parameters
+    ----------
+    told : of every rank, whether it has met the others before ("has_met"), the points that it holds
+        ("held") and its present state without arrays ("live")
+
+    Raises
+    ------
+    RankMismatch
+        On all ranks, if a rank that was in the old world holds no state of that point.
     """
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
-    old = (
-        met or trained or list(range(len(told)))
-    )  # what a new worker has, of an older checkpoint, counts no more
+    # a new worker's state, from an older checkpoint, does not count beside those of the old world
+    old = met or trained or list(range(len(told)))
     leader = old[0]
     point = told[leader]["held"][0]
     holders = [rank for rank in old if point in told[rank]["held"]]
@@ -167,15 +198,18 @@ def agree(told: list[dict[str, Any]]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Of generation 0 is also what a worker brought that came later."""
+    """Tell whether a rank took part in the world of a point.
+
+    Generation 0 proves nothing after it, as a worker that came later brings states of it too.
+    """
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
         for generation, steps in held
     )
 
 
-def _difference(told: list[dict[str, Any]], leader: int, lacking: list[int]) -> str:
-    """The first tensor whose steps differ."""
+def _difference(told: Sequence[State], leader: int, lacking: list[int]) -> str:
+    """Name the first tensor whose steps differ."""
     steps = {rank: told[rank]["held"][0][1] for rank in (leader, *lacking)}
     for key in steps[leader]:
         made = sorted({each.get(key, 0) for each in steps.values()})

@@ -1,11 +1,13 @@
-"""All ranks' states in one file, array by array, so that no rank holds more than one array of
-all."""
+"""The gathering of all ranks' states into one file, array by array.
+
+No rank ever holds more than one array of all ranks.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,21 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.resilience.checkpoint_file import Writer, atomic, with_arrays
+from hvd_sparse.resilience.state_form import State
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
 """A tensor's key, an array's name, and the array of every rank that has it."""
 
 
 class Gatherer:
-    """Brings states together over a collective, every gather under one name and waited for."""
+    """Gather values and states over a collective, under one name, one after the other.
+
+    Parameters
+    ----------
+    collective : of the ranks
+    name : name of every gather
+    timeout_s : seconds that one gather may take
+    """
 
     def __init__(self, collective: Collective, name: str, timeout_s: float | None) -> None:
         self._collective = collective
@@ -29,18 +39,33 @@ class Gatherer:
     def _gather(self, data: np.ndarray) -> np.ndarray:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
 
-    def tell_all(self, value: Any) -> list[Any]:
-        """A JSON-able value of every rank, in rank order."""
+    def tell_all(self, value: object) -> list[Any]:  # Any: whatever JSON the ranks have given
+        """Return the JSON-able values of all ranks, in rank order.  Collective.
+
+        Parameters
+        ----------
+        value : this rank's
+
+        Raises
+        ------
+        ExchangeTimeout
+            If a rank does not take part in time.
+        """
         line = json.dumps(value).encode() + b"\n"
         return [
             json.loads(line)
             for line in self._gather(np.frombuffer(line, np.uint8)).tobytes().splitlines()
         ]
 
-    def parts(self, mine: Mapping[str, Any], told: list[dict[str, Any]]) -> Parts:
-        """All arrays of all ranks: the same gathers on every rank, whatever each of them has.
+    def parts(self, mine: State, told: Sequence[State]) -> Parts:
+        """Yield every array of all ranks, by tensor and name.  Collective.
 
-        told : the states of all ranks, with type and length in the place of every array
+        Every rank makes the same gathers, whichever arrays it has itself.
+
+        Parameters
+        ----------
+        mine : this rank's state
+        told : the states of all ranks, with [dtype, length] in the place of every array
         """
         for key in mine["model"]:
             names = sorted(
@@ -62,7 +87,7 @@ class Gatherer:
 
 
 def _split(
-    gathered: np.ndarray, told: list[dict[str, Any]], key: str, name: str
+    gathered: np.ndarray, told: Sequence[State], key: str, name: str
 ) -> dict[int, np.ndarray]:
     found, place = {}, 0
     for rank, state in enumerate(told):
@@ -75,7 +100,7 @@ def _split(
 
 
 def gather_into_file(
-    state: Mapping[str, Any],
+    state: State,
     path: str | os.PathLike[str],
     collective: Collective,
     name: str,
@@ -83,7 +108,18 @@ def gather_into_file(
 ) -> None:
     """Write the states of all ranks into one file, on rank 0.  Collective.
 
-    PeerFailure on all ranks, in rank 0's words, if it cannot be written.
+    Parameters
+    ----------
+    state : this rank's
+    path : of the file, which rank 0 writes
+    collective : of the ranks
+    name : name of every gather
+    timeout_s : seconds that one gather may take
+
+    Raises
+    ------
+    PeerFailure
+        On all ranks, with rank 0's reason, if the file cannot be written.
     """
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
@@ -94,7 +130,9 @@ def gather_into_file(
     if collective.rank == 0:
         try:
             _write(path, told, parts)
-        except Exception as error:  # paths can be wrong in ways that are no OSError, and the others wait for a word
+        # any exception: paths can be wrong in ways that are no OSError, and the other ranks wait
+        # for the reason
+        except Exception as error:
             if lost:
                 raise
             failure = (
@@ -113,7 +151,7 @@ def gather_into_file(
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """The same, noting an error in gathering: no rank can be told of that one."""
+    """Yield the parts, and note an error of gathering them, which no rank can be told of."""
     try:
         yield from parts
     except Exception as error:
@@ -121,7 +159,7 @@ def _noting(parts: Parts, lost: list[Exception]) -> Parts:
         raise
 
 
-def _write(path: str | os.PathLike[str], told: list[dict[str, Any]], parts: Parts) -> None:
+def _write(path: str | os.PathLike[str], told: Sequence[State], parts: Parts) -> None:
     with atomic(path) as stream:
         writer = Writer(stream)
         for key, name, arrays in parts:

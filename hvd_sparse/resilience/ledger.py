@@ -1,4 +1,4 @@
-"""Which tensors this rank has submitted and not got back, and since when."""
+"""The ledger of the tensors that this rank has submitted and not got back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from hvd_sparse.resilience.awake import awake_s
+from hvd_sparse.resilience.awake_clock import awake_s
 
 
 class Ledger:
-    """Submissions by name.  Safe to call from many threads.
+    """Counts of submissions by name, and the time of each that is pending.
 
-    Ranks are compared by how often each has submitted a name: names and order are the same on all
-    of them.  Ages are of the seconds in which this process ran.
+    Safe to call from many threads.  Ranks compare how often each has submitted a name, as names and
+    their order are the same on all of them.  Ages count the seconds in which this process ran.
     """
 
     def __init__(self) -> None:
@@ -25,25 +25,25 @@ class Ledger:
         self._last_change = awake_s()
 
     def begin(self, name: str) -> None:
-        """This rank submits a tensor."""
+        """Note that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
             self._since[name] = self._last_change = awake_s()
 
     def end(self, name: str) -> None:
-        """Its result is there."""
+        """Note that the result of a tensor is there."""
         with self._lock:
             self._since.pop(name, None)
             self._last_change = awake_s()
 
     def clear(self) -> None:
-        """The step has failed: nothing is waited for any more."""
+        """Forget the pending tensors, as the step has failed; the counts stay."""
         with self._lock:
             self._since.clear()
             self._last_change = awake_s()
 
     def restart(self) -> None:
-        """As before the first submission, for a new world."""
+        """Forget everything, as before the first submission, for a new world."""
         with self._lock:
             self._counts.clear()
             self._since.clear()
@@ -51,30 +51,45 @@ class Ledger:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside, this rank waits where a time limit raises an error by itself."""
-        with self._lock:
-            self._waits += 1
+        """Return a context in which this rank waits under a time limit that raises by itself."""
+        self.begin_wait()
         try:
             yield
         finally:
-            with self._lock:
-                self._waits -= 1
+            self.end_wait()
+
+    def begin_wait(self) -> None:
+        """Begin what ``waiting`` is for, where every call counts."""
+        with self._lock:
+            self._waits += 1
+
+    def end_wait(self) -> None:
+        """End it."""
+        with self._lock:
+            self._waits -= 1
 
     @property
     def is_waiting(self) -> bool:
+        """Tell whether some thread is inside ``waiting``."""
         return self._waits > 0
 
     @property
     def idle_s(self) -> float:
-        """Seconds since anything was submitted or came back."""
+        """Return the seconds since a tensor was submitted or came back."""
         return awake_s() - self._last_change
 
     @property
     def has_begun(self) -> bool:
+        """Tell whether a tensor was ever submitted in this world."""
         return bool(self._counts)
 
     def pending(self, older_than_s: float = 0.0) -> dict[str, int]:
-        """Names that are waited for, the longest first, with how often each has been submitted."""
+        """Return the pending names, oldest first, with how often each has been submitted.
+
+        Parameters
+        ----------
+        older_than_s : seconds; names that were submitted later are left out
+        """
         now = awake_s()
         with self._lock:
             old = sorted(
@@ -83,11 +98,16 @@ class Ledger:
             return {name: self._counts[name] for _, name in old}
 
     def oldest_s(self) -> float:
-        """Seconds that the longest-pending tensor has been waited for; 0 without any."""
+        """Return the age of the oldest pending tensor in seconds; 0 if none is pending."""
         with self._lock:
             return awake_s() - min(self._since.values()) if self._since else 0.0
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """The names that another rank has submitted more often than this one."""
+        """Return the names that another rank has submitted more often than this one.
+
+        Parameters
+        ----------
+        counts : the other rank's submissions by name
+        """
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]

@@ -1,14 +1,15 @@
-"""Asking the other ranks what they are doing, when nothing in Horovod answers any more.
+"""Questions to the other ranks about what they are doing, for when Horovod does not answer.
 
-Every rank listens on a TCP port of its own (``resilience.listening``), in a thread that Horovod's
-waits do not hold up, and says which tensors it has submitted.  Addresses are told in one allgather
-while Horovod works.  A rank that has ended refuses the connection.  One that is paused takes it
-(its kernel does) and says nothing, and so does one whose code holds Python's lock: of these the
-kernel is asked (``resilience.sight``), by this rank or by another on the silent one's host.
+Every rank listens on a TCP port of its own (``resilience.listener``), in a thread that Horovod's
+waits do not hold up, and answers which tensors it has submitted.  The ranks exchange their
+addresses in one allgather while Horovod still works.  A rank that has ended refuses the connection.
+A paused rank takes the connection (its operating system does) and says nothing, and so does a rank
+whose code holds Python's lock.  For these two the operating system is asked
+(``resilience.process_state``), by this rank or by another rank on the silent one's host.
 
-Questions and answers are one line of JSON.  A question begins with a secret of the rank that it
-asks, drawn anew in every process and told to the other ranks alone; nothing that arrives is run or
-stored.
+Questions and answers are one line of JSON each.  A question begins with a secret of the rank that
+it asks, drawn anew in every process and known to the other ranks alone.  Nothing that arrives is
+run or stored.
 """
 
 from __future__ import annotations
@@ -20,25 +21,42 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.resilience.listening import CHUNK_BYTES, LONGEST_LINE, PATIENCE_S
-from hvd_sparse.resilience.sight import Process, Sight, judge, look_at, process_of, tell
+from hvd_sparse.resilience.listener import CHUNK_BYTES, LONGEST_LINE, PATIENCE_S, Line
+from hvd_sparse.resilience.process_state import (
+    Process,
+    ProcessState,
+    judge,
+    look_at,
+    process_from_json,
+    process_to_json,
+)
 
 ASKED_AT_ONCE = 32
 LOOKS_APART_S = 1.0
-"""Between two looks at a process that ought to move."""
+"""Seconds between two looks at a process, in which a running one uses some processor time."""
 SHORTEST_S = 0.01
 TRIES = 2
-"""At an address that hangs up: it does so on strangers in a crowd, before it knows who calls."""
+"""Connections to an address that hangs up.  A crowded listener hangs up on strangers before it
+knows who calls."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank listens, and its process."""
+    """The address at which a rank listens, and its process.
+
+    Attributes
+    ----------
+    rank : the rank
+    host : name of its host
+    addresses : IPv4 addresses of its host
+    port : TCP port of its listener
+    token : secret with which a question to it begins
+    process : its process; None where the system has no ``/proc``
+    """
 
     rank: int
     host: str
@@ -50,20 +68,22 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of asking a rank.
+    """A rank's answer to a question, or the reason why there is none.
 
     Attributes
     ----------
-    state : "answers", "ended" (refuses connections) or "unreachable"; of those that take
-        connections and say nothing "paused" or "busy" (runs, but something in it holds Python's
+    rank : the rank that was asked
+    state : "answers", "ended" (refuses connections) or "unreachable"; of a rank that takes
+        connections and says nothing "paused" or "busy" (runs, but something in it holds Python's
         lock), or "silent" if nobody can tell which
-    behind : tensors that it has not submitted and the asking rank has
-    place : where in its program it is
-    pending : how many tensors it waits for itself
+    behind : tensors that the asking rank has submitted and it has not
+    place : line of its program that its main thread is at
+    pending : number of tensors that it waits for itself
     is_joined : it is inside hvd.join()
-    stood_s : for how long its process stood still, suspended or with Python's lock held, in the
-        time asked about
-    sight : what it sees of the process that it was asked to look at
+    stood_s : seconds for which its process stood still, suspended or with Python's lock held, in
+        the time asked about
+    seen : state of the process that it was asked to look at
+    tried : addresses at which it was asked
     """
 
     rank: int
@@ -73,29 +93,42 @@ class Answer:
     pending: int = 0
     is_joined: bool = False
     stood_s: float = 0.0
-    sight: Sight | None = None
+    seen: ProcessState | None = None
     tried: tuple[str, ...] = field(default=(), compare=False)
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Tell all ranks where this one listens: a conversation as exchanges hold them.  The endpoints
-    in rank order."""
+    """Exchange the addresses of all ranks: a generator of collectives, as exchanges are.
+
+    Parameters
+    ----------
+    endpoint : this rank's
+
+    Returns
+    -------
+    The endpoints of all ranks, in rank order
+    """
     told = [
         endpoint.rank,
         endpoint.host,
         endpoint.addresses,
         endpoint.port,
         endpoint.token,
-        tell(endpoint.process),
+        process_to_json(endpoint.process),
     ]
     gathered = yield AllGather(np.frombuffer(json.dumps(told).encode() + b"\n", np.uint8))
     return [_endpoint_of(*json.loads(line)) for line in gathered.tobytes().splitlines()]
 
 
 def _endpoint_of(
-    rank: int, host: str, addresses: list[str], port: int, token: str, process: Any
+    rank: int,
+    host: str,
+    addresses: list[str],
+    port: int,
+    token: str,
+    process: list[str | int] | None,
 ) -> Endpoint:
-    return Endpoint(rank, host, tuple(addresses), port, token, process_of(process))
+    return Endpoint(rank, host, tuple(addresses), port, token, process_from_json(process))
 
 
 @dataclass(frozen=True)
@@ -104,9 +137,9 @@ class Question:
 
     Attributes
     ----------
-    submitted : tensors, and how often the asking rank has submitted each
-    waited_s : for how long it has waited for them
-    process : that is to be looked at
+    submitted : tensors by name, and how often the asking rank has submitted each
+    waited_s : seconds for which the asking rank has waited for them
+    process : process that the answering rank is to look at
     """
 
     submitted: dict[str, int]
@@ -114,11 +147,11 @@ class Question:
     process: Process | None = None
 
     def line(self, token: str) -> bytes:
-        """Return what is sent to the rank of that secret."""
+        """Return the bytes to send to the rank whose secret is ``token``."""
         told = {
             "submitted": self.submitted,
             "waited_s": self.waited_s,
-            "process": tell(self.process),
+            "process": process_to_json(self.process),
         }
         return f"{token}{json.dumps(told)}\n".encode()
 
@@ -126,8 +159,18 @@ class Question:
 def ask_all(
     endpoints: Sequence[Endpoint], question: Question, patience_s: float = PATIENCE_S
 ) -> list[Answer]:
-    """What every rank has of what this one has submitted; bounded by a small multiple of
-    ``patience_s``."""
+    """Ask all ranks at once; takes at most a small multiple of ``patience_s``.
+
+    Parameters
+    ----------
+    endpoints : of the ranks to ask
+    question : the same for all of them
+    patience_s : seconds for which one connection may take
+
+    Returns
+    -------
+    The answers, in the order of ``endpoints``
+    """
     answers: dict[int, Answer] = {}
     left = list(enumerate(endpoints))
 
@@ -137,8 +180,8 @@ def ask_all(
                 place, endpoint = left.pop()
                 answers[place] = ask(endpoint, question, patience_s)
 
-    # no pool of the library's: those refuse work once the interpreter begins to end, where hangs
-    # happen too
+    # no concurrent.futures pool: pools refuse work once the interpreter begins to end, and Horovod
+    # hangs there too
     threads = [
         threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(left)))
     ]
@@ -152,7 +195,7 @@ def ask_all(
 def _seen_by_others(
     endpoints: Sequence[Endpoint], answers: list[Answer], patience_s: float
 ) -> list[Answer]:
-    """The answers, with the word of ranks on the same host for those that this one cannot see."""
+    """Return the answers, where a rank on the same host says what became of a silent rank."""
     found = list(answers)
     for place, (endpoint, answer) in enumerate(zip(endpoints, answers)):
         if answer.state != "silent" or endpoint.process is None:
@@ -167,15 +210,22 @@ def _seen_by_others(
         neighbour = next(near, None)
         if neighbour is not None:
             look = Question({}, process=endpoint.process)
-            before = ask(neighbour, look, patience_s).sight
+            before = ask(neighbour, look, patience_s).seen
             time.sleep(LOOKS_APART_S)
-            after = ask(neighbour, look, patience_s).sight
+            after = ask(neighbour, look, patience_s).seen
             found[place] = replace(answer, state=judge(before, after))
     return found
 
 
 def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) -> Answer:
-    """Ask one rank, at each of its addresses until one answers."""
+    """Ask one rank, at each of its addresses in turn until one answers.
+
+    Parameters
+    ----------
+    endpoint : of the rank
+    question : what it is asked
+    patience_s : seconds for which one connection may take
+    """
     line = question.line(endpoint.token)
     nearby = ["127.0.0.1"] if endpoint.host == socket.gethostname() else []
     before = look_at(endpoint.process)
@@ -186,12 +236,12 @@ def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) 
         if isinstance(heard, str):
             states.add(heard)
             if heard == "silent" and endpoint.process is not None and before is not None:
-                break  # the kernel knows more than another address
+                break  # its process can be looked at, which tells more than another address
             continue
         try:
             return _answer_of(endpoint.rank, json.loads(heard), tuple(tried))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # somebody else's port
+            continue  # another program listens at this port
     state = next(each for each in ("silent", "ended", "unreachable") if each in states)
     if state == "silent":
         state = judge(before, look_at(endpoint.process))
@@ -199,13 +249,14 @@ def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) 
 
 
 def _call(address: str, port: int, line: bytes, patience_s: float) -> bytes | str:
-    """Return what is said at an address, or why nothing is: "silent", "ended" or "unreachable"."""
+    """Return the line said at an address, or why there is none: "silent", "ended" or
+    "unreachable"."""
     for _ in range(TRIES):
         try:
             connection = socket.create_connection((address, port), patience_s)
         except ConnectionRefusedError:
             return "ended"
-        except OSError:  # no way there, or nobody takes it
+        except OSError:  # no route to it, or the connection was not taken in time
             return "unreachable"
         with connection:
             try:
@@ -218,8 +269,8 @@ def _call(address: str, port: int, line: bytes, patience_s: float) -> bytes | st
     return "unreachable"
 
 
-def _answer_of(rank: int, said: dict[str, Any], tried: tuple[str, ...]) -> Answer:
-    sight = said.get("sight")
+def _answer_of(rank: int, said: Line, tried: tuple[str, ...]) -> Answer:
+    seen = said.get("sight")
     return Answer(
         rank,
         "answers",
@@ -228,13 +279,14 @@ def _answer_of(rank: int, said: dict[str, Any], tried: tuple[str, ...]) -> Answe
         int(said["pending"]),
         bool(said["is_joined"]),
         float(said["stood_s"]),
-        None if sight is None else Sight(str(sight[0]), tuple(map(int, sight[1]))),
+        None if seen is None else ProcessState(str(seen[0]), tuple(map(int, seen[1]))),
         tried,
     )
 
 
 def _read_line(connection: socket.socket, patience_s: float) -> bytes:
-    """All of it within the time, however small the pieces are."""
+    """Return one line; raise TimeoutError unless all of it comes in time, however small its pieces
+    are."""
     end_s, line = time.monotonic() + patience_s, bytearray()
     while not line.endswith(b"\n"):
         connection.settimeout(max(SHORTEST_S, end_s - time.monotonic()))
@@ -248,7 +300,7 @@ def _read_line(connection: socket.socket, patience_s: float) -> bytes:
 
 
 def addresses() -> tuple[str, ...]:
-    """Return this machine's IPv4 addresses, as others might reach them."""
+    """Return this machine's IPv4 addresses at which other hosts might reach it."""
     try:
         import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:

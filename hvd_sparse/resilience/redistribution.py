@@ -1,39 +1,58 @@
-"""What ranks keep back, given to another number of ranks without losing any of it.
+"""Redistribution of residuals to another number of ranks, without losing any of them.
 
-An optimizer is still to be given ``factor * sum over ranks (residual)``, where Horovod's factor is
-1/N for Average and does not depend on N for Sum.  Of N states, M ranks so take
+The ranks still owe the optimizer ``factor * sum over ranks (residual)``, where Horovod's factor is
+1/N for Average and does not depend on N for Sum.  So M ranks take from N states
 
     Average:  every rank the mean of the N          (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum:      every rank the sum, divided by M      M * (sum / M)          =  sum
 
-Computed in float64 and rounded once.  Velocities of momentum correction are pending gradients too,
-and go the same way.  What is the same on every rank (the state of tensors that are never
-compressed, weight decay) stays as it is: the mean, whatever the reduction.  Thresholds are
-forgotten: the new residuals have others.
+Sums are computed in float64 and rounded once.  Velocities of momentum correction are pending
+gradients too, and are treated alike.  Arrays that are the same on every rank (the state of tensors
+that are never compressed, weight decay), or each rank's own estimate of the same (Adam's moments),
+stay as they are: every rank takes the mean, whatever the reduction.  Thresholds are forgotten, as
+the new residuals have others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.resilience.state_form import check_form
+from hvd_sparse.resilience.state_form import NewState, State, check_form
 
-REPLICATED = frozenset({"decay"})
-"""Names of memories' arrays that are the same on every rank."""
+REPLICATED = frozenset({"decay", "mean", "square"})
+"""Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
+same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
+"""Fields of a state that are the same on every rank of one world."""
 
 
-def redistribute(states: Sequence[Mapping[str, Any]], world_size: int) -> list[dict[str, Any]]:
-    """The states of all ranks of a world, as ``Compressor.state_dict`` gives them, for a world of
-    another size.
+def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
+    """Return the states of one world, redistributed to a world of another size.
 
-    Where the size is the same, the states as they are.  RankMismatch if they are not those of one
-    world.
+    Parameters
+    ----------
+    states : ``Compressor.state_dict()`` of every rank, in any order
+    world_size : number of ranks of the new world
+
+    Returns
+    -------
+    A state for each rank of the new world, in rank order; the given ones where the size is the same
+
+    Raises
+    ------
+    RankMismatch
+        If the states are not those of all ranks of one world, at one step.
+    CorruptCheckpoint
+        If one of them has not the form of a state.
+
+    Examples
+    --------
+    >>> states = read("step-1000.ckpt")  # doctest: +SKIP
+    >>> redistribute(states, world_size=2)  # doctest: +SKIP
     """
     check_one_world(states)
     ordered = sorted(states, key=lambda state: int(state["rank"]))
@@ -48,8 +67,8 @@ def redistribute(states: Sequence[Mapping[str, Any]], world_size: int) -> list[d
     ]
 
 
-def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
-    """RankMismatch unless the states are those of all ranks of one world, at one step."""
+def check_one_world(states: Sequence[State]) -> None:
+    """Raise RankMismatch unless the states are those of all ranks of one world, at one step."""
     if not states:
         raise RankMismatch("there are no states to redistribute: give those of all ranks")
     for state in states:
@@ -84,21 +103,26 @@ def check_one_world(states: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _shared(state: Mapping[str, Any], field: str) -> Any:
-    """Return what all ranks have in common of a field: some options may differ between them."""
+def _shared(state: State, field: str) -> object:
+    """Return a field without the options that may differ between ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
 
 
-def _lengths(tensor: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, len(array)) for name, array in tensor["arrays"].items()))
 
 
 def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_size: int) -> float:
-    """By what the sum over the old ranks of one of a memory's arrays is multiplied for a new rank.
+    """Return the factor of an array's sum over the old ranks, for a rank of the new world.
 
+    Parameters
+    ----------
+    name : of the memory's array
+    is_sparse : the tensor is compressed
     reduction : "sum" or "average"
+    old_size, new_size : numbers of ranks
     """
     if is_replicated(name, is_sparse=is_sparse) or reduction == "average":
         return 1.0 / old_size
@@ -106,13 +130,11 @@ def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_
 
 
 def is_replicated(name: str, *, is_sparse: bool) -> bool:
-    """Whether an array of a memory is the same on every rank."""
+    """Tell whether an array of a memory is the same on every rank."""
     return name in REPLICATED or not is_sparse
 
 
-def _merge_tensor(
-    key: str, first: Mapping[str, Any], states: Sequence[Mapping[str, Any]], size: int
-) -> dict[str, Any]:
+def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> NewState:
     given = [state["tensors"][key] for state in states if key in state["tensors"]]
     arrays = {}
     for name, example in given[0]["arrays"].items():

@@ -1,40 +1,49 @@
-"""What the ranks of a new world keep back of the old one's: elastic runs, where workers come and
-go.
+"""Residuals of an old world shared among the ranks of a new one, in elastic runs.
 
-Of a rank i of a world of N_i, the optimizer is still owed residual_i / N_i (Average) or residual_i
-(Sum).  All ranks of the new world, M of them, so take
+Rank i of a world of N_i ranks still owes the optimizer residual_i / N_i (Average) or residual_i
+(Sum).  So each of the M ranks of the new world takes
 
     Average:  the sum of residual_i / N_i        Sum:  the sum of residual_i, divided by M
 
-which is ``resilience.redistribution`` where all N states are there.  What a worker that died had
-kept back since it joined died with it; nothing else is lost.  ``resilience.commits`` says which
-states are brought together.
+which is what ``resilience.redistribution`` does with all N states at hand.  The residual that a
+worker accumulated between joining and dying is lost with it; nothing else is lost.
+``resilience.commits`` decides which states are summed.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.resilience.redistribution import is_replicated, weight_of
+from hvd_sparse.resilience.state_form import NewState, State
 
 
 def sum_tensors(
-    mine: Mapping[str, Any] | None,
-    chosen: Mapping[str, Any],
+    mine: State | None,
+    chosen: State,
     holders: int,
     collective: Collective,
     name: str,
     timeout_s: float | None,
-) -> dict[str, Any]:
-    """The tensors of this rank's state in the new world.  Collective: the same sums on every rank.
+) -> NewState:
+    """Return the tensors of this rank's state in the new world.
 
-    mine : this rank's state of the old world; None if it was not there
-    chosen : one rank's state of the old world, with type and length in the place of every array
-    holders : how many of the ranks bring one
+    Collective: every rank makes the same sums.
+
+    Parameters
+    ----------
+    mine : this rank's state of the old world; None if it was not in that world
+    chosen : one rank's state of the old world, with [dtype, length] in the place of every array
+    holders : number of ranks that have a state of the old world
+    collective : of the new world
+    name : name of the sums
+    timeout_s : seconds that one sum may take
+
+    Raises
+    ------
+    ExchangeTimeout
+        If a rank does not take part in time.
     """
     return {
         key: _sum_tensor(key, mine, chosen, holders, collective, name, timeout_s)
@@ -45,13 +54,13 @@ def sum_tensors(
 
 def _sum_tensor(
     key: str,
-    mine: Mapping[str, Any] | None,
-    chosen: Mapping[str, Any],
+    mine: State | None,
+    chosen: State,
     holders: int,
     collective: Collective,
     name: str,
     timeout_s: float | None,
-) -> dict[str, Any]:
+) -> NewState:
     example, arrays = chosen["tensors"][key], {}
     is_sparse = bool(example["is_sparse"])
     for array_name, (dtype, length) in sorted(example["arrays"].items()):

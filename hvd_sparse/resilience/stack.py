@@ -1,7 +1,7 @@
-"""Where this process is: the line that its main thread is at, in ``hvd.join()``, or on its way out.
+"""The stack of the main thread: the line it is at, and whether it is in ``hvd.join()``.
 
-Horovod has an end of its own, at the interpreter's exit, which waits for the other ranks.  Under
-MPI it may never be over, where an error left one of them in an exchange.
+Horovod shuts itself down at the interpreter's exit, and waits there for the other ranks.  Under MPI
+that wait may never end if an error left one of them in an exchange; ``prepare_end`` bounds it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ LIBRARIES = (
     *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
     "<",
 )
+"""Beginnings of the file names that are not the user's own."""
 END_S = 10
-"""For Horovod's own end, after such an error."""
+"""Seconds that Horovod's shutdown may take after an error of this package."""
 
 
 def place_of_main_thread() -> str:
-    """Where the program is: the innermost frame, and the innermost of the user's own files."""
+    """Return the main thread's innermost line, and the innermost one in the user's own files."""
     frames = _frames_of_main_thread()
     if not frames:
         return "no frame of its main thread"
@@ -47,7 +48,7 @@ def place_of_main_thread() -> str:
 
 
 def is_in_join() -> bool:
-    """Whether the main thread is inside Horovod's join."""
+    """Tell whether the main thread is inside ``hvd.join()``."""
     return any(_is_join(frame) for frame in _frames_of_main_thread())
 
 
@@ -66,10 +67,14 @@ def _frames_of_main_thread() -> list[FrameType]:
     return frames
 
 
-@lru_cache(maxsize=1)  # once a process; after hvd.init, so that it runs before Horovod's own end
+# once a process; after hvd.init, as functions registered last run first: before Horovod's shutdown
+@lru_cache(maxsize=1)
 def prepare_end() -> None:
-    """Bound Horovod's end after an error of ours, and say why a join failed, which Horovod's error
-    does not."""
+    """Prepare the interpreter's exit after an error.
+
+    Horovod's shutdown gets ``END_S`` seconds after an error of this package, and after a failed
+    ``hvd.join()`` the reason is printed, which Horovod's error does not name.
+    """
     atexit.register(_at_exit)
 
 
@@ -80,14 +85,13 @@ def _at_exit() -> None:
     elif not isinstance(getattr(sys, "last_value", None), SparseError):
         return
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGALRM, signal.SIG_DFL
-        )  # the one timer that needs neither a thread nor Python's lock
+        # an alarm is the one timer that needs neither a thread nor Python's lock
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(END_S)
 
 
 def was_ended_by_join() -> bool:
-    """Whether the error that ends this program came out of Horovod's join."""
+    """Tell whether the error that ends this program was raised in ``hvd.join()``."""
     trace: TracebackType | None = getattr(sys, "last_traceback", None)
     while trace is not None:
         if _is_join(trace.tb_frame):

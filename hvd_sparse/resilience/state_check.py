@@ -1,39 +1,39 @@
-"""The check of a saved state, before any of it is used: is it whole, is it this compressor's, and
-if not, why."""
+"""The check of a saved state against a compressor, before any of it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
-from hvd_sparse.resilience.state_form import check_form
+from hvd_sparse.memories.contract import Memory
+from hvd_sparse.resilience.state_form import State, check_form
 from hvd_sparse.types import TensorSpec
 
 STATE_VERSION = 2
 CHUNK = 1 << 20
-"""Entries that are looked at together."""
+"""Entries that are checked at once."""
 
 
 class IncompatibleKeys(NamedTuple):
-    """Tensors that only one side knows, by name, as ``torch.nn.Module.load_state_dict`` tells them.
+    """Names of tensors that only one side has, as ``torch.nn.Module.load_state_dict`` returns them.
 
     Attributes
     ----------
-    missing_keys : the compressor's own, which begin as new ones do
-    unexpected_keys : the state's, which are left out, and with them what they had kept back
+    missing_keys : tensors of the compressor alone, which begin without a residual
+    unexpected_keys : tensors of the state alone, whose residuals are left out
     """
 
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
-def incompatible_keys(state: Mapping[str, Any], specs: Sequence[TensorSpec]) -> IncompatibleKeys:
-    """What a state that is not loaded strictly does not share with the compressor."""
+def incompatible_keys(state: State, specs: Sequence[TensorSpec]) -> IncompatibleKeys:
+    """Return the names of tensors that only the state or only the compressor has."""
     ours, theirs = [spec.key for spec in specs], list(state["model"])
     return IncompatibleKeys(
         [key for key in ours if key not in theirs], [key for key in theirs if key not in ours]
@@ -41,7 +41,7 @@ def incompatible_keys(state: Mapping[str, Any], specs: Sequence[TensorSpec]) -> 
 
 
 def differences_of(
-    state: Mapping[str, Any],
+    state: State,
     configuration: Configuration,
     specs: Sequence[TensorSpec],
     place: tuple[int, int],
@@ -49,11 +49,21 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Why a state cannot be loaded: nothing, if it can.
+    """Return the reasons why a state cannot be loaded; none if it can.
 
-    place : rank and size, now
-    kept : how many entries of every tensor this rank keeps back for
-    strict : both must have the same tensors
+    Parameters
+    ----------
+    state : a saved state, as a program or a file gives it
+    configuration : the compressor's
+    specs : the compressor's tensors
+    place : the rank and the world size, now
+    kept : entries of every tensor for which this rank keeps a residual
+    strict : the state must have the same tensors as the compressor
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the state has not the form of one, or holds a NaN or an infinity.
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
@@ -71,7 +81,7 @@ def differences_of(
     return found
 
 
-def _of_options(saved: Mapping[str, Any], configuration: Configuration) -> list[str]:
+def _of_options(saved: State, configuration: Configuration) -> list[str]:
     shared = {option: value for option, value in saved.items() if option not in LOCAL}
     try:
         theirs = Configuration.create(**shared).describe()
@@ -100,7 +110,7 @@ def _of_model(saved: Mapping[str, str], specs: Sequence[TensorSpec], strict: boo
     return found + [f"tensor {key!r} was {saved[key]} and is {ours[key]}" for key in changed]
 
 
-def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
+def _of_place(state: State, place: tuple[int, int]) -> list[str]:
     rank, world_size = place
     if state["world_size"] != world_size:
         return [
@@ -116,13 +126,13 @@ def _of_place(state: Mapping[str, Any], place: tuple[int, int]) -> list[str]:
 
 
 def _of_lengths(
-    tensors: Mapping[str, Any],
+    tensors: State,
     configuration: Configuration,
     specs: Sequence[TensorSpec],
     kept: Mapping[str, int],
 ) -> list[str]:
-    """Which arrays the memory does not have, or has and the state lacks, or which are of another
-    length."""
+    """Return a reason for each array that only the state or only the memory has, or that has
+    another length."""
     found = []
     for spec in specs:
         if spec.key not in tensors:
@@ -145,15 +155,22 @@ def _of_lengths(
     return found
 
 
-def lengths_of(memory: Any, spec: TensorSpec, kept: int) -> dict[str, int]:
-    """Return how long each of a memory's arrays is, of which a state that is one entry long tells
-    the names."""
+def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, int]:
+    """Return the length of each of a memory's arrays, by name.
+
+    Parameters
+    ----------
+    memory : the compressor's
+    spec : the tensor
+    kept : entries for which this rank keeps a residual
+    """
+    # the names are those of a state for a tensor of one entry, which costs no memory to make
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: kept * len(array) for name, array in arrays.items()}
 
 
-def _check_numbers(tensors: Mapping[str, Any], specs: Sequence[TensorSpec]) -> None:
-    """CorruptCheckpoint for what would make every later step of a tensor fail."""
+def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
+    """Raise CorruptCheckpoint for a NaN or an infinity, as every later step would fail."""
     for spec in specs:
         for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
             values = np.asarray(array)

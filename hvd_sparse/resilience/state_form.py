@@ -1,5 +1,4 @@
-"""The form of a saved state: all that ``Compressor.state_dict`` gives, each of its kind, whatever
-the compressor."""
+"""The form of a saved state: the fields that ``Compressor.state_dict`` gives, and their types."""
 
 from __future__ import annotations
 
@@ -11,14 +10,24 @@ import numpy as np
 
 from hvd_sparse.errors import CorruptCheckpoint
 
+State = Mapping[str, Any]
+"""A saved state, one of its tensors, or what stands for one.  Any, as it comes from a file or a
+program: ``check_form`` tells at run time whether it has the form."""
+NewState = dict[str, Any]
+"""A state made here: a dict of its own, which the caller may change."""
+
 FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
 TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
 REDUCTIONS = ("sum", "average")
 
 
-def check_form(state: Mapping[str, Any]) -> None:
-    """CorruptCheckpoint, with what is wrong, unless a state has all that ``Compressor.state_dict``
-    gives, of its kind."""
+def check_form(state: State) -> None:
+    """Raise CorruptCheckpoint unless a state has every field, each of its type.
+
+    Parameters
+    ----------
+    state : as a program or a file gives it
+    """
     missing = [field for field in FIELDS if field not in state]
     if not missing:
         _check_fields(state)
@@ -40,7 +49,7 @@ def check_form(state: Mapping[str, Any]) -> None:
         )
 
 
-def _check_fields(state: Mapping[str, Any]) -> None:
+def _check_fields(state: State) -> None:
     wrong = [
         field for field in ("config", "model", "tensors") if not isinstance(state[field], Mapping)
     ]
@@ -54,8 +63,8 @@ def _check_fields(state: Mapping[str, Any]) -> None:
         raise CorruptCheckpoint(f"this is no state of a compressor: {told}; use an older one")
 
 
-def _wrong_with(key: str, tensor: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a tensor's part of a state, whatever the tensor."""
+def _wrong_with(key: str, tensor: State) -> list[str]:
+    """Return the reasons why a tensor's part of a state has not the form of one."""
     fine = {
         "steps": _is_whole(tensor["steps"]),
         "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),
@@ -84,11 +93,11 @@ def _wrong_with(key: str, tensor: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
     try:
@@ -97,8 +106,9 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _is_memo(value: Any) -> bool:
-    """Nothing, a number, a list of them, or these by name."""
+def _is_memo(value: object) -> bool:
+    """Tell whether a value is None, a number, a list of numbers, or a mapping from names to
+    these."""
     if isinstance(value, Mapping):
         return all(
             isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)
@@ -111,5 +121,5 @@ def _is_memo(value: Any) -> bool:
     )
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return repr(value)[:80]

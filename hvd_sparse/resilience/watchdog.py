@@ -1,9 +1,9 @@
-"""No rank waits for ever: who keeps this one waiting, and an end to it.
+"""The watchdog: a thread that ends a process which waits too long, and names the rank it waits for.
 
-Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at what this rank
-has submitted and not got back.  When that is older than ``timeout_s`` it asks the other ranks, says
-which have not submitted what, and ends the process; the launcher then ends the others.  A wait of
-this package raises ``ExchangeTimeout`` first.
+Horovod's own wait has no limit, and releases Python's lock.  So a thread looks at the tensors that
+this rank has submitted and not got back.  When the oldest is older than ``timeout_s`` the thread
+asks the other ranks, says which of them have not submitted which tensors, and ends the process; the
+launcher then ends the others.  A wait of this package raises ``ExchangeTimeout`` first.
 """
 
 from __future__ import annotations
@@ -14,21 +14,9 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from hvd_sparse.resilience.awake import awake_s, stood_s
-from hvd_sparse.resilience.ledger import Ledger
-from hvd_sparse.resilience.listening import PATIENCE_S, Listener
-from hvd_sparse.resilience.peers import Answer, Endpoint, Question, addresses, ask_all
-from hvd_sparse.resilience.sight import look_at, process_of, this_process
-from hvd_sparse.resilience.stack import (
-    JOIN_REASON,
-    is_in_join,
-    place_of_main_thread,
-    prepare_end,
-    was_ended_by_join,
-)
-from hvd_sparse.resilience.verdicts import (
+from hvd_sparse.resilience.awake_clock import awake_s, stood_s
+from hvd_sparse.resilience.diagnosis import (
     describe_answers,
     is_behind,
     is_gone,
@@ -36,27 +24,39 @@ from hvd_sparse.resilience.verdicts import (
     names,
     remedy,
 )
+from hvd_sparse.resilience.ledger import Ledger
+from hvd_sparse.resilience.listener import PATIENCE_S, Line, Listener
+from hvd_sparse.resilience.peers import Answer, Endpoint, Question, addresses, ask_all
+from hvd_sparse.resilience.process_state import look_at, process_from_json, this_process
+from hvd_sparse.resilience.stack import (
+    JOIN_REASON,
+    is_in_join,
+    place_of_main_thread,
+    prepare_end,
+    was_ended_by_join,
+)
 
 EXIT_CODE = 124
-"""That of timeout(1)."""
+"""Exit status of an ended process: that of timeout(1)."""
 GRACE_S = 30.0
-"""For a program to handle the error that our own wait raises, before the process is ended."""
+"""Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
 LAST_ANSWERS_S = 1.0
-"""Other ranks' limits end at about the same time; they should not find this one gone."""
+"""Seconds for which a process that is about to end still answers.  Other ranks' limits end at about
+the same time, and should not find this rank gone."""
 TIMES_IN_DOUBT = 2
-"""The limit, where nobody is known to be gone."""
+"""Factor of the time limit where a rank may be busy and none is known to be gone."""
 
 logger = logging.getLogger("hvd_sparse")
 
 
 class Watchdog:
-    """Watches one compressor's ledger.
+    """Watch one compressor's ledger, and answer the other ranks' questions about it.
 
     Parameters
     ----------
-    name : of the compressor
-    rank : of this process in the compressor's process set
-    timeout_s : seconds that a submitted tensor may take; None only answers the other ranks
+    name : name of the compressor
+    rank : rank of this process in the compressor's process set
+    timeout_s : seconds that a submitted tensor may take; with None the watchdog only answers
     """
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
@@ -76,7 +76,7 @@ class Watchdog:
             threading.Thread(target=self._run, name="hvd_sparse watchdog", daemon=True).start()
 
     def endpoint(self, rank: int) -> Endpoint:
-        """Where this process listens, under the rank that it has now."""
+        """Return the address at which this process listens, under the rank that it has now."""
         self.rank = rank
         here = self._listener
         return Endpoint(
@@ -84,12 +84,17 @@ class Watchdog:
         )
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """The other ranks are there, all at the same point of their programs."""
+        """Take the endpoints of all ranks, which are at the same point of their programs.
+
+        Parameters
+        ----------
+        endpoints : those of all ranks, this one's among them
+        """
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._listener.token]
 
     def close(self) -> None:
-        """Stop watching, and answering."""
+        """Stop watching and answering."""
         self._is_over.set()
         self._listener.close()
         self.ledger.restart()
@@ -104,10 +109,10 @@ class Watchdog:
         return is_in_doubt(answers, self.ledger.oldest_s(), self._timeout_s or 0.0)
 
     def give_up(self) -> str:
-        """What is known of a wait: the pending tensors, and the ranks that have not submitted them.
+        """Return the pending tensors and the ranks that have not submitted them, in words.
 
-        The program is about to be told; should it wait on for Horovod, in handling that or at its
-        exit, it is ended.
+        The caller raises an error with these words.  If the program then goes on waiting for
+        Horovod, while it handles the error or at its exit, the watchdog ends it after ``GRACE_S``.
         """
         pending = self.ledger.pending()
         self._given_up = self._describe(pending, self._ask(pending))
@@ -116,15 +121,15 @@ class Watchdog:
 
     # -- the threads ------------------------------------------------------------------------------
 
-    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        sight = look_at(process_of(question["process"]))
+    def _answer(self, question: Line) -> Line:
+        seen = look_at(process_from_json(question["process"]))
         return {
             "behind": self.ledger.behind(question["submitted"]),
             "pending": len(self.ledger.pending()),
             "place": place_of_main_thread(),
             "is_joined": is_in_join() or was_ended_by_join(),
             "stood_s": stood_s(float(question["waited_s"])),
-            "sight": None if sight is None else [sight.state, sight.ran],
+            "sight": None if seen is None else [seen.state, seen.ran],
         }
 
     def _run(self) -> None:
@@ -147,34 +152,37 @@ class Watchdog:
                 self._probe()
 
     def _judge(self, overdue: dict[str, int]) -> None:
-        """A rank that was busy may come to its tensors yet, as may those that wait for it."""
+        """End the process if a rank is gone or behind, or if the doubled limit is over.
+
+        A rank that was busy may still submit its tensors, as may the ranks that wait for it.
+        """
         answers = self._ask(overdue)
         assert self._timeout_s is not None
         if not overdue.items() & self.ledger.pending(self._timeout_s).items():
-            return  # they have come meanwhile
+            return  # asking takes seconds, in which the tensors have come
         self._was_in_doubt |= self._excuses(answers)
         is_certain = is_gone(answers) or (is_behind(answers) and not self._was_in_doubt)
         if is_certain or self.ledger.oldest_s() > TIMES_IN_DOUBT * self._timeout_s:
             self._end(self._describe(overdue, answers))
 
     def _judge_join(self) -> None:
-        """Joined ranks are let go as long as no other waits for them."""
+        """End a process in ``hvd.join()`` once another rank waits for a tensor of it."""
         if any(answer.pending for answer in self._ask({})):
             self._end(JOIN_REASON)
 
     def _probe(self) -> None:
-        """Long silence: a rank that is paused may keep Horovod from finishing what this package
-        does not see."""
+        """End the process if nothing was exchanged for long and another rank is paused.
+
+        A paused rank may keep Horovod from finishing collectives that this package does not see.
+        """
         assert self._timeout_s is not None
         answers = self._ask({})
         silent = {answer.rank for answer in answers if answer.state == "silent"}
         paused = [
             each for each in answers if each.state == "paused" or each.rank in silent & self._silent
         ]
-        self._probed_at, self._silent = (
-            awake_s(),
-            silent,
-        )  # one that nobody can see may be busy: it is asked once more
+        # a silent rank that nobody can see may be busy: only one that is silent twice is paused
+        self._probed_at, self._silent = awake_s(), silent
         if paused and self.ledger.idle_s > self._timeout_s:
             self._end(
                 f"for {self.ledger.idle_s:.0f} s nothing was exchanged, and "
@@ -191,7 +199,10 @@ class Watchdog:
         )
 
     def _describe(self, pending: dict[str, int], answers: Sequence[Answer]) -> str:
-        waits = f"rank {self.rank} waits for {names(list(pending))} since {self.ledger.oldest_s():.0f} s"
+        waits = (
+            f"rank {self.rank} waits for {names(list(pending))} since "
+            f"{self.ledger.oldest_s():.0f} s"
+        )
         if not answers:
             return (
                 f"{waits}; the other ranks are unknown, as they have not come to the first exchange"
@@ -201,7 +212,9 @@ class Watchdog:
     def _end(self, why: str) -> None:
         if self._is_over.is_set():
             return
-        if self.ledger.is_waiting:  # our own wait raises ExchangeTimeout at about this time
+        # a wait of this package raises ExchangeTimeout at about this time: let the program handle
+        # it, and end the process only if that takes too long
+        if self.ledger.is_waiting:
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             if self._is_over.wait(GRACE_S):
                 return
@@ -209,7 +222,7 @@ class Watchdog:
 
 
 def say_and_exit(words: str) -> None:
-    """Last words, and the end of the process whatever its other threads do."""
+    """Write the words to standard error and end the process, whatever its other threads do."""
     os.write(2, (words + "\n").encode())
     time.sleep(LAST_ANSWERS_S)
     os._exit(EXIT_CODE)

@@ -1,4 +1,4 @@
-"""At which density, at this step: one schedule a file."""
+"""Schedules: the density of every step, one schedule a file."""
 
 from hvd_sparse.discovery import import_siblings
 

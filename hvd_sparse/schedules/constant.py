@@ -1,4 +1,4 @@
-"""The same density at every step."""
+"""Constant schedule: the same density at every step."""
 
 from __future__ import annotations
 

@@ -1,22 +1,29 @@
-"""What a schedule is."""
+"""Contract of the schedules."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
 LONG_RUN = 10**9
-"""A step behind every warm-up."""
+"""A step after every warm-up."""
 
 UNKNOWN_DENSITY = 0.01
-"""Guess for methods that are told no density, to estimate what they send."""
+"""A guess at what methods send that are told no density."""
 
 
 class Schedule(Protocol):
-    """Density as a pure function of a tensor's completed steps.  Frozen dataclasses in
-    ``SCHEDULES``."""
+    """A density as a pure function of a tensor's completed steps.
+
+    Schedules are frozen dataclasses, registered in ``SCHEDULES``.
+    """
 
     id: ClassVar[str]
     paper: ClassVar[str | None]
 
     def density(self, step: int) -> float:
-        """The density of a tensor's step, counted from 0."""
+        """Return the density of a tensor's step, in (0, 1].
+
+        Parameters
+        ----------
+        step : completed steps of the tensor, from 0
+        """

@@ -1,4 +1,4 @@
-"""Dense at first, sparse afterwards."""
+"""Dense warm-up: dense steps at first, sparse ones afterwards."""
 
 from __future__ import annotations
 

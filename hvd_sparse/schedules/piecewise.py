@@ -1,4 +1,4 @@
-"""Densities that change at given steps."""
+"""Piecewise schedule: densities that change at given steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries go now: one method a file."""
+"""Selectors: rules that choose the entries to send, one method a file."""
 
 from hvd_sparse.discovery import import_siblings
 

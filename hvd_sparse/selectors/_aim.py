@@ -1,19 +1,19 @@
-"""Aiming low: taking candidates in the pass that adds the gradient, so that no pass is made to
-select.
+"""Aims: taking candidates in the pass that adds the gradient, so that selecting needs no pass.
 
-Under error feedback the accumulated entries pile up just below the last cut.  A threshold a little
-below it is reached by all that will be selected and by a few more: cutting these down is work on a
-short list, and the rest goes back to the residual.  How much lower is steered by how many came: a
-pass that caught too few costs another one, one that caught too many only a longer list.
+Under error feedback the accumulated entries pile up just below the last threshold. An aim a little
+below it is reached by all entries that will be selected and by a few more. Cutting these down is
+work on a short list, and the rest goes back to the residual. The margin below the threshold follows
+the number of candidates: a pass that caught too few costs another pass, one that caught too many
+costs only a longer list.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.types import Memo
 
 START = 0.03
 """Margin below the last threshold before anything was learnt."""
@@ -22,8 +22,9 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""Candidates over those needed, below which the next step aims lower: it was nearly a miss.  Few
-scatter more than many, as their square root: ``_slack``."""
+"""Candidates over those needed, below which a step was nearly a miss and the next one aims lower.
+
+The bound is higher where few are needed, as counts scatter with their square root: ``_slack``."""
 
 SCATTER = 8.0
 """Standard deviations of a count that the slack is to be good for."""
@@ -35,7 +36,7 @@ SMALLEST = 2.0**-126
 """The smallest normal float32."""
 
 CAPACITY = 6
-"""Candidates over k beyond which the list is not short, and the threshold was not a good one."""
+"""Candidates over k above which the list is no longer short: the threshold was a bad one."""
 
 FEW = 4096
 """Candidates that are a short list whatever k is."""
@@ -43,19 +44,25 @@ FEW = 4096
 
 @dataclass(frozen=True)
 class Cut:
-    """How many of the candidates, the largest, are selected, and what the next step is told."""
+    """The decision about the candidates: the largest ``count`` of them are selected.
+
+    Attributes
+    ----------
+    count : how many candidates are selected
+    memo : state for the tensor's next step
+    """
 
     count: int
-    memo: Any = None
+    memo: Memo = None
 
 
 @dataclass(frozen=True)
 class Miss:
-    """An aim that did not do.
+    """An aim whose candidates could not be used.
 
     Attributes
     ----------
-    aim : what the pass was to take
+    aim : the aim of the pass
     count : how many entries reach it; None where they were more than its capacity
     """
 
@@ -64,28 +71,38 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """Where to search next: a little further down, where the pile is, or up."""
+        """Return the threshold to search from: a little lower, where the entries pile up, or
+        higher."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
     def known(self) -> tuple[float, int]:
-        """A threshold, and a bound on its count that tells on which side of it to search."""
+        """Return the aim's threshold and a bound on its count, which tells the side to search
+        on."""
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
-def aim_below(warm: float | None, margin: Any, count: int, numel: int) -> Aim | None:
-    """A margin below the last threshold; None where there is none, or one that some threads take
-    for zero."""
+def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim | None:
+    """Return an aim a margin below the last threshold.
+
+    None where there is no last threshold, or a subnormal one, which some threads take for zero.
+    """
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim((1.0 - _of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)))
 
 
-def steer(margin: Any, found: int | None, needed: int) -> float:
-    """The next margin, from how many candidates came; None says too many to take.
+def steer(margin: Memo, found: int | None, needed: int) -> float:
+    """Return the next margin, given how many candidates came.
 
-    A miss widens it at once and what comes after narrows it slowly, so that misses are about as
-    rare on noisy gradients, which get a wide margin, as on steady ones, which get hardly any.
+    A miss widens the margin at once, and later steps narrow it slowly. So misses are about as rare
+    on noisy gradients, which get a wide margin, as on steady ones, which get hardly any.
+
+    Parameters
+    ----------
+    margin : the last margin, or None at the first step
+    found : how many candidates came; None where they were more than the aim's capacity
+    needed : how many candidates the selector needs
     """
     margin = _of(margin)
     if found is None:
@@ -100,8 +117,10 @@ def steer(margin: Any, found: int | None, needed: int) -> float:
 
 
 def _slack(needed: int) -> float:
+    """Return the candidates over those needed below which a step was nearly a miss."""
     return min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed)))
 
 
-def _of(margin: Any) -> float:
-    return START if margin is None else float(margin)
+def _of(margin: Memo) -> float:
+    """Return the margin that a memo holds, or the first one."""
+    return float(margin) if isinstance(margin, (int, float)) else START

@@ -1,8 +1,6 @@
-"""Cutting a list of candidates down: the last resort of every threshold selector."""
+"""Cuts of a list of candidates: the last resort of every threshold selector."""
 
 from __future__ import annotations
-
-from types import ModuleType
 
 import numpy as np
 
@@ -11,8 +9,8 @@ from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.types import Selection
 
 
-def largest_of(candidates: Selection, count: int, kernels: Kernels | ModuleType) -> Selection:
-    """The ``count`` largest entries of a selection: exact top-k on the candidates only."""
+def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection:
+    """Return the ``count`` largest entries of a selection: exact top-k on the candidates alone."""
     return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
 
 
@@ -24,11 +22,10 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """What lies above an estimated threshold, but at least the largest entry and at most ``most``
-    of them.
+    """Take the entries above an estimated threshold, at least one and at most ``most`` of them.
 
-    An estimate is not a count: without these two bounds it can select nothing, or nearly
-    everything.
+    An estimate is not a count: without the two bounds it can select nothing, or nearly everything.
+    Beyond ``most`` the largest entries are taken.
     """
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)

@@ -1,4 +1,4 @@
-"""The upper tail of the gamma distribution, which numpy does not have and one selector needs."""
+"""Upper tail of the gamma distribution, which numpy lacks and one selector needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """P(X > x) for X of a gamma distribution with unit scale: the regularised upper incomplete
-    gamma function.
+    """Return P(X > x) for X of a gamma distribution with unit scale.
 
-    A power series below shape + 1, a continued fraction (Lentz) above it; good to about 1e-12.
+    This is the regularised upper incomplete gamma function: a power series below shape + 1, a
+    continued fraction (Lentz) above it; good to about 1e-12.
     """
     if x <= 0:
         return 1.0
@@ -39,8 +39,8 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """The x with P(X > x) = probability, by bisection on a bracket that is doubled until it holds
-    it."""
+    """Return the x with P(X > x) = probability, by bisection on a bracket doubled until it holds
+    x."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0

@@ -1,6 +1,6 @@
-"""Finding a threshold that a wanted number of entries reach, by counting.
+"""Threshold search by counting: the threshold that a wanted number of entries reach.
 
-The count is a step function that never rises with the threshold.  A bracket [low, high] with
+The count is a step function that never rises with the threshold. A bracket [low, high] with
 count(low) > wanted > count(high) shrinks until a count lies in the band or nothing is left between
 its ends.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 
@@ -35,7 +34,7 @@ class Band:
 
 @lru_cache(maxsize=4096)  # asked for at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """tolerance * count, in whole entries that include the count itself."""
+    """Return tolerance * count as a band of whole entries that includes the count itself."""
     low, high = tolerance
     return Band(
         max(1, math.ceil(low * count - 1e-9)), count, max(count, math.floor(high * count + 1e-9))
@@ -44,7 +43,7 @@ def band_around(count: int, tolerance: tuple[float, float]) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds and how many entries reach each: too many at ``low``, too few at ``high``."""
+    """Two thresholds and their counts: too many entries reach ``low``, too few reach ``high``."""
 
     low: float
     high: float
@@ -53,9 +52,11 @@ class Bracket:
 
     @property
     def width(self) -> float:
+        """Return the distance between the two thresholds."""
         return self.high - self.low
 
     def narrow(self, threshold: float, count: int, wanted: int) -> None:
+        """Replace the end on whose side a counted threshold lies."""
         if count > wanted:
             self.low, self.low_count = threshold, count
         else:
@@ -63,15 +64,16 @@ class Bracket:
 
 
 def bisection(bracket: Bracket, wanted: int) -> float:
-    """The middle: the binary search of the paper."""
+    """Return the middle of the bracket: the binary search of the paper."""
     return 0.5 * (bracket.low + bracket.high)
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Where the logarithm of the count, drawn straight between the ends, meets the wanted one.
+    """Return the threshold at which the interpolated logarithm of the count is the wanted one.
 
-    Tails of gradients fall about exponentially, so this line is nearly the curve itself.  The step
-    is kept off both ends, so that the bracket always shrinks.
+    Tails of gradients fall about exponentially, so a straight line between the logarithms at both
+    ends is nearly the curve itself. The step is kept off both ends, so that the bracket always
+    shrinks.
     """
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -79,18 +81,19 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 
 
 CANDIDATES = 16
-"""Times k: so many entries, or fewer, are worth taking before the search is over."""
+"""Entries over k that are worth taking before the search is over."""
 
 STANDSTILLS = 2
-"""Counts over the whole vector that are those of an end of the bracket, after which the search is
-given up: between them lie many equal magnitudes, or a spike pulled the end far away, and passes
-would go on telling nothing."""
+"""Counts over the whole vector that repeat an end of the bracket, after which the search ends.
+
+Between the ends lie many equal magnitudes then, or a spike pulled one end far away, and further
+passes would tell nothing."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
 
-def check_search(owner: str, search: Any, tolerance: Any, max_passes: Any) -> None:
-    """Refuse options that no search could keep."""
+def check_search(owner: str, search: object, tolerance: object, max_passes: object) -> None:
+    """Raise InvalidOption for options that no search could keep."""
     if not isinstance(search, str) or search not in STEPS:
         raise InvalidOption(f"search of {owner} is {search!r}: one of {', '.join(sorted(STEPS))}")
     if not is_tolerance(tolerance):
@@ -104,25 +107,23 @@ def check_search(owner: str, search: Any, tolerance: Any, max_passes: Any) -> No
         )
 
 
-def is_tolerance(tolerance: Any) -> bool:
-    """Whether these are bounds of a count over k."""
-    is_pair = (
-        isinstance(tolerance, (tuple, list))
-        and len(tolerance) == 2
-        and all(map(is_number, tolerance))
-    )
-    return is_pair and 0 < tolerance[0] <= 1 <= tolerance[1]
+def is_tolerance(tolerance: object) -> bool:
+    """Tell whether a value is a pair of bounds (low, high) on count / k with 0 < low <= 1 <=
+    high."""
+    if not isinstance(tolerance, (tuple, list)) or len(tolerance) != 2:
+        return False
+    return all(map(is_number, tolerance)) and 0 < tolerance[0] <= 1 <= tolerance[1]
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A threshold, what reaches it, and how it was found.
+    """A threshold, the entries that reach it, and the cost of finding it.
 
     Attributes
     ----------
     threshold : its count lies in the band if ``converged``; else it is the smallest magnitude
         selected
-    converged : whether a count in the band was found
+    converged : True if a count in the band was found
     passes : counts over the whole vector
     selection : the entries that reach the threshold; if not ``converged``, the largest, as many as
         wanted
@@ -135,14 +136,14 @@ class SearchResult:
 
 
 class _Counter:
-    """Counts over the whole vector until few enough entries are left, and from then on among these.
+    """Counter over the whole vector until few enough entries are left, and then over these alone.
 
-    A threshold that too many entries reach, but not far too many, need not be thrown away: whatever
-    a higher one leaves is among them.  They are taken once, and the search goes on in a list of a
-    few times k.
+    A threshold that too many entries reach, but not far too many, is still of use: the entries
+    above any higher threshold are among them. They are taken once, and the search goes on in a list
+    of a few times k.
     """
 
-    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels | ModuleType) -> None:
+    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
@@ -150,6 +151,8 @@ class _Counter:
         self.passes = 0
 
     def count(self, threshold: float, most: int) -> int:
+        """Return how many entries reach a threshold; keep them as candidates if they exceed
+        ``most``."""
         if self._candidates is not None:
             return self._kernels.count_at_least(self._candidates.values, threshold)
         count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
@@ -161,18 +164,19 @@ class _Counter:
 
     @property
     def is_short(self) -> bool:
-        """Whether what is left to search is a list."""
+        """Tell whether the entries left to search are a list of candidates."""
         return self._candidates is not None
 
     def largest(self, count: int) -> tuple[Selection, float]:
-        """The largest entries, and the smallest magnitude among them: where no threshold leaves so
-        many."""
+        """Return the largest entries and the smallest magnitude among them, where no threshold
+        leaves so many."""
         if self._candidates is not None:
             return self._kernels.trim(self._candidates, count, None)
         selection = self._kernels.take_largest(self._x, count)
         return selection, float(np.abs(selection.values).min()) if selection.count else 0.0
 
     def take(self, threshold: float) -> Selection:
+        """Return the entries that reach a threshold that was counted."""
         if self._candidates is None:
             at, taken = self._last
             return (
@@ -189,19 +193,31 @@ def search_threshold(
     first: float,
     band: Band,
     moments: Moments,
-    kernels: Kernels | ModuleType,
+    kernels: Kernels,
     search: str,
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> SearchResult:
-    """A threshold whose count lies in the band, starting at ``first``, and the entries that reach
-    it.
+    """Search a threshold whose count lies in the band, and take the entries that reach it.
 
+    The search ends after ``max_passes`` counts, over the vector or over candidates, or as soon as
+    no number of x's precision lies strictly inside the bracket (ties, spikes), or after
+    ``STANDSTILLS``. What is left then is exact selection.
+
+    Parameters
+    ----------
+    x : float32 or float64 [numel]
+    first : the threshold to count first
+    band : the counts that end the search
+    moments : of x
+    kernels : of the engine
+    search : "bisection" or "log_count"
+    max_passes : counts after which the search is given up
     known : a threshold that was counted before, and its count
 
-    Ends after ``max_passes`` counts, over the vector or over candidates, or as soon as no number of
-    x's precision lies strictly inside the bracket (ties, spikes), or after ``STANDSTILLS``: what is
-    left is exact selection.
+    Returns
+    -------
+    SearchResult : the threshold and its entries
     """
     round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)

@@ -18,12 +18,11 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
 class AdaComp(Selector):
-    """Keep, in every bin, the entries that another gradient like this one would lift to the bin's
-    maximum.
+    """Keep, in every bin, the entries that one more such gradient would lift to the bin's maximum.
 
-        H = accumulated + gradient;  entry j of a bin is sent when |H_j| >= max over the bin of
-        |accumulated|
-        every value sent is sign(accumulated_j) * scale,  scale = mean over the bins of their maxima
+        H = accumulated + gradient
+        entry j of a bin is sent when |H_j| >= max over the bin of |accumulated|
+        every value sent is sign(accumulated_j) * scale, scale = mean over the bins of their maxima
 
     Parameters
     ----------
@@ -32,9 +31,9 @@ class AdaComp(Selector):
 
     Notes
     -----
-    The density adapts to the data, so it is not asked for.  An entry of zero has no sign, and is
-    not sent. Memories keep accumulated - sent at the sent entries: the common scale overshoots in
-    quiet bins.
+    The density adapts to the data, so it is not asked for. An entry of zero has no sign, and is not
+    sent. Memories keep accumulated - sent at the sent entries: the common scale overshoots in quiet
+    bins.
 
     Cost: one pass for the bins' maxima, one to compare and take.
 
@@ -70,5 +69,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """The paper's bin lengths, by the kind of layer that a shape tells."""
+    """Return the paper's bin length for the kind of layer that the shape suggests."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

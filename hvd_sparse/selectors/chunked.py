@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -60,13 +59,11 @@ class Chunked(DensitySelector):
     def measures(self, numel: int) -> int:
         return -(-numel // self.chunk_length)
 
-    def measure(self, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
-        """L1 norms of the chunks."""
+    def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
+        """Return the L1 norms of the chunks, in the vector's dtype."""
         return kernels.chunk_norms(accumulated, self.chunk_length)
 
-    def find_by(
-        self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels | ModuleType
-    ) -> Found:
+    def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
         chosen = kernels.take_largest(statistics, self.count(statistics.size)).indices
         starts = chosen.astype(np.int64) * self.chunk_length
         indices = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)

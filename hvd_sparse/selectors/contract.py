@@ -1,11 +1,10 @@
-"""What a selector is, and what it declares about itself."""
+"""Contract of the selectors, and the properties that each declares."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any, Callable, ClassVar, TypeVar
+from typing import Callable, ClassVar, TypeVar
 
 import numpy as np
 
@@ -14,66 +13,74 @@ from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.selectors._aim import Cut, Miss
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Memo, Selection, TensorSpec
 
-Self = TypeVar("Self", bound="DensitySelector")
+Self = TypeVar("Self", bound="Selector")
+DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A selection and how it was come by.
+    """A selection, and the way it was found.
 
     Attributes
     ----------
     selection : the entries
-    threshold : the magnitude cut that chose them, for the next step's warm start; None where there
-        is none
+    threshold : the magnitude that chose them, for the next step's warm start; None where there is
+        none
     passes : passes over the whole vector, without those for moments, mean and standard deviation
         and the one that copies the entries out
-    is_fallback : the search did not converge and exact top-k on its candidates chose
-    is_one_pass : the pass that added the gradient caught all that was needed
-    memo : what else this tensor's next step is told, JSON-able
+    is_fallback : True if the search did not converge and exact top-k on its candidates chose
+    memo : further state for this tensor's next step, JSON-able
+    is_one_pass : True if the pass that added the gradient caught all that was needed
     """
 
     selection: Selection
     threshold: float | None = None
     passes: int = 0
     is_fallback: bool = False
-    memo: Any = None
+    memo: Memo = None
     is_one_pass: bool = False
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a selector may use besides the vector.
+    """The means of a selector besides the vector.
 
     Attributes
     ----------
-    kernels : the engine's kernels
+    kernels : of the engine
     moments : of the vector, where the pipeline has them already
     warm : the threshold that this tensor's last step ended with
-    memo : what else its last step left
-    rng : a generator private to (seed, tensor, step), or what makes one, for selectors that draw
+    memo : further state that its last step left
+    rng : a generator private to (seed, tensor, step), or a function that makes one, for selectors
+        that draw
     gradient : this step's part of the accumulated vector, for selectors that tell it from the
         residual
     spec : the tensor's name, shape and dtype
-    miss : the aim of this step, where it did not do
+    miss : the aim of this step, where its candidates could not be used
     """
 
-    kernels: Kernels | ModuleType = field(default_factory=lambda: reference)
+    kernels: Kernels = field(default_factory=lambda: reference)
     moments: Moments | None = None
     warm: float | None = None
-    memo: Any = None
+    memo: Memo = None
     rng: np.random.Generator | Callable[[], np.random.Generator] | None = None
     gradient: np.ndarray | None = None
     spec: TensorSpec | None = None
     miss: Miss | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
+        """Return the vector's moments, computed unless the pipeline has them already."""
         return self.moments if self.moments is not None else self.kernels.moments(accumulated)
 
+    @property
+    def age(self) -> int:
+        """Return the steps that the memo counts; 0 where it is empty."""
+        return int(self.memo) if isinstance(self.memo, (int, float)) else 0
+
     def random(self) -> np.random.Generator:
-        """The generator; InvalidOption where nobody gave one."""
+        """Return the generator; raise InvalidOption where nobody gave one."""
         if self.rng is None:
             raise InvalidOption(
                 "this selector draws at random: give it rng=numpy.random.default_rng(seed)"
@@ -83,23 +90,24 @@ class Context:
 
 @dataclass(frozen=True)
 class Selector:
-    """A rule that picks entries.  Selectors are frozen dataclasses, registered in ``SELECTORS``.
+    """Base of the rules that choose entries: frozen dataclasses, registered in ``SELECTORS``.
 
-    What they declare is what the conformance suite measures.
+    The conformance suite measures every property that a selector declares.
 
     Attributes
     ----------
     paper : citation key, or None
     is_exact : the indices are always those of the exact top-k
-    is_by_magnitude : what is sent is at least as large as what stays, the lower index first where
-        they are equal
-    ignores : what of "order", "scale" and "signs" may change in the vector without another entry
+    is_by_magnitude : every sent entry is at least as large as every unsent one, the lower index
+        first where they are equal
+    ignores : which of "order", "scale" and "signs" may change in the vector without another entry
         being taken
     pass_limit : passes that it never exceeds, whatever the data: the proof that it ends
     needs_rng : draws at random; has a ``seed``
-    needs_gradient : tells this step's gradient from the residual, so the memory must add just these
-        two
-    is_unbiased : the expectation of what is sent is what was accumulated, so no residual is needed
+    needs_gradient : tells what this step added from the residual, so the memory must say what that
+        was
+    is_unbiased : the expectation of the sent vector is the accumulated one, so no residual is
+        needed
     has_shared_indices : all ranks select the same indices
     sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``,
         ``find_by``), so that all ranks choose alike
@@ -118,77 +126,114 @@ class Selector:
 
     @property
     def changes_values(self) -> bool:
-        """Whether other values are sent than the accumulated ones."""
+        """Tell whether other values are sent than the accumulated ones."""
         return False
 
     @property
     def has_shared_indices(self) -> bool:
-        """Whether all ranks select the same indices."""
+        """Tell whether all ranks select the same indices."""
         return False
 
     @property
     def pass_limit(self) -> int:
-        """How many passes it takes at most."""
+        """Return the passes that a selection takes at most."""
         return 0
 
     def select(
         self,
         accumulated: np.ndarray,
         *,
-        kernels: Kernels | ModuleType = reference,
+        kernels: Kernels = reference,
         rng: np.random.Generator | None = None,
     ) -> Selection:
-        """The entries to send, from a cold start.
+        """Return the entries to send, from a cold start.
 
         Parameters
         ----------
-        accumulated : float32 or float64 [numel], C-contiguous, read-only: gradient + residual
-        kernels : the engine; plain numpy unless told otherwise
-        rng : for selectors that draw
+        accumulated : float32 or float64 [numel], C-contiguous, read-only: residual + gradient
+        kernels : of the engine; plain numpy by default
+        rng : generator for selectors that draw
 
         Returns
         -------
-        Selection : indices uint32 [count] ascending, values of the accumulated's dtype
+        Selection : indices uint32 [count], ascending, and values of the accumulated's dtype
+
+        Raises
+        ------
+        InvalidOption : the selector draws at random and was given no ``rng``
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hvd_sparse.registry import SELECTORS
+        >>> accumulated = np.array([0.1, -3.0, 0.2, 2.0], np.float32)
+        >>> SELECTORS.create("topk", density=0.5).select(accumulated).indices
+        array([1, 3], dtype=uint32)
         """
         return self.find(accumulated, Context(kernels=kernels, rng=rng)).selection
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        """The entries to send, and how they were found."""
+        """Return the entries to send, and the way they were found.
+
+        Parameters
+        ----------
+        accumulated : float32 or float64 [numel], read-only
+        context : the kernels, and the state that the tensor's last step left
+        """
         raise NotImplementedError
 
-    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
-        """What the pass that adds the gradient may take along, from what the last step left; None
-        for nothing."""
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        """Return the aim of the pass that adds the gradient, or None for a pass that takes nothing.
+
+        Parameters
+        ----------
+        numel : entries of the tensor
+        warm : the threshold that the last step ended with, or None
+        memo : further state that the last step left
+        """
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Which of the entries that reached the aim are selected; None where the whole vector must
-        be asked."""
+        """Return how many of the entries that reached the aim are selected; None if a search is
+        needed.
+
+        Parameters
+        ----------
+        taken : the entries that reached the aim
+        aim : the aim of the pass
+        context : as for ``find``
+        """
         return None
 
     def measures(self, numel: int) -> int:
-        """How many statistics a vector has; for selectors that declare ``sums_statistics``."""
+        """Return the number of statistics of a vector; for selectors that declare
+        ``sums_statistics``."""
         raise NotImplementedError
 
-    def measure(self, accumulated: np.ndarray, kernels: Kernels | ModuleType) -> np.ndarray:
-        """The statistics that ``find_by`` chooses by, of the vector's dtype."""
+    def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
+        """Return the statistics that ``find_by`` chooses by, in the vector's dtype."""
         raise NotImplementedError
 
-    def find_by(
-        self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels | ModuleType
-    ) -> Found:
-        """The entries to send, chosen by statistics alone."""
+    def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
+        """Return the entries to send, chosen by statistics alone."""
         raise NotImplementedError
 
-    def at_density(self: Any, density: float) -> Any:
-        """The same selector at the density that a schedule asks for; itself, for those that are
-        told no density."""
+    def at_density(self: Self, density: float) -> Self:
+        """Return this selector at the density that a schedule asks for.
+
+        Selectors that take no density return themselves.
+        """
         return self
 
 
 @dataclass(frozen=True)
 class DensitySelector(Selector):
-    """Base of the selectors that are told how many entries to send."""
+    """Base of the selectors that are told how many entries to send.
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    """
 
     density: float
 
@@ -198,8 +243,8 @@ class DensitySelector(Selector):
         )
 
     def count(self, numel: int) -> int:
-        """k: how many entries this density asks for."""
+        """Return k, the number of entries that the density asks for."""
         return count_from_density(numel, self.density)
 
-    def at_density(self: Self, density: float) -> Self:
+    def at_density(self: DensitySelf, density: float) -> DensitySelf:
         return self if density == self.density else dataclasses.replace(self, density=density)

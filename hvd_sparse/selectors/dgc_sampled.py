@@ -97,8 +97,10 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Distance of the entries looked at; odd against 32, so that it does not follow the rows of
-        a matrix."""
+        """Return the distance between sampled entries.
+
+        It is odd against 32, so that the sample does not follow the rows of a matrix.
+        """
         fewest = math.ceil(2 / self.density)
         if numel <= fewest:
             return 1

@@ -1,4 +1,4 @@
-"""EF-signSGD's message: every sign, and one magnitude."""
+"""EF-signSGD's selection: every sign, and one magnitude."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Everything above one magnitude, the same all through training."""
+"""Fixed threshold: every entry above one magnitude, the same all through training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut
 from hvd_sparse.selectors._candidates import take_bounded
 from hvd_sparse.selectors.contract import Context, Found, Selector
-from hvd_sparse.types import Selection
+from hvd_sparse.types import Memo, Selection
 
 
 @SELECTORS.register("fixed_threshold")
@@ -68,7 +68,7 @@ class FixedThreshold(Selector):
             is_fallback=found.is_fallback,
         )
 
-    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         return (
             None
             if self.signs_only

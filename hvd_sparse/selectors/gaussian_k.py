@@ -37,8 +37,8 @@ class GaussianK(DensitySelector):
     Cost: one pass for mean and standard deviation, one a round, one to take the entries.
 
     Paper: shi2019understanding.  Departs: the threshold of the last round is used, where the
-    published code computes it and sends what the round before counted; the cap and the floor of one
-    entry.
+    published code computes it and sends what the round before counted; both tails share the
+    density, where Algorithm 1 takes the one-sided quantile; the cap and the floor of one entry.
     """
 
     variant: str = "paper"
@@ -81,8 +81,7 @@ class GaussianK(DensitySelector):
 
 @dataclass(frozen=True)
 class Rule:
-    """How the threshold moves: the band of counts, over k, that ends it, and the factors
-    outside."""
+    """A rule that moves the threshold: the band of counts over k that ends it, and its factors."""
 
     rounds: int
     least: float

@@ -16,12 +16,12 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
-    """The magnitude that a fraction count/numel of a Laplace(0, b) exceeds.
+    """Return the magnitude that a fraction count/numel of a Laplace(0, b) exceeds.
 
         b = mean(|x|)            maximum likelihood, location 0
         t = b * ln(numel / count)      from P(|x| > t) = exp(-t / b)
 
-    0 for ``count == numel``: everything exceeds it.
+    It is 0 for ``count == numel``: everything exceeds it.
     """
     return moments.abs_mean * math.log(moments.numel / count)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from hvd_sparse.selectors._aim import Cut, aim_below, steer
 from hvd_sparse.selectors._search import band_around, check_search, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
-from hvd_sparse.types import Selection
+from hvd_sparse.types import Memo, Selection
 
 AIM = 0.97
-"""Of the last threshold: under error feedback entries pile up just below it.  A little low costs a
-few times k candidates, among which the search goes on; too high costs a pass over everything."""
+"""Part of the last threshold to start at: under error feedback entries pile up just below it.
+
+A start a little low costs a few times k candidates, among which the search goes on; one too high
+costs a pass over everything."""
 
 
 @SELECTORS.register("ldte_bs")
@@ -81,16 +83,17 @@ class LdteBs(DensitySelector):
     def pass_limit(self) -> int:
         return self.max_passes
 
-    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         return aim_below(warm, memo, self.count(numel), numel) if self.warm_start else None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         count = self.count(taken.numel)
         band = band_around(count, self.tolerance)
-        if taken.count < band.least:
+        found = taken.count
+        if found < band.least:
             return None
-        memo = steer(context.memo, taken.count, band.least)
-        return Cut(taken.count if taken.count in band else count, memo)
+        memo = steer(context.memo, found, band.least)
+        return Cut(found if found <= band.most else count, memo)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, miss = context.kernels, context.miss

@@ -1,4 +1,4 @@
-"""RedSync's threshold binary search, with the threshold used again for some steps."""
+"""RedSync's threshold binary search, whose threshold is used again for some steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 @SELECTORS.register("redsync_search")
 @dataclass(frozen=True)
 class RedsyncSearch(DensitySelector):
-    """Keep k to 2k entries above a threshold halved in between mean and maximum, searched every few
-    steps only.
+    """Keep k to 2k entries above a threshold searched by bisection between mean and maximum.
 
         threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
+
+    The search runs every few steps only.
 
     Parameters
     ----------
     density : float in (0, 1]
     reuse_steps : steps for which a threshold found is used again without counting
-    max_passes : after which exact top-k on the candidates decides
+    max_passes : passes after which exact top-k on the candidates decides
 
     Notes
     -----
@@ -56,7 +57,7 @@ class RedsyncSearch(DensitySelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
-        age = context.memo or 0
+        age = context.age
         if not context.warm or age >= self.reuse_steps:
             return self._search(accumulated, wanted, context, 0)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))

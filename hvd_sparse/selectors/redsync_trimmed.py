@@ -1,4 +1,4 @@
-"""RedSync's trimmed top-k: throw the many small entries away, then select exactly."""
+"""RedSync's trimmed top-k: discard the many small entries, then select exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 class RedsyncTrimmed(DensitySelector):
     """Keep exactly the k largest entries, chosen among those above a coarse cut.
 
-        cut = mean(|x|) + r * (max(|x|) - mean(|x|)),  r = 1 - step, 1 - 2 * step, ... until k entries reach it
+        cut = mean(|x|) + r * (max(|x|) - mean(|x|))
+        r = 1 - step, 1 - 2 * step, ... until k entries reach the cut
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class RedsyncTrimmed(DensitySelector):
 
     Notes
     -----
-    The selection is that of ``topk``.  Below r = 0 the cut is 0, so the search ends whatever the
+    The selection is that of ``topk``. Below r = 0 the cut is 0, so the search ends whatever the
     data.
 
     Cost: one pass for the moments, one a cut, one to take the candidates, exact top-k on these.

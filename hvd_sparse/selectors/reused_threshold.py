@@ -57,7 +57,7 @@ class ReusedThreshold(DensitySelector):
         return 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted, age = self.count(accumulated.size), context.memo or 0
+        wanted, age = self.count(accumulated.size), context.age
         if not context.warm or age >= self.period or wanted == accumulated.size:
             return self._exact(accumulated, wanted, context, 0)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))

@@ -14,16 +14,19 @@ from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._candidates import take_bounded
 from hvd_sparse.selectors._gamma import tail_quantile
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """The excess that a part ``ratio`` of an exponential distribution exceeds."""
+    """Return the excess that a part ``ratio`` of an exponential distribution exceeds."""
     return -tail.mean * math.log(ratio)
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """The same of a generalised Pareto distribution, fitted by moments; exponential where its shape
-    is 0."""
+    """Return the excess that a part ``ratio`` of a generalised Pareto distribution exceeds.
+
+    The distribution is fitted by moments, and exponential where its shape is 0.
+    """
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
@@ -32,8 +35,10 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """The same of a gamma distribution, its shape by the usual approximation to maximum
-    likelihood."""
+    """Return the excess that a part ``ratio`` of a gamma distribution exceeds.
+
+    The shape comes from the usual approximation to maximum likelihood.
+    """
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
     return tail.mean / shape * tail_quantile(shape, ratio)
@@ -51,12 +56,12 @@ FITS: dict[str, tuple[Fit, Fit]] = {
 @SELECTORS.register("sidco")
 @dataclass(frozen=True)
 class Sidco(DensitySelector):
-    """Keep what lies above a threshold that a few fits of the tail give, each to what the last one
+    """Keep the entries above a threshold from a few fits of the tail, each to what the last one
     left.
 
         stage 1: the threshold that a part r1 of the fitted distribution exceeds, r1 = first_ratio
-        stage m: the same of the excesses over the last threshold, r = (density / r1)^(1 / (stages -
-        1))
+        stage m: the same of the excesses over the last threshold,
+                 r = (density / r1)^(1 / (stages - 1))
 
     Parameters
     ----------
@@ -71,7 +76,7 @@ class Sidco(DensitySelector):
     Notes
     -----
     More stages raise the count on light tails and lower it on heavy ones, so the direction is the
-    one that helped last time.  At least the largest entry is sent.
+    one that helped last time. At least the largest entry is sent.
 
     Cost: one pass a stage, one to take the entries.
 
@@ -138,8 +143,16 @@ class Sidco(DensitySelector):
 
 @dataclass(frozen=True)
 class History:
-    """How a tensor's stages came about: their number, the last change, the steps and the sum of
-    count / k since."""
+    """The course of a tensor's stages.
+
+    Attributes
+    ----------
+    stages : how many there are
+    change : the last change, 1 or -1
+    steps : steps since that change
+    total : the sum of count / k over those steps
+    last_error : how far the mean of count / k was off 1 before the change
+    """
 
     stages: int
     change: int = 1
@@ -148,15 +161,19 @@ class History:
     last_error: float = math.inf
 
     @classmethod
-    def of(cls, memo: list[float] | None, stages: int) -> History:
-        if memo is None:
+    def of(cls, memo: Memo, stages: int) -> History:
+        """Return the history that a memo holds; a new one for an empty memo."""
+        if not isinstance(memo, list):
             return cls(stages)
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def memo(self) -> list[float]:
+        """Return the history as a JSON-able list."""
         return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
+        """Return the history after one more step, with another number of stages where that is
+        due."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)

@@ -1,4 +1,4 @@
-"""TernGrad's message: -s, 0 or s, drawn so that the mean is right."""
+"""TernGrad's selection: -s, 0 or s, drawn so that the mean is right."""
 
 from __future__ import annotations
 

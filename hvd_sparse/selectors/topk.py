@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hvd_sparse.selectors._aim import Cut, aim_below, steer
 from hvd_sparse.selectors._search import Band, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
-from hvd_sparse.types import Selection
+from hvd_sparse.types import Memo, Selection
 
 MAX_PASSES = 16
 """Counts before the entries above the bracket's low end, all of them, are cut to k."""
@@ -49,7 +49,7 @@ class TopK(DensitySelector):
     def pass_limit(self) -> int:
         return MAX_PASSES
 
-    def aim(self, numel: int, warm: float | None, memo: Any) -> Aim | None:
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         return aim_below(warm, memo, self.count(numel), numel)
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:

@@ -1,5 +1,5 @@
-"""How a graph is built that can send a gradient in more ways than one, and goes one of them at
-every step."""
+"""Branches of a graph: one for every way in which a gradient can travel, of which a step takes
+one."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ Build = Callable[[], Any]
 """Builds operations of the graph, and returns what they give."""
 
 
-class OneWay:
-    """Of a compressor that always compresses: what it asks for is built, and that is all."""
+class Unbranched:
+    """The graph of a compressor that always compresses: what it asks for is built, and that is
+    all."""
 
     inputs: Sequence[tf.Tensor] = ()
-    """What else the function that sends is given."""
+    """What the function that sends is given besides."""
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
-        """What ``Bundle.send`` builds: the array to reduce, the ticket's number and, by their
-        dtypes, what is moved first.
+        """Return what ``GraphBucket.send`` builds: the array to reduce, the tensor's number and,
+        by their dtypes, what is moved first.
 
         flat : the gradient
         """
         return build()
 
     def exchange(self, build: Build, dtype: tf.DType) -> tf.Tensor:
-        """What ``Bundle.gathered`` builds: 1-D, of this dtype."""
+        """Return what ``GraphBucket.gathered`` builds: 1-D, of this dtype."""
         return build()
 
     def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
-        """The reduced gradient, flat.
+        """Return the reduced gradient, flat.
 
         flat, reduced : the gradient, and what Horovod made of the array that was sent for it
         """
@@ -48,15 +49,15 @@ class OneWay:
 
 
 @dataclass(frozen=True, eq=False)
-class ManyWays(OneWay):
-    """Built into the graph side by side; a number tells at every step which is gone.
+class Branched(Unbranched):
+    """A graph with a branch for every way, side by side; a number tells at every step which runs.
 
-    Collectives of the ways that are not gone are not submitted.  All ranks go the same.
+    Collectives of the other branches are not submitted.  All ranks take the same branch.
 
     Attributes
     ----------
-    code : int32, "SPARSE" and the others
-    is_sparse, is_half : bool, of the code
+    way : int32, "SPARSE" and the others
+    is_sparse, is_half : bool, of the way
     is_timed : bool, whether ``note_end`` is to be called
     note_end : is told that a result is there
     site : how Horovod reduces here
@@ -64,22 +65,22 @@ class ManyWays(OneWay):
     process_set : of collectives
     """
 
-    code: tf.Tensor
+    way: tf.Tensor
     is_sparse: tf.Tensor
     is_half: tf.Tensor
     is_timed: tf.Tensor
     note_end: Callable[[np.ndarray], np.int32]
     site: CallSite
     name: str
-    process_set: Any
+    process_set: Any  # Horovod gives its process sets no types
 
     @property
     def inputs(self) -> Sequence[tf.Tensor]:  # type: ignore[override]
-        return [self.code]
+        return [self.way]
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
-        """On a dense way the gradient itself, or one entry where float16 goes apart: Horovod's
-        operation has one dtype."""
+        """On a dense way, return the gradient itself; one entry where it travels apart as float16,
+        as Horovod's operation has one dtype."""
 
         def aside() -> list[tf.Tensor]:
             wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
@@ -104,8 +105,8 @@ class ManyWays(OneWay):
         return tf.cond(self.is_timed, lambda: self._noted(result), lambda: result)
 
     def _noted(self, result: tf.Tensor) -> tf.Tensor:
-        """The same, once its arrival has been noted: on all ways alike, so that none looks slower
-        for it."""
+        """Return the same, once its arrival has been noted: on all ways alike, so that none looks
+        slower for it."""
         noted = tf.numpy_function(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
         with tf.control_dependencies([noted]):
             return tf.identity(result)

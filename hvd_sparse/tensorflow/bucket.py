@@ -1,5 +1,5 @@
-"""Which tensors travel in one message: those that Horovod hands over together, in one of its
-groups."""
+"""Buckets while a graph is traced: the tensors that Horovod hands over together, in one of its
+groups, and the message that they travel in."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.tensorflow.branches import OneWay
-from hvd_sparse.tensorflow.graph_functions import Traffic
+from hvd_sparse.tensorflow.branches import Unbranched
+from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.types import TensorSpec
 
 
-class Bundle:
+class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
     Horovod hands over all tensors of a group before it asks for the first one back, in the same
@@ -26,45 +26,44 @@ class Bundle:
 
     Parameters
     ----------
-    traffic : whose functions the graph calls
+    functions : what the graph calls
     phases : what the exchange asks for, by the names of ``Exchange.phases``
     name : of the collectives
     process_set : of the collectives
     dtype : of the carriers
-    ways : in which the graph can send them
+    branches : that the message is sent in
     is_group : more tensors may follow the first
     """
 
     def __init__(
         self,
-        traffic: Traffic,
+        functions: GraphFunctions,
         phases: Sequence[str],
         name: str,
-        process_set: Any,
+        process_set: Any,  # Horovod gives its process sets no types
         dtype: tf.DType,
-        ways: OneWay,
+        branches: Unbranched,
         *,
         is_group: bool,
     ) -> None:
-        self._traffic = traffic
+        self._functions = functions
         self._phases = phases
         self._name = name
         self._process_set = process_set
         self._dtype = dtype
         self._is_group = is_group
-        self.ways = ways
+        self.branches = branches
         self._numbers: list[tf.Tensor] = []
         self._specs: list[TensorSpec] = []
         self._gathered: tf.Tensor | None = None
 
     def join(self, spec: TensorSpec, configuration: Configuration) -> None:
-        """Another tensor; InvalidOption where all are to be selected from as one, and cannot be."""
+        """Add a tensor.  InvalidOption where all are to be selected from as one, and cannot be."""
         if configuration.select_over == "group" and not self._is_group:
             raise InvalidOption(
                 f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} "
-                "alone: give groups, or "
-                "num_groups, to hvd.DistributedGradientTape or hvd.DistributedOptimizer, or leave "
-                "select_over out"
+                "alone: give groups, or num_groups, to hvd.DistributedGradientTape or "
+                "hvd.DistributedOptimizer, or leave select_over out"
             )
         self._specs.append(spec)
         check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
@@ -72,16 +71,18 @@ class Bundle:
     def send(
         self, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The array that Horovod is to reduce for this tensor, and the ticket's number."""
+        """Return the array that Horovod is to reduce for this tensor, and the tensor's number."""
+        functions = self._functions
         function, moved = (
-            (self._traffic.take, []) if self._is_group else (self._traffic.send, self._moved(0))
+            (functions.take, []) if self._is_group else (functions.send, self._moved(0))
         )
-        inputs, dtypes = [flat, token, scale, *self.ways.inputs], [flat.dtype, tf.int64, *moved]
+        inputs = [flat, token, scale, *self.branches.inputs]
+        dtypes = [flat.dtype, tf.int64, *moved]
 
         def build() -> Any:
             return tf.numpy_function(function, inputs, dtypes, name="hvd_sparse_send")
 
-        wire, number, *first = self.ways.send(build, flat, moved)
+        wire, number, *first = self.branches.send(build, flat, moved)
         wire.set_shape([None])
         self._numbers.append(number)
         if first:
@@ -89,32 +90,34 @@ class Bundle:
         return wire, number
 
     def gathered(self) -> tf.Tensor:
-        """What all ranks sent of all these tensors; no more can join them."""
+        """Return what all ranks sent of all these tensors; no more can join them."""
         if self._gathered is None:
             self._gathered = self._exchange()
         return self._gathered
 
     def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
-        """What the exchange brings, fed with what is moved first, or with the numbers of all that
-        are there."""
+        """Return what the exchange brings, fed with what is moved first, or with the numbers of all
+        that are there."""
 
         def build() -> tf.Tensor:
             sealed = first or tf.numpy_function(
-                self._traffic.seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
+                self._functions.seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
             return self._move(*sealed)
 
-        return self.ways.exchange(build, self._moved(len(self._phases) - 1)[0])
+        return self.branches.exchange(build, self._moved(len(self._phases) - 1)[0])
 
     def _move(self, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """All phases, one operation each.  Their names take the graph's scopes, which are those of
-        the carriers and tell messages apart: a rank that cannot place a gradient so still meets the
-        others."""
+        """Build all phases, one operation each.
+
+        Their names take the graph's scopes, which are those of the carriers and tell messages
+        apart: a rank that cannot place a gradient so still meets the others.
+        """
         name = self._name
         for phase, kind in enumerate(self._phases):
             if phase:
                 array, splits = tf.numpy_function(
-                    self._traffic.advance,
+                    self._functions.advance,
                     [self._numbers[0], array],
                     self._moved(phase),
                     name="hvd_sparse_advance",
@@ -126,5 +129,5 @@ class Bundle:
         return array
 
     def _moved(self, phase: int) -> list[tf.DType]:
-        """The dtypes of what a phase is fed."""
+        """Return the dtypes of what a phase is fed."""
         return [self._dtype if self._phases[phase] == "allreduce" else tf.uint8, tf.int32]

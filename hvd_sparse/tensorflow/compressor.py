@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_sparse.autotune.fallback import AutoMethod
-from hvd_sparse.autotune.trial import Trial
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
 from hvd_sparse.configuration import Configuration
@@ -18,15 +16,21 @@ from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import one_per_tensor
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
-from hvd_sparse.frontend.compressor import check_process_set
+from hvd_sparse.frontend.compressor import check_process_set, is_elastic
 from hvd_sparse.frontend.durable import DurableCompressor
-from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.state_check import IncompatibleKeys
-from hvd_sparse.tensorflow.branches import OneWay
-from hvd_sparse.tensorflow.bucket import Bundle
-from hvd_sparse.tensorflow.graph_functions import Traffic
+from hvd_sparse.tensorflow.branches import Unbranched
+from hvd_sparse.tensorflow.bucket import GraphBucket
+from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, runtime_token
-from hvd_sparse.tensorflow.optimizer import refuse_momentum, take_momentum
+from hvd_sparse.tensorflow.optimizer import (
+    Follower,
+    calling_optimizer,
+    habits_of,
+    refuse_momentum,
+)
 from hvd_sparse.tensorflow.scaler import scale_of
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
 from hvd_sparse.types import TensorSpec
@@ -34,10 +38,10 @@ from hvd_sparse.types import TensorSpec
 
 @dataclass(frozen=True, eq=False)
 class SparseContext:
-    """A compressed gradient on its way, and the message that it is in."""
+    """A compressed gradient on its way, and the bucket that it is in."""
 
     number: tf.Tensor
-    bundle: Bundle
+    bucket: GraphBucket
     flat: tf.Tensor
     spec: TensorSpec
     dtype: tf.DType
@@ -61,16 +65,31 @@ class TensorflowCompressor(DurableCompressor):
 
     ``compress`` runs when a graph is traced; what it builds runs at every step.  All state is
     numpy, outside the graphs, so that retracing, branches and ``tf.function`` do not touch it.
+
+    Parameters
+    ----------
+    params : a model, a list of variables, or a callable that returns one
+    configuration : parts and options
+    process_set : Horovod's, that gradients are reduced over; None for all ranks
+    grad_scaler : that scales the loss: a Keras ``LossScaleOptimizer``, or a callable
+    policy : says each step's way; None to compress at every step
     """
 
+    _policy: GraphFallback | None
+
     def __init__(
-        self, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any = None
+        self,
+        params: Any,
+        configuration: Configuration,
+        process_set: Any,
+        grad_scaler: Any = None,
+        policy: GraphFallback | None = None,
     ) -> None:
         if configuration.groups is not None:
             raise InvalidOption(
                 f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over "
-                "together travels together; give "
-                "groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer instead"
+                "together travels together; give groups to hvd.DistributedGradientTape or "
+                "hvd.DistributedOptimizer instead"
             )
         check_name(configuration.name)
         self._scale = scale_of(grad_scaler)
@@ -85,8 +104,11 @@ class TensorflowCompressor(DurableCompressor):
             configuration, f"tensorflow.{self.process_set.process_set_id}", self.process_set.size()
         )
         self.collective = HorovodTensorflowCollective(self.process_set)
+        self._policy = policy
+        self._unbranched = Unbranched()
         self._index: VariableIndex | None = None
-        self._filling: tuple[object | None, Bundle | None] = (None, None)
+        self._follower: Follower | None = None
+        self._filling: tuple[object | None, GraphBucket | None] = (None, None)
         self._has_shaken_hands = False
 
     def resolve(self) -> None:
@@ -99,16 +121,29 @@ class TensorflowCompressor(DurableCompressor):
         self.step = Step(
             self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels
         )
+        if self._follower is not None:
+            follower = self._follower
+            self.step.settings_of = lambda position: follower.settings()
         if self.configuration.exchange.needs_nodes and self.process_set.included():
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._variables = variables
         self._index = VariableIndex(variables)
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
-        self._traffic = self._make_traffic(self._index.tokens())
+        self._functions = GraphFunctions(
+            self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._policy
+        )
+        self._functions.follower = self._follower
 
-    def _make_traffic(self, tokens: dict[bytes, int]) -> Traffic:
-        return Traffic(self.step, self.collective, tokens, self.watchdog.ledger)
+    def position_of(self, token: Any) -> int | None:
+        """Return whose token it is (``identity.runtime_token``); None for a variable that is not
+        registered."""
+        return self._functions.position(token)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes a step of the tensors that are never compressed."""
+        return self._functions.dense_bytes
 
     def stats(self) -> dict[str, Any]:
         self.resolve()
@@ -140,16 +175,19 @@ class TensorflowCompressor(DurableCompressor):
 
     def _forget_world(self) -> None:
         super()._forget_world()
-        self._traffic.forget()
+        self._functions.forget()
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
+        """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
+        needs."""
         refuse_tensorflow_1()
         site = find_call_site(tensor)
         self._check_reduction(site)
         if not self._has_shaken_hands:
-            self._shake_hands()
+            self._shake_hands(site)
+        elif self._follower is not None:
+            self._look_at(calling_optimizer())
         position = self._position(tensor, site)
         spec = self.step.specs[position] if position is not None else self._unknown(tensor, site)
         wire_dtype = tf.as_dtype(spec.accumulator)
@@ -158,41 +196,38 @@ class TensorflowCompressor(DurableCompressor):
         parameter = self._read(position, site, wire_dtype)
         scale = self._scale()
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            self._traffic.note_dense(spec)
+            self._functions.note_dense(spec)
             return (
                 tf.cast(tensor, wire_dtype),
                 DenseContext(tensor.dtype, token, scale, parameter),
             )
-        self._traffic.note_sparse(spec)
-        bundle = self._bundle_of(site, wire_dtype, self._ways_of(site))
-        bundle.join(spec, self.configuration)
-        wire, number = bundle.send(flat, token, scale)
+        self._functions.note_sparse(spec)
+        bucket = self._bucket_of(site, wire_dtype)
+        bucket.join(spec, self.configuration)
+        wire, number = bucket.send(flat, token, scale)
         return wire, SparseContext(
-            number, bundle, flat, spec, tensor.dtype, tensor.shape, parameter
+            number, bucket, flat, spec, tensor.dtype, tensor.shape, parameter
         )
 
-    def _ways_of(self, site: CallSite) -> OneWay:
-        """In which the graph can send what Horovod hands over here."""
-        return OneWay()
-
-    def _bundle_of(self, site: CallSite, dtype: tf.DType, ways: OneWay) -> Bundle:
-        """The message that a tensor travels in: that of its group of Horovod's, or one of its
+    def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
+        """Return the bucket that a tensor travels in: that of its group of Horovod's, or one of its
         own."""
-        together, bundle = self._filling
-        if bundle is None or site.together is None or site.together is not together:
+        policy, (together, bucket) = self._policy, self._filling
+        branches = self._unbranched if policy is None else policy.branches(self, site)
+        if bucket is None or site.together is None or site.together is not together:
             phases = self.step.exchange.phases(
                 self.configuration.selector, self.collective.world_size
             )
             is_group = site.together is not None
             name = f"hvd_sparse.{self.name}"
-            bundle = Bundle(
-                self._traffic, phases, name, self.process_set, dtype, ways, is_group=is_group
+            bucket = GraphBucket(
+                self._functions, phases, name, self.process_set, dtype, branches, is_group=is_group
             )
-            self._filling = (site.together, bundle) if is_group else (None, None)
-        return bundle
+            self._filling = (site.together, bucket) if is_group else (None, None)
+        return bucket
 
     def _read(self, position: int | None, site: CallSite, dtype: tf.DType) -> tf.Tensor:
-        """The variable's value, flat, for memories that finish with it."""
+        """Return the variable's value, flat, for memories that finish with it."""
         if not self.configuration.memory.finishes:
             return tf.zeros([0], dtype)
         variable = (
@@ -203,12 +238,12 @@ class TensorflowCompressor(DurableCompressor):
         return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
 
     def _token(self, position: int | None, site: CallSite) -> tf.Tensor:
-        """Tells at every step which variable it is: a trace may run for other variables than it was
-        made for.
+        """Return what tells at every step which variable it is: a trace may run for other variables
+        than it was made for.
 
-        Of an unregistered one too: TensorFlow numbers the branches of a graph by what is in them,
-        and the numbers are part of the collectives' names, so all ranks must build the same
-        operations.
+        An unregistered variable has one, too: TensorFlow numbers the branches of a graph by what is
+        in them, and the numbers are part of the collectives' names, so all ranks must build the
+        same operations.
         """
         if site.variable is not None:
             return runtime_token(site.variable)
@@ -216,24 +251,24 @@ class TensorflowCompressor(DurableCompressor):
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The reduced gradient, in the dtype and shape of the one that ``compress`` was given."""
+        """Return the reduced gradient, in the dtype and shape of the one that ``compress`` was
+        given."""
         if ctx is None:
             return tensor
         if isinstance(ctx, DenseContext):
             return tf.cast(self._finish_dense(tensor, ctx), ctx.dtype)
         self._filling = (None, None)
         # One function takes both, so that neither the carrier's verdict nor the messages can be
-        # overlooked: a control
-        # dependency between them does not hold inside Horovod's branches.
-        inputs = [ctx.number, tensor, ctx.bundle.gathered(), ctx.parameter]
+        # overlooked: a control dependency between them does not hold inside Horovod's branches.
+        inputs = [ctx.number, tensor, ctx.bucket.gathered(), ctx.parameter]
         dtype = tf.as_dtype(ctx.spec.accumulator)
 
         def build() -> tf.Tensor:
             return tf.numpy_function(
-                self._traffic.receive, inputs, dtype, name="hvd_sparse_receive"
+                self._functions.receive, inputs, dtype, name="hvd_sparse_receive"
             )
 
-        flat = ctx.bundle.ways.receive(build, ctx.flat, tensor)
+        flat = ctx.bucket.branches.receive(build, ctx.flat, tensor)
         result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
         result.set_shape(ctx.shape)
         return result
@@ -242,7 +277,7 @@ class TensorflowCompressor(DurableCompressor):
         if not self._finishes_dense:
             return reduced
         flat = tf.numpy_function(
-            self._traffic.finish_dense,
+            self._functions.finish_dense,
             [ctx.token, ctx.scale, tf.reshape(reduced, [-1]), ctx.parameter],
             reduced.dtype,
             name="hvd_sparse_finish",
@@ -258,10 +293,11 @@ class TensorflowCompressor(DurableCompressor):
         )
 
     def _unknown(self, tensor: tf.Tensor, site: CallSite) -> TensorSpec:
-        """What stands in for a gradient that has no registered variable: compressing it fails, on
-        all ranks.
+        """Return what stands in for a gradient that has no registered variable: compressing it
+        fails, on all ranks.
 
-        One that would go dense has no carrier to tell the other ranks: it fails here and now.
+        UnknownGradient, here and now, for one that would go dense: it has no carrier to tell the
+        other ranks.
         """
         name = getattr(site.variable, "name", "of unknown name")
         if tensor.shape.is_fully_defined():
@@ -270,10 +306,9 @@ class TensorflowCompressor(DurableCompressor):
                 return spec
         raise UnknownGradient(
             f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
-            "variable: give the "
-            "compressor all variables that the tape or optimizer has (outside of "
-            "hvd.DistributedGradientTape and "
-            "hvd.DistributedOptimizer, only shapes that are unique are known)"
+            "variable: give the compressor all variables that the tape or optimizer has (outside "
+            "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
+            "unique are known)"
         )
 
     def _check_reduction(self, site: CallSite) -> None:
@@ -289,51 +324,34 @@ class TensorflowCompressor(DurableCompressor):
                 "process_set= to both"
             )
 
-    def _shake_hands(self) -> None:
-        if self.configuration.memory.finishes:
-            refuse_momentum()
+    def take_over(self, optimizer: Any) -> None:
+        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
+        makes the compressor.
+
+        In a world of one rank Horovod calls no compressor: the optimizer stays as it is.
+        """
+        if self.process_set.included() and (self.process_set.size() > 1 or is_elastic()):
+            follower, scale = Follower(optimizer, self.configuration.memory), self._scale
+            self._follower, self._scale = follower, lambda: follower.beside(scale())
+
+    def _look_at(self, caller: Any) -> None:
+        """Horovod's Keras optimizer, which calls; None where a tape does."""
+        if caller is None:
+            return
+        if self._follower is not None:
+            self._follower.meet(caller)
+        elif self.configuration.memory.finishes:
+            refuse_momentum(caller)
+        elif not self.is_forewarned and (what := habits_of(caller)) is not None:
+            warn_of_rare_entries(self.configuration, what)
+
+    def _shake_hands(self, site: CallSite) -> None:
+        self._look_at(calling_optimizer())
         self.resolve()
+        if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
+            self.step.reduction = "sum" if site.op == hvd.Sum else "average"
         # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state
         # meets before tracing.
         if self.process_set.included() and self._world is None:
             self._meet(self.step.specs, self.collective)
         self._has_shaken_hands = True
-
-
-class Compression(AutoMethod, Methods):
-    """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
-
-    ``params`` of every method are a model, a list of variables, or a callable that returns one.  A
-    model is asked for its variables by its first gradient, and so may be built by its first batch:
-
-        compression = Compression.ldte_bs(model, density=0.001)
-        tape = hvd.DistributedGradientTape(tape, compression=compression)
-
-    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only
-    (``tf-keras``). Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
-    float32, float64 for float64 gradients.  16-bit gradients of tensors that stay dense travel as
-    float32.
-    """
-
-    @classmethod
-    def _create(
-        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any
-    ) -> TensorflowCompressor:
-        return TensorflowCompressor(params, configuration, process_set, grad_scaler)
-
-    @classmethod
-    def _create_auto(
-        cls,
-        params: Any,
-        configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any,
-        trial: Trial,
-    ) -> TensorflowCompressor:
-        from hvd_sparse.tensorflow.fallback import AutoCompressor
-
-        return AutoCompressor(params, configuration, process_set, grad_scaler, trial)
-
-    @classmethod
-    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
-        return take_momentum(optimizer)

@@ -1,4 +1,4 @@
-"""What the graph's functions do at every step: numpy in, numpy out, on the step object."""
+"""The functions that a graph calls at every step: numpy in, numpy out, on the step object."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import UnknownGradient
-from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.resilience.ledger import Ledger
+from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
+from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.types import TensorSpec
 
 logger = logging.getLogger("hvd_sparse")
@@ -28,46 +30,32 @@ LONGEST_WAIT_S = 5.0
 """After a failure; a graph that leaves out some of the traced tensors waits this long for
 nothing."""
 
+NO_SPLITS = np.empty(0, np.int32)
+"""Of what goes to all ranks alike."""
+
 
 @dataclass(eq=False)
-class MessageUnderWay:
-    """An exchange of one tensor, or of several that travel together.
+class BucketUnderWay:
+    """A bucket whose exchange has begun.
 
     Attributes
     ----------
-    numbers : of their tickets
+    conversation : the exchange
+    bucket : what its tensors send
+    numbers : of its tensors
+    lock : is held by the thread that takes in what the last phase brought
+    is_finished, failure : that has been done; why it could not be
     """
 
     conversation: Conversation
     bucket: BucketRun
-    numbers: frozenset[int]
+    numbers: tuple[int, ...]
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_finished: bool = False
     failure: Exception | None = None
 
-    def finish(self, received: np.ndarray, step: Step) -> None:
-        """Take in what the last phase brought: once, in the thread that comes first.  A failure is
-        raised in all."""
-        with self.lock:
-            if not self.is_finished:
-                self.is_finished = True
-                try:
-                    step.receiver.receive(self.bucket, self._arrivals(received))
-                except Exception as error:
-                    self.failure = error
-        if self.failure is not None:
-            raise self.failure
 
-    def _arrivals(self, received: np.ndarray) -> dict[int, Arrival]:
-        try:
-            self.conversation.send(received)
-        except StopIteration as stop:
-            arrivals: dict[int, Arrival] = stop.value
-            return arrivals
-        raise AssertionError("an exchange asks for more collectives than its phases name")
-
-
-class Traffic:
+class GraphFunctions:
     """Runs a tensor's half steps when TensorFlow's executor calls for them, in whatever thread that
     is.
 
@@ -80,102 +68,111 @@ class Traffic:
     step, collective : of the compressor
     tokens : positions by what ``identity.runtime_token`` gives for their variables
     ledger : is told what is sent and received
+    policy : is told which residuals are sent along, and when a step has failed
     """
 
     def __init__(
-        self, step: Step, collective: Collective, tokens: Mapping[bytes, int], ledger: Ledger
+        self,
+        step: Step,
+        collective: Collective,
+        tokens: Mapping[bytes, int],
+        ledger: Ledger,
+        policy: GraphFallback | None = None,
     ) -> None:
         self._step = step
+        self._sender, self._receiver = step.sender, step.receiver
         self._collective = collective
         self._tokens = tokens
         self._ledger = ledger
+        self._policy = policy
+        self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
-        self._messages: dict[int, MessageUnderWay] = {}
+        self._under_way: dict[int, BucketUnderWay] = {}
         self._dense_bytes: dict[str, int] = {}
+        self.dense_bytes = 0
+        """Of the tensors that Horovod reduces dense, in a step."""
         self._traced: set[str] = set()
         self._counted: StepRun | None = None
+        self.follower: Follower | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
-        """A tensor that Horovod reduces dense at every step; known when the graph is traced."""
+        """Learn of a tensor that Horovod reduces dense at every step, when the graph is traced."""
         self._dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
+        self.dense_bytes = sum(self._dense_bytes.values())
 
     def note_sparse(self, spec: TensorSpec) -> None:
-        """A tensor that is sent at every step of some graph; known when it is traced."""
+        """Learn of a tensor that is sent at every step of some graph, when that is traced."""
         self._traced.add(spec.key)
 
-    @property
-    def dense_bytes(self) -> int:
-        """Of the tensors that Horovod reduces dense, in a step."""
-        return sum(self._dense_bytes.values())
-
-    def position(self, token: bytes) -> int | None:
-        """Whose token it is; None for a variable that is not registered."""
-        return self._tokens.get(token)
+    def position(self, token: Any) -> int | None:
+        """Return whose token it is; None for a variable that is not registered."""
+        return self._tokens.get(token if type(token) is bytes else _as_bytes(token))
 
     def forget(self) -> None:
         """Let go of all that is under way: Horovod was started anew, and none of it will end."""
         self._tickets.clear()
-        self._messages.clear()
+        self._under_way.clear()
+        self._place = None
+
+    # -- sending ----------------------------------------------------------------------------------
 
     def send(
-        self, gradient: np.ndarray, *how: Any
-    ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
-        """``take`` and ``seal`` of a tensor that comes alone."""
-        wire, number = self.take(gradient, *how, is_joined=False)
-        return wire, number, *self.seal(number)
-
-    def take(
         self,
         gradient: np.ndarray,
         token: Any,
         scale: Any,
-        everything: Any = False,
-        *,
-        is_joined: bool = True,
+        way: Any = SPARSE,
+    ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
+        """Do what ``take`` and ``seal`` do, for a tensor that comes alone."""
+        wire, number, ticket = self._take(gradient, token, scale, way, is_joined=False)
+        bucket = ticket.bucket or BucketRun(-1, ())  # of a gradient that no tensor stands for
+        array, splits = self._open(bucket, ticket.run, (number,))
+        return wire, np.int64(number), array, splits
+
+    def take(
+        self, gradient: np.ndarray, token: Any, scale: Any, way: Any = SPARSE
     ) -> tuple[np.ndarray, np.int64]:
-        """The array to allreduce, and the ticket's number, of a tensor that travels with others.
+        """Return the array to allreduce for a tensor that travels with others, and its number.
 
-        everything : run dense, residual included
-
-        Only reads the gradient, which is TensorFlow's own memory.
+        gradient : flat; only read, as it is TensorFlow's own memory
+        token : of its variable
+        scale : of the loss
+        way : of the step, as ``branches`` numbers them
         """
-        rank, world_size = self._collective.rank, self._collective.world_size
-        position = self.position(as_bytes(token))
+        wire, number, _ = self._take(gradient, token, scale, way, is_joined=True)
+        return wire, np.int64(number)
+
+    def _take(
+        self, gradient: np.ndarray, token: Any, scale: Any, way: Any, *, is_joined: bool
+    ) -> tuple[np.ndarray, int, Ticket]:
+        if self._place is None:
+            self._place = self._collective.rank, self._collective.world_size
+        rank, world_size = self._place
+        position = self._tokens.get(token if type(token) is bytes else _as_bytes(token))
+        everything = bool(way == EVERYTHING)
         if position is None:
             wire, ticket = self._refuse(gradient, rank, world_size)
         else:
-            wire, ticket = self._step.sender.compress(
+            wire, ticket = self._sender.compress(
                 position,
                 gradient,
                 rank,
                 world_size,
-                float(scale),
+                self._note(scale),
                 everything=everything,
                 is_joined=is_joined,
             )
         self._ledger.begin(ticket.key)
         number = next(self._numbers)
         self._tickets[number] = ticket
-        self._count_dense(ticket.run)
-        return wire, np.int64(number)
-
-    def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """The first array that the exchange of these tickets wants moved, with splits.
-
-        They are of one step on every rank, and in the same order; the graph calls this when all are
-        there.
-        """
-        tickets = [self._tickets[int(number)] for number in numbers]
-        bucket, run = joined(tickets), tickets[0].run
-        conversation = self._step.sender.converse(
-            bucket, run, self._collective.rank, self._collective.world_size
-        )
-        message = MessageUnderWay(
-            conversation, bucket, frozenset(int(number) for number in numbers)
-        )
-        self._messages |= dict.fromkeys(message.numbers, message)
-        return _moved(next(conversation))
+        if ticket.run is not self._counted:  # the step's first
+            self._counted = ticket.run
+            if self.dense_bytes:
+                self._step.stats.count_bytes("dense", self.dense_bytes)
+        if everything and self._policy is not None:
+            self._policy.note_everything(ticket)
+        return wire, number, ticket
 
     def _refuse(
         self, gradient: np.ndarray, rank: int, world_size: int
@@ -184,55 +181,100 @@ class Traffic:
             f"a gradient of {gradient.size} entries belongs to no registered variable: "
             "give the compressor all variables that the tape or optimizer has"
         )
-        return self._step.sender.poison(
+        return self._sender.poison(
             error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
         )
 
+    def seal(self, *numbers: np.int64) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first array that the exchange of these tensors wants moved, with splits.
+
+        They are of one step on every rank, and in the same order; the graph calls this when all are
+        there.
+        """
+        all_numbers = tuple(int(number) for number in numbers)
+        tickets = [self._tickets[number] for number in all_numbers]
+        return self._open(joined(tickets), tickets[0].run, all_numbers)
+
+    def _open(
+        self, bucket: BucketRun, run: StepRun, numbers: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        assert self._place is not None
+        conversation = self._sender.converse(bucket, run, *self._place)
+        under_way = BucketUnderWay(conversation, bucket, numbers)
+        for number in numbers:
+            self._under_way[number] = under_way
+        return _moved(next(conversation))
+
     def advance(self, number: np.int64, received: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The next array that the exchange wants moved, with splits."""
-        return _moved(self._messages[int(number)].conversation.send(received))
+        """Return the next array that the exchange wants moved, with splits."""
+        return _moved(self._under_way[int(number)].conversation.send(received))
+
+    # -- receiving --------------------------------------------------------------------------------
 
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """The reduced gradient, flat; on any error the step is taken back before it is raised.
+        """Return the reduced gradient, flat; on any error the step is taken back before it is
+        raised.
 
-        Of a step that has failed already, and whose failure is about to be raised, zeros, which
-        nobody will see: only one thread is kept waiting until the step's other exchanges are
+        Of a step that has failed already, and whose failure is about to be raised, return zeros,
+        which nobody will see: only one thread is kept waiting until the step's other exchanges are
         through.
         """
-        ticket, message = self._tickets.pop(int(number)), self._messages.pop(int(number))
+        ticket, under_way = self._tickets.pop(int(number)), self._under_way.pop(int(number))
         run = ticket.run
-        run.received |= message.numbers  # all of its phases are over
+        run.received.update(under_way.numbers)  # all of its phases are over
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
-            ticket.report(reduced)
-            message.finish(received, self._step)
-            result = self._step.receiver.result(ticket, reduced, parameter)
+            ticket.report(reduced)  # refuses before anything of the message is taken in
+            with under_way.lock:  # the thread that comes first does it for all
+                if not under_way.is_finished:
+                    under_way.is_finished = True
+                    self._finish(under_way, received)
+            if under_way.failure is not None:
+                raise under_way.failure
+            result = self._receiver.result(ticket, reduced, parameter)
         except Exception as error:
-            self._ledger.clear()
-            if (
-                is_elastic()
-            ):  # Horovod's elastic run ends in silence at errors that it does not know
-                logger.error("%s: %s", type(error).__name__, error)
-            run.is_raising, run.failure = True, run.failure or error
-            self._wait_for_others(run)
-            self._step.fail(run, error)
-            run.is_raising = False
+            self._fail(run, error)
             raise
         self._ledger.end(ticket.key)
         return result
 
-    def finish_dense(
-        self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray
-    ) -> np.ndarray:
-        """What the optimizer is given for a tensor that Horovod reduced by itself."""
-        ticket = self._step.receiver.enter_dense(self._tokens[as_bytes(token)], float(scale))
-        return self._step.receiver.finish_dense(ticket, reduced, parameter)
+    def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:
+        """Take in what the last phase brought; what goes wrong is for all of the bucket's tensors
+        to raise."""
+        try:
+            try:
+                under_way.conversation.send(received)
+            except StopIteration as stop:
+                self._receiver.receive(under_way.bucket, stop.value)
+            else:
+                raise AssertionError("an exchange asks for more collectives than its phases name")
+        except Exception as error:
+            under_way.failure = error
+
+    def _fail(self, run: StepRun, error: Exception) -> None:
+        """Take a step back, once the other ranks have this one's part in all of its exchanges."""
+        self._ledger.clear()
+        if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
+            logger.error("%s: %s", type(error).__name__, error)
+        if self._policy is not None:
+            self._policy.fail()
+        run.is_raising, run.failure = True, run.failure or error
+        self._wait_for_others(run)
+        self._step.fail(run, error)
+        run.is_raising = False
+
+    def _note(self, scale: Any) -> float:
+        """Return the loss scale; the optimizer's rate, if it comes behind it, is noted."""
+        values = np.ravel(scale)
+        if self.follower is not None:
+            self.follower.rate = float(values[1])
+        return float(values[0])
 
     def _wait_for_others(self, run: StepRun) -> None:
         """Let the step's other tensors go through all phases: once this one has raised, TensorFlow
@@ -241,18 +283,24 @@ class Traffic:
         while len(run.received) < len(self._traced) and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _count_dense(self, run: StepRun) -> None:
-        if run is not self._counted:
-            self._counted = run
-            self._step.stats.count_bytes("dense", self.dense_bytes)
+    def finish_dense(
+        self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray
+    ) -> np.ndarray:
+        """Return what the optimizer is given for a tensor that Horovod reduced by itself."""
+        position = self.position(token)
+        assert position is not None  # one that is unknown is refused when it is traced
+        ticket = self._receiver.enter_dense(position, self._note(scale))
+        return self._receiver.finish_dense(ticket, reduced, parameter)
 
 
-def as_bytes(token: Any) -> bytes:
+def _as_bytes(token: Any) -> bytes:
     """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
 
 
 def _moved(request: Request) -> tuple[np.ndarray, np.ndarray]:
-    """What an operation of the graph is fed: an array, and the splits of those that are split."""
-    splits = request.splits if isinstance(request, AllToAll) else np.empty(0)
-    return request.array, splits.astype(np.int32, copy=False)
+    """Return what an operation of the graph is fed: an array, and the splits of those that are
+    split."""
+    if isinstance(request, AllToAll):
+        return request.array, request.splits.astype(np.int32, copy=False)
+    return request.array, NO_SPLITS

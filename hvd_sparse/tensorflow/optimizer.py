@@ -1,5 +1,5 @@
-"""Momentum must be applied once: taking it out of a Keras SGD, and finding it where it was left
-in."""
+"""Keras optimizers that are handed over: the compressor's memory does their work, and they apply
+what arrives."""
 
 from __future__ import annotations
 
@@ -9,25 +9,130 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.optimizer_memory import Handover
 
 logger = logging.getLogger("hvd_sparse")
 
 
-def take_momentum(optimizer: Any) -> tuple[float, bool, float]:
-    """Set a Keras SGD's momentum and Nesterov to zero; return what they were, and say so.
+def read_optimizer(optimizer: Any) -> Handover:
+    """Return what a memory has to do in a Keras optimizer's place.  Nothing is changed yet.
 
-    Keras's own weight decay is decoupled from the gradient and so stays with the optimizer.
+    Keras's own weight decay is decoupled from the gradient and so stays with the optimizer.  Keras
+    multiplies the rate into its momentum, this does it behind: where the rate changes, momentum
+    from before the change is worth the new one.
     """
-    names = {cls.__name__ for cls in type(optimizer).__mro__}
-    if "SGD" not in names or not hasattr(optimizer, "momentum"):
-        raise UnsupportedInput(
-            f"{type(optimizer).__name__} has no momentum that could be corrected: use a Keras SGD "
-            "with dgc, "
-            "or a method with error_feedback, which goes with any optimizer"
+    if not hasattr(optimizer, "get_config"):
+        raise InvalidOption(
+            f"optimizer is {type(optimizer).__name__}: give a Keras optimizer, or leave it out"
+        )
+    name = type(optimizer).__name__
+    if type(optimizer).__module__.startswith("horovod") or hasattr(optimizer, "_allreduce_grads"):
+        raise InvalidOption(
+            "the optimizer is Horovod's already: make the compressor from the optimizer that is "
+            "then given to "
+            "hvd.DistributedOptimizer"
         )
     config = optimizer.get_config()
+    names = {cls.__name__ for cls in type(optimizer).__mro__}
+    if "SGD" in names and hasattr(optimizer, "momentum"):
+        return Handover(
+            name, MomentumCorrection(float(config["momentum"]), bool(config["nesterov"]))
+        )
+    steps = (tf.keras.optimizers.Adam.update_step, tf.keras.optimizers.AdamW.update_step)
+    base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
+    if getattr(base, "update_step", None) not in steps:
+        return Handover(name, None)
+    if config.get("amsgrad"):
+        raise InvalidOption(
+            f"the optimizer has amsgrad, which no memory knows: make the {name} without it"
+        )
+    beta1, beta2, epsilon = (float(config[option]) for option in ("beta_1", "beta_2", "epsilon"))
+    return Handover(name, AdamCorrection(beta1, beta2, epsilon))
+
+
+class Applying:
+    """What a Keras Adam becomes that was handed over: it applies what arrives, times the learning
+    rate.
+
+    Put before the optimizer's class, of which Horovod derives its own.
+    """
+
+    def build(self, var_list: Any) -> None:
+        """Make no moments: the memory has them."""
+        tf.keras.optimizers.Optimizer.build(self, var_list)
+        self._built = True
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        """Apply what the compressor made of a gradient."""
+        if isinstance(gradient, tf.IndexedSlices):
+            raise InvalidOption(
+                f"the gradient of {variable.name!r} is sparse, and the compressor does the "
+                f"{type(self).__name__}'s work for "
+                "dense ones: give Horovod sparse_as_dense=True"
+            )
+        variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
+
+
+class Follower:
+    """Tells the memory the learning rate of the step.
+
+    Horovod's Keras optimizer is a copy of the one that was handed over, and has a rate of its own.
+
+    Attributes
+    ----------
+    rate : of the step under way, the same for all tensors; it comes along with each of them
+    """
+
+    def __init__(self, optimizer: Any, memory: Any) -> None:
+        self._optimizer = optimizer
+        self.rate = 0.0
+        if isinstance(memory, MomentumCorrection):
+            take_momentum(optimizer)
+            fields: tuple[str, ...] = ("momentum", "nesterov", "weight_decay")
+        else:
+            base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
+            members = {"hvd_sparse_base": base, "__module__": base.__module__}
+            optimizer.__class__ = type(base.__name__, (Applying, base), members)
+            fields = ("beta1", "beta2", "epsilon", "weight_decay")
+        self._settings = {field: getattr(memory, field) for field in fields}
+
+    def meet(self, caller: Any) -> None:
+        """Horovod's optimizer, which calls."""
+        self._optimizer = caller
+
+    def beside(self, scale: tf.Tensor) -> tf.Tensor:
+        """Return the scale and, behind it, the rate with which this step's result will be applied.
+
+        Both are read in the graph: a function that the graph calls could see the counter of steps
+        before or after the optimizer has moved it on, and not alike on all ranks.
+        """
+        optimizer = self._optimizer
+        with tf.init_scope():
+            counter = optimizer.iterations  # made now, if it is not there yet
+        if hasattr(optimizer, "_decayed_lr"):  # of the legacy optimizers
+            rate = optimizer._decayed_lr(tf.float32)
+        else:
+            rate = optimizer._learning_rate
+            if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
+                rate = rate(counter)
+        return tf.stack(
+            [tf.cast(scale, tf.float32), tf.cast(tf.convert_to_tensor(rate), tf.float32)]
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """What the optimizer holds in this step, as the memory's ``tune`` takes it."""
+        return {**self._settings, "rate": self.rate}
+
+
+def take_momentum(optimizer: Any) -> None:
+    """Set a Keras SGD's momentum and Nesterov to zero, and say so."""
+    config = optimizer.get_config()
     momentum, nesterov = float(config["momentum"]), bool(config["nesterov"])
+    if not momentum:
+        return
     optimizer.momentum = 0.0
     optimizer.nesterov = False
     if hasattr(optimizer, "_momentum"):  # the legacy SGD looks here whether to keep slots
@@ -37,11 +142,10 @@ def take_momentum(optimizer: Any) -> tuple[float, bool, float]:
         momentum,
         " (Nesterov)" if nesterov else "",
     )
-    return momentum, nesterov, 0.0
 
 
-def refuse_momentum() -> None:
-    """InvalidOption if the Keras optimizer that calls ``compress`` has momentum.
+def calling_optimizer() -> Any:
+    """Return the Keras optimizer that calls ``compress``; None where none does.
 
     Looked for in Horovod's Keras frames; with a tape nobody knows what the gradients will be given
     to.
@@ -51,23 +155,33 @@ def refuse_momentum() -> None:
         if frame.f_globals.get("__name__") == "horovod._keras" and hasattr(
             frame.f_locals.get("self"), "get_config"
         ):
-            _check(frame.f_locals["self"])
-            return
+            return frame.f_locals["self"]
         frame = frame.f_back
+    return None
 
 
-def _check(optimizer: Any) -> None:
+def habits_of(optimizer: Any) -> str | None:
+    """What rare and large entries spoil in a Keras optimizer, in words; None where nothing."""
     with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
         config = optimizer.get_config()
-    if config.get("momentum") or "beta_1" in config:
-        what = (
-            f"momentum {config['momentum']}"
-            if config.get("momentum")
-            else f"beta_1 {config['beta_1']}"
-        )
+    if config.get("momentum"):
+        return f"momentum {config['momentum']}"
+    if "beta_1" in config:
+        return f"beta_1 {config['beta_1']}"
+    return (
+        "steps that it adapts to the gradients"
+        if {"rho", "initial_accumulator_value"} & set(config)
+        else None
+    )
+
+
+def refuse_momentum(optimizer: Any) -> None:
+    """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
+    what = habits_of(optimizer)
+    if what is not None and what.startswith(("momentum", "beta_1")):
         raise InvalidOption(
             f"the optimizer has {what}, and momentum correction applies momentum already: doubled "
             "momentum diverges; "
-            "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD without "
-            "momentum"
+            "give the optimizer to Compression.<method>(..., optimizer=optimizer), or use SGD "
+            "without momentum"
         )

@@ -20,9 +20,8 @@ WAY_OUT = (
 )
 NONE_YET = (
     "there are no variables to compress: give the model itself where its first batch builds it, or "
-    "a callable that "
-    "returns its variables; whatever asks for them before training, as stats() and save() do, "
-    "needs model.build() first"
+    "a callable that returns its variables; whatever asks for them before training, as stats() and "
+    "save() do, needs model.build() first"
 )
 GRAPHS_OF_1 = (
     "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with "
@@ -30,21 +29,29 @@ GRAPHS_OF_1 = (
     "Keras' fit, without tf.Graph, Session and tf.compat.v1.disable_eager_execution(), or use "
     "hvd.Compression.fp16"
 )
+MADE_WHILE_TRACED = (
+    "a compressor is being made inside a tf.function, whose graph is traced: TensorFlow traces it "
+    "again for other arguments, and each time another compressor would begin, without what the "
+    "last one kept back. Make it outside, once: compression = Compression.ldte_bs(params, ...) "
+    "before the tf.function, which then only uses it"
+)
 
 
 class VariableSource:
-    """Where the variables come from.
+    """The program's way to its variables.
 
-    Asked as late as possible: models are often built by their first batch.
+    It is asked as late as possible: models are often built by their first batch.
+
+    params : a model, a list of variables, or a callable that returns one
     """
 
     def __init__(self, params: Any) -> None:
-        refuse_tensorflow_1()
+        refuse_graphs()
         _refuse_keras_3(params)
         self._ask = _asker(params)
 
     def variables(self) -> list[tf.Variable]:
-        """The variables, now; InvalidOption if there are none, or one is given twice.
+        """Return the variables; InvalidOption if there are none, or one is given twice.
 
         Those that are neither floats nor trained, as counters and the states of random generators,
         are left out.
@@ -73,8 +80,8 @@ class VariableSource:
 
 
 def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-    """What ranks must agree on; variables of one name are told apart by their order, as Keras
-    layers may share names."""
+    """Return what ranks must agree on; variables of one name are told apart by their order, as
+    Keras layers may share names."""
     seen: Counter[str] = Counter()
     specs = []
     for variable in variables:
@@ -93,9 +100,17 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
     return specs
 
 
+def refuse_graphs() -> None:
+    """Raise where no compressor can be made: in a graph of TensorFlow 1, and while a function is
+    traced."""
+    refuse_tensorflow_1()
+    if not tf.executing_eagerly():
+        raise InvalidOption(MADE_WHILE_TRACED)
+
+
 def refuse_tensorflow_1() -> None:
-    """UnsupportedInput in a graph of TensorFlow 1, whose variables have no value until a session
-    runs.
+    """Raise UnsupportedInput in a graph of TensorFlow 1, whose variables have no value until a
+    session runs.
 
     ``tf.init_scope`` leaves the graphs that functions are traced into, and no others.
     """
@@ -105,7 +120,7 @@ def refuse_tensorflow_1() -> None:
 
 
 def _refuse_variable_of_1(variable: Any) -> None:
-    """Also outside of its graph, as a variable is what a program may keep."""
+    """Refuse it outside of its graph, too, as a variable is what a program may keep."""
     graph = getattr(variable, "graph", None)
     if graph is not None and not graph.building_function:
         raise UnsupportedInput(
@@ -136,7 +151,7 @@ def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
 
 
 def _refuse_keras_3(thing: Any) -> None:
-    """Keras 3 never calls a compressor, so it must be refused before training, not in it."""
+    """Refuse Keras 3 before training, as it never calls a compressor in it."""
     things = thing if isinstance(thing, (list, tuple)) else [thing]
     modules = {cls.__module__.split(".")[0] for item in things for cls in type(item).__mro__}
     if "keras" in modules:
@@ -150,6 +165,6 @@ def _refuse_keras_3(thing: Any) -> None:
 
 
 def is_keras_3() -> bool:
-    """Whether ``tf.keras`` is Keras 3 in this process."""
+    """Tell whether ``tf.keras`` is Keras 3 in this process."""
     version = getattr(tf.keras, "__version__", "2")
     return int(str(version).split(".")[0]) >= 3

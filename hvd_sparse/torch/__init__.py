@@ -1,7 +1,8 @@
 """Gradient sparsification for ``horovod.torch``."""
 
 from hvd_sparse.torch import elastic as _elastic
-from hvd_sparse.torch.compressor import Compression, TorchCompressor
+from hvd_sparse.torch.api import Compression
+from hvd_sparse.torch.compressor import TorchCompressor
 
 _elastic.register()
 

@@ -31,45 +31,30 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """The gradient as a flat array of the accumulator's dtype, in logical order.
+    """Return the gradient as a flat array of the accumulator's dtype, in logical order.
 
     A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
     memory layout).
     """
-    dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
-    flat: np.ndarray = gradient.detach().to(dtype).contiguous().view(-1).numpy()
+    plain = gradient.detach()
+    if not own_memory(gradient):
+        dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
+        plain = plain.to(dtype).contiguous()
+    flat: np.ndarray = plain.numpy().reshape(-1)
     return flat
 
 
-def memory_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray | None:
-    """The gradient's own memory, where it lies as the result will: it has been accumulated and is
-    free."""
-    if not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
-        return None
-    return flatten(gradient, spec)
+def own_memory(gradient: torch.Tensor) -> bool:
+    """Tell whether the gradient lies in memory as the result will: it is accumulated and then free."""
+    return gradient.dtype in _ACCUMULATORS and gradient.is_contiguous()
+
+
+_ACCUMULATORS = (torch.float32, torch.float64)
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a flat array as a tensor of the gradient's shape, dtype and memory layout.
-
-    The gradient itself where the array is its memory: a new tensor around it would keep the old one
-    alive, and Horovod puts it into the gradient, so that a gradient that is zeroed in place would
-    become one tensor longer at every step.
-    """
-    if _is_memory_of(flat, gradient):
-        return gradient
-    dense = torch.from_numpy(flat).view(gradient.shape)
-    return like(dense, gradient)
-
-
-def _is_memory_of(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    if (
-        gradient.is_sparse
-        or not gradient.is_contiguous()
-        or flat.nbytes != gradient.numel() * gradient.element_size()
-    ):
-        return False
-    return flat.nbytes > 0 and flat.ctypes.data == gradient.data_ptr()
+    """Return a flat array as a tensor of the gradient's shape, dtype and memory layout."""
+    return like(torch.from_numpy(flat).view(gradient.shape), gradient)
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

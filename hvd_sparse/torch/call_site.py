@@ -11,30 +11,28 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
+
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
-from hvd_sparse.torch.optimizer import refuse_momentum
 
 FRAMES = 8
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 
 
-def check_call_site(process_set: Any, *, has_momentum: bool) -> None:
-    """Compare with the optimizer that calls; silent where no optimizer of Horovod's does.
-
-    has_momentum : the compressor's memory applies momentum, so the optimizer must not
-    """
+def check_call_site(process_set: Any) -> Any:
+    """Return the optimizer that calls, once it has been compared; None where no optimizer of
+    Horovod's does."""
     frame = sys._getframe(1)
     for _ in range(FRAMES):
         if frame is None:
-            return
+            return None
         caller = frame.f_locals.get("self")
         if hasattr(caller, "_allreduce_grad_async") and hasattr(caller, "process_set"):
             _compare(caller, process_set)
-            if has_momentum:
-                refuse_momentum(caller)
-            return
+            return caller
         frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _compare(optimizer: Any, process_set: Any) -> None:
@@ -50,4 +48,13 @@ def _compare(optimizer: Any, process_set: Any) -> None:
         raise UnsupportedReduction(
             f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
             "restored"
+        )
+
+
+def refuse_parameter(tensor: torch.Tensor) -> None:
+    """Raise UnsupportedReduction for a parameter, which Horovod hands over for Adasum alone."""
+    if isinstance(tensor, torch.nn.Parameter):
+        raise UnsupportedReduction(
+            "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
+            "sum to restore; use op=hvd.Average or hvd.Sum"
         )

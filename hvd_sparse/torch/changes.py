@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+
+from hvd_sparse.core.step.records import StepRun
 
 SAMPLES = 16
 """Entries of each gradient that are compared."""
@@ -56,17 +57,25 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._given: dict[int, Given] = {}
+        self.given: dict[int, Given] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
-        self.run: Any = None
+        self.run: StepRun | None = None
 
-    def give(self, position: int, key: str, parameter: torch.Tensor, run: Any) -> None:
+    def give(
+        self,
+        position: int,
+        key: str,
+        parameter: torch.Tensor,
+        run: StepRun | None,
+        memory: np.ndarray | None = None,
+    ) -> None:
         """Remember a parameter's gradient, which Horovod gets now.
 
         run : the step, where that is known; whatever is left of another one was given up
+        memory : the gradient's own, flat, where that is at hand
         """
         gradient = parameter.grad
-        if position in self._given or (
+        if position in self.given or (
             run is not None and self.run is not None and run is not self.run
         ):
             self.forget()
@@ -74,24 +83,25 @@ class Changes:
             return
         self.run = self.run if run is None else run
         values = _values_of(gradient)
-        memory = _memory_of(values)
+        if memory is None:
+            memory = _memory_of(values)
         version = gradient._version if self._owns_version(position, gradient) else None
         place = values.data_ptr()
-        self._given[position] = Given(
+        self.given[position] = Given(
             key, parameter, gradient, version, place, memory, _sample(memory)
         )
 
-    def take(self) -> tuple[list[str], Any]:
+    def take(self) -> tuple[list[str], StepRun | None]:
         """Return the names of the gradients that were changed, and their step; all are
         forgotten."""
-        changed = [given.key for _, given in sorted(self._given.items()) if given.is_changed()]
+        changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
         return changed, run
 
     def forget(self) -> None:
         """Let go of all gradients: the step is over, or was given up."""
-        self._given.clear()
+        self.given.clear()
         self.run = None
 
     def _owns_version(self, position: int, gradient: torch.Tensor) -> bool:

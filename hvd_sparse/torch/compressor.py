@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from hvd_sparse.autotune.fallback import AutoMethod
-from hvd_sparse.autotune.group_plan import GroupPlan
-from hvd_sparse.autotune.trial import Trial
+from hvd_sparse.autotune.planned_groups import PlannedGroups
+from hvd_sparse.autotune.policy import EVERYTHING, Policy
+from hvd_sparse.autotune.trial import SPARSE
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
+from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.driver import NOTHING, Driver
-from hvd_sparse.core.step.records import Ticket
+from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import (
     ChangedGradient,
@@ -27,50 +28,64 @@ from hvd_sparse.errors import (
     InvalidOption,
     RankMismatch,
     SparseError,
-    UnsupportedReduction,
 )
-from hvd_sparse.frontend.compressor import check_keys, check_process_set
+from hvd_sparse.frontend.compressor import check_process_set
 from hvd_sparse.frontend.durable import DurableCompressor
-from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
-from hvd_sparse.torch.arrays import (
-    check_device,
-    dtype_of,
-    flatten,
-    like,
-    memory_of,
-    spec_of,
-    unflatten,
-)
-from hvd_sparse.torch.call_site import check_call_site
+from hvd_sparse.torch.arrays import check_device, flatten, like, own_memory, spec_of, unflatten
+from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
-from hvd_sparse.torch.identity import ParameterIndex
-from hvd_sparse.torch.last_gradient_wait import Rest
-from hvd_sparse.torch.optimizer import take_momentum
+from hvd_sparse.torch.identity import ParameterIndex, check_named
+from hvd_sparse.torch.last_gradient_wait import LastGradientWait
+from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
-from hvd_sparse.types import FLOATS
+from hvd_sparse.types import TensorSpec
+
+
+@dataclass(eq=False)
+class Given:
+    """A gradient that Horovod has got something for.
+
+    Attributes
+    ----------
+    gradient : as ``compress`` was given it
+    memory : its own memory, flat, where it lies as the result will; else None
+    """
+
+    gradient: torch.Tensor
+    memory: np.ndarray | None
 
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod's allreduce takes as it is."""
+    """A tensor that Horovod's allreduce takes as it is.
+
+    Attributes
+    ----------
+    gradient : as ``compress`` was given it
+    key : of the tensor
+    ticket : of the step; None on a dense way, which keeps nothing
+    """
 
     gradient: torch.Tensor
-    ticket: Ticket
-
-    @property
-    def key(self) -> str:
-        """The tensor's."""
-        return self.ticket.key
+    key: str
+    ticket: Ticket | None
 
 
 class TorchCompressor(DurableCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
-    ``Compression``."""
+    ``Compression``.
 
-    _sends_everything = False
-    """The step that is under way runs dense, residual included; the same on all ranks."""
+    Parameters
+    ----------
+    named_parameters : pairs of name and parameter, as Horovod's optimizer is given
+    configuration : parts and options
+    process_set : of Horovod's; None for all ranks
+    grad_scaler : what multiplies the loss
+    policy : decides the way of every step, if it is not always the method's
+    """
 
     def __init__(
         self,
@@ -78,103 +93,131 @@ class TorchCompressor(DurableCompressor):
         configuration: Configuration,
         process_set: Any,
         grad_scaler: Any = None,
+        policy: Policy | None = None,
     ) -> None:
-        self._scale = scale_of(grad_scaler)
-        named = _check_named(named_parameters)
+        self._scale = None if grad_scaler is None else scale_of(grad_scaler)
+        named = check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
-        super().__init__(
-            configuration, f"torch.{self.process_set.process_set_id}", self.process_set.size()
-        )
+        place = f"torch.{self.process_set.process_set_id}"
+        super().__init__(configuration, place, self.process_set.size())
         self._take_name(specs)
         kernels = resolve_engine(configuration.engine)
-        self.step = Step(
-            configuration, specs, grouped(specs, configuration), kernels, carrier_dtype=np.float64
-        )
+        buckets = grouped(specs, configuration)
+        self.step = Step(configuration, specs, buckets, kernels, carrier_dtype=np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
-        self._watch(rank_in(self.process_set))
-        self._driver = Driver(self.step, self.collective, self.name)
+        self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._index = ParameterIndex(named)
         self._changes = Changes()
-        self._rest = Rest()
-        self._has_shaken_hands = self._is_closed = False
+        self._wait = LastGradientWait()
+        self._follower: Follower | None = None
+        self._has_met = self._is_closed = False
+        self._is_elastic = is_elastic()
+        self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
+        self._driver = Driver(self.step, self.collective, self.name)
+        is_planned = configuration.groups == PLANNED
+        self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
+
+    # -- what Horovod calls -----------------------------------------------------------------------
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What Horovod is to allreduce in the gradient's place, and what ``decompress`` needs."""
-        if isinstance(tensor, torch.nn.Parameter):
-            raise UnsupportedReduction(
-                "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which "
-                "has no sum to restore; "
-                "use op=hvd.Average or hvd.Sum"
-            )
-        self._greet()
+        """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
+        needs."""
+        if type(tensor) is not torch.Tensor:
+            refuse_parameter(tensor)
+        if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):
+            self._greet()
+        policy, way = self._policy, SPARSE
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
-            check_device(spec.key, tensor)
+            if not tensor.is_cpu:
+                check_device(spec.key, tensor)
         except SparseError as error:
+            if policy is not None:
+                policy.begin(self, None)
             return self._poison(error, tensor)
+        if policy is not None:
+            way = policy.begin(self, position)
+            if way not in (SPARSE, EVERYTHING):
+                return self._pass(tensor, position, spec.key, way)
         self.watchdog.ledger.begin(spec.key)
-        if not self.configuration.is_sparse(spec.shape, spec.numel):
-            ticket = self.step.receiver.enter_dense(position, self._scale())
-            self._pause(ticket)
-            return self._leave_dense(tensor, ticket)
-        wire, ticket = self._driver.compress(
-            position, flatten(tensor, spec), self._scale(), everything=self._sends_everything
-        )
-        ticket.extra = tensor
+        context: Ticket | DenseTicket
+        if self._is_sparse[position]:
+            wire, ticket = self._compress(tensor, position, spec, way == EVERYTHING)
+            context = ticket
+        else:
+            wire, ticket = self._leave_dense(tensor, position)
+            context = DenseTicket(tensor, spec.key, ticket)
+        self._pause(ticket.run)
+        if policy is not None:
+            policy.sent(self, position, ticket)
+        return wire, context
+
+    def _compress(
+        self, tensor: torch.Tensor, position: int, spec: TensorSpec, everything: bool
+    ) -> tuple[torch.Tensor, Ticket]:
+        flat = flatten(tensor, spec)
+        scale = 1.0 if self._scale is None else self._scale()
+        wire, ticket = self._driver.compress(position, flat, scale, everything=everything)
+        memory = flat if own_memory(tensor) else None
+        ticket.extra = Given(tensor, memory)
         carrier = torch.from_numpy(wire)
-        self._give(position, carrier, ticket.run)
-        self._pause(ticket)
+        self._changes.give(position, spec.key, self._index.parameter(position), ticket.run, memory)
         return carrier, ticket
 
-    def _give(self, position: int, wire: torch.Tensor, run: Any) -> None:
-        """Remember a gradient whose place another tensor will take, so that changes to it are
-        found."""
-        parameter = self._index.parameter(position)
-        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
-            self._changes.give(position, self.step.specs[position].key, parameter, run)
-
-    def _pause(self, ticket: Ticket) -> None:
-        """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
-        entered = len(ticket.run.entered)
-        if entered == 1:
-            self._rest.begin()
-        if entered == len(self.step.specs):
-            under_way = self._driver.under_way()
-            self._rest.take(lambda: all(pending.is_done() for pending in under_way))
-
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The reduced gradient, in the dtype and memory layout of the one that ``compress`` was
-        given."""
+        """Return the reduced gradient, in the dtype and memory layout of the one that ``compress``
+        was given."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
-        ledger = self.watchdog.ledger
+        policy, ledger = self._policy, self.watchdog.ledger
+        if policy is not None:
+            policy.end(self)
+        ledger.begin_wait()
         try:
-            with ledger.waiting():
+            if self._changes.given:
                 self._refuse_changes(tensor, ctx)
+            if isinstance(ctx, DenseTicket):
+                result = self._finish_dense(tensor, ctx)
+            else:
                 result = self._finish(tensor, ctx)
-        except ExchangeTimeout as error:
-            self._explain(error)
-        except Exception:
+        except Exception as error:
+            if policy is not None:
+                policy.fail()
+            if isinstance(error, ExchangeTimeout):
+                raise self.explain(error) from error
             ledger.clear()
             raise
+        finally:
+            ledger.end_wait()
         ledger.end(ctx.key)
+        if policy is not None:
+            policy.arrived(self)
         return result
 
-    def _finish(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        if isinstance(ctx, DenseTicket):
-            return self._finish_dense(tensor, ctx)
-        out = (
-            memory_of(ctx.extra, self.step.specs[ctx.position])
-            if ctx.position is not None
-            else None
-        )
-        return unflatten(
-            self._driver.decompress(tensor.numpy(), ctx, self._parameter(ctx), out), ctx.extra
-        )
+    def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
+        given = ticket.extra
+        memory = given.memory if isinstance(given, Given) else None
+        parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
+        flat = self._driver.decompress(tensor.numpy(), ticket, parameter, memory)
+        assert isinstance(given, Given)
+        if flat is memory:
+            # The gradient itself: Horovod puts the result into the gradient, and a new tensor around
+            # its memory would keep the old one alive, one more at every step.
+            return given.gradient
+        return unflatten(flat, given.gradient)
+
+    def _pause(self, run: StepRun) -> None:
+        """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
+        entered = len(run.entered)
+        if entered == 1:
+            self._wait.begin()
+        if entered == len(self.step.specs):
+            under_way = self._driver.under_way()
+            self._wait.take(lambda: all(pending.is_done() for pending in under_way))
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Any) -> None:
         """Raise ChangedGradient at a step's first result if the program changed what this result
@@ -190,16 +233,139 @@ class TorchCompressor(DurableCompressor):
             carried = (ctx, tensor.numpy()) if isinstance(ctx, Ticket) else None
             self._driver.abandon(run, error, carried)
 
+    def _parameter(self, ticket: Ticket) -> np.ndarray:
+        """Return the value of a ticket's parameter, for memories that finish with it."""
+        if ticket.position is None:
+            return NOTHING
+        return flatten(self._index.parameter(ticket.position), self.step.specs[ticket.position])
+
+    def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Submit what the other ranks expect for such a tensor, marked as failed."""
+        key = f"of shape {list(gradient.shape)}"
+        wire, ticket = self._driver.poison(error, key, np.float64)
+        ticket.extra = Given(gradient, None)
+        if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
+            return self._as_horovod_wants(gradient), DenseTicket(gradient, key, ticket)
+        return torch.from_numpy(wire), ticket
+
+    # -- tensors that Horovod reduces by itself ---------------------------------------------------
+
+    def _leave_dense(self, gradient: torch.Tensor, position: int) -> tuple[torch.Tensor, Ticket]:
+        scale = 1.0 if self._scale is None else self._scale()
+        ticket = self.step.receiver.enter_dense(position, scale)
+        wire, parameter = self._as_horovod_wants(gradient), self._index.parameter(position)
+        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
+            self._changes.give(position, ticket.key, parameter, ticket.run)
+        return wire, ticket
+
+    def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which Horovod
+        does not know."""
+        dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
+        dense = dense.contiguous()
+        self.step.stats.count_bytes("dense", dense.nbytes)
+        return dense
+
+    def _pass(
+        self, tensor: torch.Tensor, position: int, key: str, way: str
+    ) -> tuple[torch.Tensor, DenseTicket]:
+        """Hand a gradient to Horovod on a dense way, which keeps nothing."""
+        self.watchdog.ledger.begin(key)
+        is_wide = tensor.dtype in (torch.float32, torch.float64)
+        wire = self._as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
+        parameter = self._index.parameter(position)
+        if wire is not parameter.grad:
+            self._changes.give(position, key, parameter, None)
+        return wire, DenseTicket(tensor, key, None)
+
+    def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
+        ticket = ctx.ticket
+        if ticket is None:
+            return like(reduced, ctx.gradient)
+        if ticket.error is not None:
+            self._driver.refuse(ticket)
+        assert ticket.position is not None
+        flat = flatten(reduced, self.step.specs[ticket.position])
+        parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
+        finished = self.step.receiver.finish_dense(ticket, flat, parameter)
+        if finished is flat:
+            return like(reduced, ctx.gradient)
+        return unflatten(finished, ctx.gradient)
+
+    # -- between the steps ------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Know the other ranks."""
+        if self._is_closed:
+            raise InvalidOption(
+                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
+                "still there, with Horovod's hooks on the parameters: del it and call gc.collect() "
+                "before the next backward pass"
+            )
+        if self._has_met:  # workers left, and Horovod does not synchronize elastic states then
+            self.rejoin()
+            return
+        self._look_at(check_call_site(self.process_set))
+        if self._world is None:  # an elastic state may have been synchronized before
+            self._meet(self.step.specs, self.collective)
+        self._has_met = True
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
+        makes the compressor.
+
+        In a world of one rank, and outside of the process set, Horovod calls no compressor: the
+        optimizer stays as it is.
+        """
+        if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
+            return
+        self._follower = Follower(optimizer, self)
+        self.step.settings_of = self._settings_of
+
+    def _settings_of(self, position: int) -> dict[str, Any]:
+        assert self._follower is not None
+        spec = self.step.specs[position]
+        return self._follower.settings_of(spec.key, self._index.parameter(position), spec)
+
+    @property
+    def has_begun(self) -> bool:
+        """Gradients come through this compressor."""
+        return self._has_met
+
+    def _look_at(self, caller: Any) -> None:
+        """Look at Horovod's optimizer, which calls for the first time.
+
+        caller : None where something else calls
+        """
+        if caller is None:
+            return
+        self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
+        if self._follower is not None:
+            self._follower.meet(caller)
+        elif self.configuration.memory.finishes:
+            refuse_momentum(caller)
+        elif not self.is_forewarned:
+            found = [what for what in map(habits_of, caller.param_groups) if what is not None]
+            if found:
+                warn_of_rare_entries(self.configuration, found[0])
+
     def regroup(self, groups: Any) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on
         all ranks alike.
 
-        groups : as the option of that name; "planned", for measuring anew, only if it was that at
-            first.  Nothing that is kept back is lost.  Gradients stay the same bits, but with
-            select_over="group", where groups that are not as they were start their search for a
-            threshold anew
+        Nothing that is kept back is lost.  Gradients stay the same bits, but with
+        select_over="group", where groups that are not as they were start their search for a
+        threshold anew.
 
-        RankMismatch if ranks give different ones.
+        Parameters
+        ----------
+        groups : as the option of that name; "planned", for measuring anew, only if it was that at
+            first
+
+        Raises
+        ------
+        RankMismatch : ranks give different ones
+        InvalidOption : in the middle of a step, or for groups that cannot be
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(
@@ -207,168 +373,29 @@ class TorchCompressor(DurableCompressor):
                 "with it"
             )
         plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
-        told = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self._limit_s).tell_all(
-            [groups == PLANNED, plan]
-        )
+        gatherer = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self.limit_s)
+        told = gatherer.tell_all([groups == PLANNED, plan])
         if any(other != told[0] for other in told):
             raise RankMismatch(
                 f"ranks were given different groups: {groups!r} here; give all of them the same"
             )
         self.step.regroup(plan)
-
-    @property
-    def plan(self) -> GroupPlan | None:
-        """What ``groups="planned"`` has measured and decided; None until it has, and without it."""
-        return None
+        if self._policy is not None:
+            self._policy.regrouped(self, groups)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every compressor, with the arrays as tensors: ``torch.save`` it, ``torch.load(...,
-        weights_only=True)``."""
+        """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
+        ``torch.load(..., weights_only=True)``."""
         return with_arrays(super().state_dict(), torch.from_numpy)
 
     def close(self) -> None:
+        """Give the name free and take the hooks away; the compressor must not be used afterwards."""
         super().close()
         self._is_closed = True
         self._changes.forget()
         self._index.close()
 
-    def _greet(self) -> None:
-        """Know the other ranks."""
-        if self._is_closed:
-            raise InvalidOption(
-                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
-                "still there, with "
-                "Horovod's hooks on the parameters: del it and call gc.collect() before the next "
-                "backward pass"
-            )
-        if not self._has_shaken_hands:
-            self._shake_hands()
-        elif (
-            self.is_in_another_world
-        ):  # where workers only left, Horovod's elastic states are not synchronized
-            self.rejoin()
-
-    def _shake_hands(self) -> None:
-        check_call_site(self.process_set, has_momentum=self.configuration.memory.finishes)
-        if self._world is None:  # an elastic state may have been synchronized before
-            self._meet(self.step.specs, self.collective)
-        self._has_shaken_hands = True
-
     def _forget_world(self) -> None:
         super()._forget_world()
         self._driver.forget()
         self._changes.forget()
-
-    def _parameter(self, ticket: Ticket) -> np.ndarray:
-        """The value of a ticket's parameter, for memories that finish with it."""
-        if ticket.position is None or not self.configuration.memory.finishes:
-            return NOTHING
-        return flatten(self._index.parameter(ticket.position), self.step.specs[ticket.position])
-
-    def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
-        if ctx.ticket.error is not None:
-            self._driver.refuse(ctx.ticket)
-        assert ctx.ticket.position is not None
-        flat = flatten(reduced, self.step.specs[ctx.ticket.position])
-        finished = self.step.receiver.finish_dense(ctx.ticket, flat, self._parameter(ctx.ticket))
-        return (
-            like(reduced, ctx.gradient) if finished is flat else unflatten(finished, ctx.gradient)
-        )
-
-    def _leave_dense(
-        self, gradient: torch.Tensor, ticket: Ticket
-    ) -> tuple[torch.Tensor, DenseTicket]:
-        """Hand the gradient itself to Horovod, which wants it contiguous and knows no bfloat16."""
-        dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
-        dense = dense.contiguous()
-        if ticket.position is not None:
-            self._give(ticket.position, dense, ticket.run)
-        self.step.stats.count_bytes("dense", dense.numel() * dense.element_size())
-        return dense, DenseTicket(gradient, ticket)
-
-    def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Submit what the other ranks expect for such a tensor, marked as failed."""
-        wire, ticket = self._driver.poison(error, f"of shape {list(gradient.shape)}", np.float64)
-        if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            return self._leave_dense(gradient, ticket)
-        return torch.from_numpy(wire), ticket
-
-
-class Compression(AutoMethod, Methods):
-    """Gradient sparsification for ``horovod.torch``.
-
-    ``params`` of every method are ``model.named_parameters()``, the same that Horovod is given:
-
-        compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
-                                             compression=compression)
-
-    Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the
-    residual is float32, float64 for float64 gradients.  Parameters of other dtypes that need no
-    gradient are left out.
-
-    Clip and unscale gradients after ``optimizer.synchronize()``; ChangedGradient if it was not
-    called.
-    """
-
-    @classmethod
-    def _create(
-        cls, params: Any, configuration: Configuration, process_set: Any, grad_scaler: Any
-    ) -> TorchCompressor:
-        if configuration.groups == PLANNED:
-            from hvd_sparse.torch.planned_groups import PlannedCompressor
-
-            return PlannedCompressor(params, configuration, process_set, grad_scaler)
-        return TorchCompressor(params, configuration, process_set, grad_scaler)
-
-    @classmethod
-    def _create_auto(
-        cls,
-        params: Any,
-        configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any,
-        trial: Trial,
-    ) -> TorchCompressor:
-        from hvd_sparse.torch.fallback import AutoCompressor
-
-        return AutoCompressor(params, configuration, process_set, grad_scaler, trial)
-
-    @classmethod
-    def _take_momentum(cls, optimizer: Any) -> tuple[float, bool, float]:
-        return take_momentum(optimizer)
-
-
-def _check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient; InvalidOption for what are none.
-
-    Those of other dtypes that need no gradient, as the int8 weights below LoRA's, are left out.
-    Frozen floats are not: they may be trained later.
-    """
-    if isinstance(named_parameters, torch.nn.Module):
-        named_parameters = named_parameters.named_parameters()
-    named = list(named_parameters)
-    for item in named:
-        if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], torch.Tensor):
-            raise InvalidOption(
-                f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give "
-                "model.named_parameters()"
-            )
-    if not named:
-        raise InvalidOption(
-            "no parameters were given: a generator can be used only once, call "
-            "model.named_parameters() again"
-        )
-    check_keys([name for name, _ in named])
-    able = [
-        (name, parameter)
-        for name, parameter in named
-        if parameter.requires_grad or dtype_of(parameter) in FLOATS
-    ]
-    if not able:
-        raise InvalidOption(
-            f"none of the {len(named)} parameters can have a gradient: {named[0][0]!r} is "
-            f"{dtype_of(named[0][1])}, and the "
-            "others are no floats either; give model.named_parameters() of a model that is trained"
-        )
-    return able

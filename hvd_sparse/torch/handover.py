@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from hvd_sparse.autotune.costmodel.costs import FP16
-from hvd_sparse.autotune.messages import gradients
-from hvd_sparse.torch.compressor import Compression
+from hvd_sparse.autotune.timed_collectives import gradients
+from hvd_sparse.torch.api import Compression
 
 PARTS = 4
 """Tensors of a sum: Horovod fuses them, and copies them for it, as those of a step."""
@@ -20,7 +20,7 @@ Named = list[tuple[str, torch.nn.Parameter]]
 
 class OptimizerHanding:
     """Parameters of one entry each, handed over by Horovod's optimizer.  A
-    ``autotune.handover.Handing``.
+    ``autotune.submissions.Handing``.
 
     count : of the parameters
     label : of their names
@@ -49,7 +49,7 @@ class OptimizerHanding:
 
 
 class TorchUsers:
-    """A ``autotune.handover.Users``.
+    """A ``autotune.submissions.Users``.
 
     count : of the parameters that are handed over
     """

@@ -15,7 +15,10 @@ from typing import Any, Callable
 
 import torch
 
-from hvd_sparse.errors import UnknownGradient
+from hvd_sparse.errors import InvalidOption, UnknownGradient
+from hvd_sparse.frontend.compressor import check_keys
+from hvd_sparse.torch.arrays import dtype_of
+from hvd_sparse.types import FLOATS
 
 FRAMES = 8
 """How far up Horovod's optimizer can be."""
@@ -120,3 +123,38 @@ def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Call
             owner.record(position, parameter.grad)
 
     return record
+
+
+def check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that can have a gradient; InvalidOption for what are none.
+
+    Those of other dtypes that need no gradient, as the int8 weights below LoRA's, are left out.
+    Frozen floats are not: they may be trained later.
+    """
+    if isinstance(named_parameters, torch.nn.Module):
+        named_parameters = named_parameters.named_parameters()
+    named = list(named_parameters)
+    for item in named:
+        if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], torch.Tensor):
+            raise InvalidOption(
+                f"the parameters hold {type(item).__name__}, not pairs of name and tensor: give "
+                "model.named_parameters()"
+            )
+    if not named:
+        raise InvalidOption(
+            "no parameters were given: a generator can be used only once, call "
+            "model.named_parameters() again"
+        )
+    check_keys([name for name, _ in named])
+    able = [
+        (name, parameter)
+        for name, parameter in named
+        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+    ]
+    if not able:
+        raise InvalidOption(
+            f"none of the {len(named)} parameters can have a gradient: {named[0][0]!r} is "
+            f"{dtype_of(named[0][1])}, and the "
+            "others are no floats either; give model.named_parameters() of a model that is trained"
+        )
+    return able

@@ -24,8 +24,8 @@ MOST_SKIPPED = 64
 time."""
 
 
-class Rest:
-    """Rests at the last gradient of a step, not for much longer than the step's gradients took to
+class LastGradientWait:
+    """Waits at the last gradient of a step, not for much longer than the step's gradients took to
     come."""
 
     def __init__(self) -> None:

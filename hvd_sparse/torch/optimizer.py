@@ -1,59 +1,236 @@
-"""Momentum must be applied once: taking it out of an SGD, and finding it where it was left in."""
+"""Optimizers that are handed over: the compressor's memory does their work, and they apply what
+arrives."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.torch.arrays import flatten
 
 logger = logging.getLogger("hvd_sparse")
 
+REMEDY = "give the optimizer to the compressor: Compression.<method>(..., optimizer=optimizer)"
 
-def take_momentum(optimizer: torch.optim.Optimizer) -> tuple[float, bool, float]:
-    """Set an SGD's momentum, Nesterov and weight decay to zero; return what they were, and say
-    so."""
-    if not isinstance(optimizer, torch.optim.SGD):
-        raise UnsupportedInput(
-            f"{type(optimizer).__name__} has no momentum that could be corrected: use "
-            "torch.optim.SGD with dgc, "
-            "or a method with error_feedback, which goes with any optimizer"
-        )
-    settings = {
-        (g["momentum"], g["nesterov"], g["weight_decay"], g["dampening"])
-        for g in optimizer.param_groups
-    }
-    if len(settings) > 1 or next(iter(settings))[3]:
+
+def read_optimizer(optimizer: Any) -> Handover:
+    """Return what a memory has to do in an optimizer's place.  Nothing is changed yet.
+
+    InvalidOption for what is no optimizer, and for settings that no memory knows.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
-            "the optimizer's parameter groups have (momentum, nesterov, weight_decay, dampening) "
-            f"{sorted(settings)}: "
-            "momentum correction needs one setting for all, without dampening"
+            f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
+            "out"
         )
-    momentum, nesterov, weight_decay, _ = settings.pop()
-    for group in [*optimizer.param_groups, optimizer.defaults]:
-        group.update(momentum=0.0, nesterov=False, weight_decay=0.0)
-    logger.warning(
-        "momentum %g%s and weight decay %g were taken out of the optimizer; the compressor "
-        "applies them",
-        momentum, " (Nesterov)" if nesterov else "", weight_decay,
-    )  # fmt: skip
-    return momentum, nesterov, weight_decay
+    if hasattr(optimizer, "_allreduce_grad_async"):
+        raise InvalidOption(
+            "the optimizer is Horovod's already: make the compressor from the optimizer that is "
+            "then given to "
+            "hvd.DistributedOptimizer"
+        )
+    name = type(optimizer).__name__
+    kind = _kind_of(optimizer)
+    if kind is None:
+        return Handover(name, None)
+    for option in ("dampening", "maximize", "amsgrad"):
+        if any(group.get(option) for group in optimizer.param_groups):
+            raise InvalidOption(
+                f"the optimizer has {option}, which no memory knows: make the {name} without it, "
+                "or leave out optimizer="
+            )
+    settings = [settings_of(optimizer, group) for group in optimizer.param_groups]
+    decay = max(setting["weight_decay"] for setting in settings)
+    first = {
+        key: value for key, value in settings[0].items() if key not in ("rate", "weight_decay")
+    }
+    return Handover(name, kind(**first, weight_decay=decay))
+
+
+def _kind_of(optimizer: torch.optim.Optimizer) -> type | None:
+    """The memory that does what an optimizer's own ``step`` does; None where it is neither SGD's
+    nor Adam's."""
+    cls = getattr(optimizer, "hvd_sparse_base", type(optimizer))
+    if cls.step is torch.optim.SGD.step:
+        return MomentumCorrection
+    return AdamCorrection if cls.step in (torch.optim.Adam.step, torch.optim.AdamW.step) else None
+
+
+def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a parameter group says, as a memory's ``tune`` takes it."""
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    if "betas" not in group:
+        momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
+        return {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+    (beta1, beta2), epsilon = map(float, group["betas"]), float(group["eps"])
+    if is_decoupled(optimizer, group):
+        decay = 0.0  # the optimizer's own
+    return {"rate": rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
+
+
+def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether weight decay shrinks the parameter, as in AdamW, rather than adding to the
+    gradient."""
+    return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
+
+
+class Applying:
+    """What an optimizer becomes that was handed over: its step applies what arrives, times the
+    learning rate.
+
+    Put before the optimizer's class.  Parameter groups, ``state_dict``, hooks and schedulers stay
+    the optimizer's own.
+    """
+
+    hvd_sparse_compressor: Any
+    param_groups: list[dict[str, Any]]
+    state: Any
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Apply what the compressor made of the gradients."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not type(self).hvd_sparse_compressor.has_begun:
+            self._refuse_foreign_gradients()
+        else:
+            for group in self.param_groups:
+                self._apply(group)
+        self._count()
+        return loss
+
+    def _count(self) -> None:
+        """Keep one number of every parameter, under the name that Adam has for it.
+
+        Horovod's ``broadcast_optimizer_state`` broadcasts no parameter groups where there is no
+        state, and takes a step with zero gradients to have one.
+        """
+        states = [
+            self.state[parameter] for group in self.param_groups for parameter in group["params"]
+        ]
+        for state in states:
+            if "step" not in state:
+                state["step"] = torch.zeros(())
+        torch._foreach_add_([state["step"] for state in states], 1.0)
+
+    def _apply(self, group: dict[str, Any]) -> None:
+        parameters = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return
+        rate = float(group["lr"])
+        if "betas" in group and group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
+            torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
+        sparse = [p for p in parameters if p.grad.is_sparse]
+        if sparse and "betas" in group:
+            raise InvalidOption(
+                "a parameter has a sparse gradient, which Adam does not know: give Horovod's "
+                "optimizer sparse_as_dense=True"
+            )
+        for parameter in sparse:
+            parameter.add_(parameter.grad, alpha=-rate)
+        dense = [p for p in parameters if not p.grad.is_sparse]
+        torch._foreach_add_(dense, [p.grad for p in dense], alpha=-rate)
+
+    def _refuse_foreign_gradients(self) -> None:
+        """Gradients that came through no compressor lack what was handed over.  Zeros, by which
+        Horovod makes an optimizer fill its state before it is broadcast, move nothing."""
+        gradients = [
+            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
+        if any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in gradients):
+            raise InvalidOption(
+                f"the {type(self).__name__} was handed to a compressor that its gradients do not "
+                "come through: give it to "
+                "hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
+                "compression, or leave out "
+                "optimizer="
+            )
+
+
+class Follower:
+    """Tells the memory what the optimizer that was handed over holds now, tensor by tensor.
+
+    Horovod makes an optimizer of its own of it; loading a state gives that one new parameter
+    groups, so it is asked.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
+        base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
+        members = {
+            "hvd_sparse_base": base,
+            "hvd_sparse_compressor": compressor,
+            "__module__": base.__module__,
+        }
+        optimizer.__class__ = type(base.__name__, (Applying, base), members)
+        self._compressor = compressor
+        self._optimizer = optimizer
+        self._groups: dict[int, int] = {}
+
+    def meet(self, caller: Any) -> None:
+        """Horovod's optimizer, which calls.  InvalidOption if it is not made of the one that was
+        handed over."""
+        if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
+            raise InvalidOption(
+                f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
+                "was handed over: give both "
+                "the same, first to Compression.<method>(..., optimizer=optimizer), then to "
+                "hvd.DistributedOptimizer"
+            )
+        self._optimizer, self._groups = caller, {}
+
+    def settings_of(self, key: str, parameter: torch.Tensor, spec: Any) -> dict[str, Any]:
+        """What the optimizer holds for a parameter, as the memory's ``tune`` takes it."""
+        optimizer = self._optimizer
+        if id(parameter) not in self._groups:
+            for index, group in enumerate(optimizer.param_groups):
+                self._groups |= dict.fromkeys(map(id, group["params"]), index)
+        if id(parameter) not in self._groups:
+            raise InvalidOption(
+                f"tensor {key!r} is in none of the optimizer's parameter groups: give the "
+                "compressor the parameters that the "
+                "optimizer has"
+            )
+        group = optimizer.param_groups[self._groups[id(parameter)]]
+        settings = settings_of(optimizer, group)
+        if "beta1" in settings and settings["weight_decay"]:
+            settings["parameter"] = flatten(parameter, spec)
+        return settings
 
 
 def refuse_momentum(optimizer: Any) -> None:
     """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     for group in optimizer.param_groups:
-        if group.get("momentum") or "betas" in group:
-            what = (
-                f"momentum {group['momentum']}"
-                if group.get("momentum")
-                else f"betas {group['betas']}"
-            )
+        what = momentum_in(group)
+        if what is not None:
             raise InvalidOption(
-                f"the optimizer has {what}, and momentum correction applies momentum already: "
+                f"the optimizer has {what}, and the compressor's memory applies momentum already: "
                 "doubled momentum diverges; "
-                "give the optimizer to Compression.dgc(..., optimizer=optimizer), or use SGD "
-                "without momentum"
+                f"{REMEDY}, or use SGD without momentum"
             )
+
+
+def habits_of(group: Mapping[str, Any]) -> str | None:
+    """What rare and large entries spoil in a parameter group's optimizer, in words; None where
+    nothing."""
+    what = momentum_in(group)
+    return "steps that it adapts to the gradients" if what is None and ADAPTS & set(group) else what
+
+
+ADAPTS = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
+"""Options that tell RMSprop, Adadelta and Adagrad."""
+
+
+def momentum_in(group: Mapping[str, Any]) -> str | None:
+    """A parameter group's momentum in words; None where it has none."""
+    if group.get("momentum"):
+        return f"momentum {group['momentum']}"
+    return f"betas {group['betas']}" if "betas" in group else None

@@ -1,1 +1,1 @@
-"""When the parts of a step begin and end: spans, Chrome traces, and merging them."""
+"""Tracing: spans of the parts of a step, Chrome traces of them, and merging those."""

@@ -1,15 +1,15 @@
-"""``HVD_SPARSE_TIMELINE``: what this package does, span by span, as Chrome's trace format, one file
-a rank.
+"""Timelines in Chrome's trace format, one file a rank: ``HVD_SPARSE_TIMELINE``.
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
     "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
     "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process is the rank.  Thread 1 and those after it are the threads that select, encode and
-decode; a bucket's exchanges, which overlap with them, have a thread of their own.  Times are
-microseconds since the start, as in Horovod's own timeline, whose first event tells its start by the
-same name.  A file whose process was killed lacks its end, which viewers forgive.
+The process in the trace is the rank.  Thread 1 and those after it are the threads that select,
+encode and decode; the exchanges of a bucket, which overlap with them, have a thread of their own.
+Times are microseconds since the start, as in Horovod's own timeline, whose first event tells its
+start by the same name.  A file whose process was killed lacks its last bracket, which viewers
+accept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.errors import InvalidOption
@@ -33,8 +33,9 @@ SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
 WRITER = "hvd_sparse"
 FLUSH_S = 1.0
+"""Seconds between two writes to the file."""
 MOST_UNWRITTEN = 4096
-"""Events in memory."""
+"""Events that may be in memory before they are written."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -43,10 +44,20 @@ _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """One process's file.  Safe to call from many threads.
+    """The timeline of one process.  Safe to call from many threads.
 
-    Where it cannot be written any more, that is logged once and the file ends there: training goes
-    on.
+    If the file cannot be written any more, that is logged once, the file ends there and training
+    goes on.
+
+    Parameters
+    ----------
+    path : of the file
+    rank : of this process
+
+    Raises
+    ------
+    InvalidOption
+        If the file cannot be written.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -54,7 +65,7 @@ class TraceFile:
         self._file: int | None = _open(path)
         self._unwritten: list[str] = []
         self._lock = threading.Lock()
-        self._threads: dict[Any, int] = {}
+        self._threads: dict[int | str, int] = {}
         self._separator = "[\n"
         start_us = time.time_ns() // 1000
         self._start_s = self._flushed_s = time.perf_counter()
@@ -68,7 +79,7 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """A ``tracing.spans.Listener``."""
+        """Write down a span: a ``tracing.spans.Listener``."""
         with self._lock:
             if self._file is None:
                 return
@@ -84,15 +95,15 @@ class TraceFile:
                 self._put_out()
                 self._flushed_s = end_s
 
-    def _thread(self, owner: Any) -> int:
-        """The number of a thread, or of what stands for one; named when it is first seen."""
+    def _thread(self, owner: int | str) -> int:
+        """Return the number of a thread or of a bucket; it is named when it is first seen."""
         if owner not in self._threads:
             number = self._threads[owner] = len(self._threads) + 1
             name = owner if isinstance(owner, str) else "compress and decompress"
             self._write("thread_name", "M", tid=number, args={"name": name})
         return self._threads[owner]
 
-    def _write(self, name: str, phase: str, **fields: Any) -> None:
+    def _write(self, name: str, phase: str, **fields: object) -> None:
         self._unwritten.append(
             self._separator + json.dumps({"name": name, "ph": phase, "pid": self._rank, **fields})
         )
@@ -106,7 +117,7 @@ class TraceFile:
             left = left[os.write(self._file, left) :]
 
     def _put_out(self) -> None:
-        """Write what there is; the end of the file where that fails."""
+        """Write the events in memory; end the file if that fails."""
         try:
             self._drain()
         except OSError as error:
@@ -123,17 +134,17 @@ class TraceFile:
     def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # some file systems tell a full disk here
+            with contextlib.suppress(OSError):  # some file systems report a full disk at close
                 os.close(file)
 
     def flush(self) -> None:
-        """What was written so far is in the file."""
+        """Write all events so far to the file."""
         with self._lock:
             if self._file is not None:
                 self._put_out()
 
     def close(self) -> None:
-        """End the file."""
+        """Write the last events and close the file."""
         with self._lock:
             if self._file is not None:
                 self._unwritten.append("\n]\n")
@@ -142,8 +153,10 @@ class TraceFile:
 
 
 def _open(path: Path) -> int:
-    """A regular file, emptied; nothing is waited for, as a pipe makes its writers, and no link is
-    followed."""
+    """Open and empty a regular file.
+
+    Links are not followed, and a pipe, which would make its writer wait, is refused.
+    """
     try:
         file = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
@@ -177,11 +190,20 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """A rank's file: ``{rank}`` in the setting stands for its number, else that comes before the
-    suffix.
+    """Return the path of a rank's file.
 
-    In elastic runs ranks change: the number of the process is there too.  InvalidOption for a
-    folder.
+    The rank's number replaces ``{rank}`` in the setting, or comes before the suffix.  In elastic
+    runs, where ranks change, the number of the process follows it.
+
+    Parameters
+    ----------
+    setting : value of ``HVD_SPARSE_TIMELINE``
+    rank : of this process
+
+    Raises
+    ------
+    InvalidOption
+        If the setting is a folder.
     """
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
@@ -193,10 +215,23 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write down a compressor's spans, where the setting asks for it; all of a process go into one
-    file, which is returned.
+    """Write down a compressor's spans, if ``HVD_SPARSE_TIMELINE`` is set.
 
-    InvalidOption if it cannot be written.
+    All compressors of a process share one file.
+
+    Parameters
+    ----------
+    spans : the compressor's
+    rank : function that returns this process's rank; called if a file is opened
+
+    Returns
+    -------
+    The file; None if the setting is not set
+
+    Raises
+    ------
+    InvalidOption
+        If the file cannot be written.
     """
     setting = os.environ.get(SETTING)
     if not setting:

@@ -1,4 +1,4 @@
-"""Our timelines and Horovod's in one, on one clock."""
+"""Merging of this package's timelines and Horovod's into one, on one clock."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tracing.chrome_trace import START, WRITER
 
 Event = dict[str, Any]
+"""One event of Chrome's trace format.  Any, as it is JSON of a file."""
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Event]:
-    """The events of a timeline; of one whose process was killed, those that are whole.
+    """Return the events of a timeline; those that are whole, if its process was killed.
 
-    InvalidOption for what is none.
+    Parameters
+    ----------
+    path : of the file
+
+    Raises
+    ------
+    InvalidOption
+        If the file cannot be read, or holds no events.
     """
     name = os.fspath(path)
     try:
@@ -43,19 +51,23 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:
-    """One list of events, in which times count from the earliest start and no two files share a
-    process.
+    """Return one list of events, in which times count from the earliest start.
 
-    Horovod has a process for every tensor, we have one for every rank; ours come first.  Clocks of
-    different hosts are taken as they are.
+    No two files share a process in it: Horovod's timeline has a process for every tensor, ours has
+    one for every rank.  Ours come first.  The clocks of different hosts are not corrected.
 
-    traces : events by the file's name, for messages
+    Parameters
+    ----------
+    traces : events by the name of their file, which messages name
 
-    InvalidOption for one without its start.
+    Raises
+    ------
+    InvalidOption
+        If a timeline does not tell its start.
     """
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
-    numbers: dict[tuple[str, Any], int] = {}
+    numbers: dict[tuple[str, int | None], int] = {}
     merged: list[Event] = []
     for name in sorted(traces, key=lambda name: not _is_ours(traces[name])):
         for event in traces[name]:

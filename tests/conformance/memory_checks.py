@@ -67,6 +67,43 @@ def check_split_is_exact(
         assert not residual[is_sent].view(np.uint8).any(), "what was sent is also kept"
 
 
+def check_rates(memory: Any) -> None:
+    """What is accumulated is worth its own step's rate, what arrives is divided by that of the step
+    it arrives in, and a step without a rate sends nothing and keeps all."""
+    spec = TensorSpec("t", (200,), "float32")
+    plain, halved = (memory.create(spec, rollback=True) for _ in range(2))
+    halved.rate = 0.5
+    wholes = [
+        state.compensate(draw("normal", 200), reference).vector.copy() for state in (plain, halved)
+    ]
+    assert (wholes[0] * np.float32(0.5)).tobytes() == wholes[1].tobytes(), (
+        "what is accumulated is not worth the rate"
+    )
+    nothing = Selection.empty(200)
+    for state in (plain, halved):
+        state.update(nothing, True, reference)
+        state.commit()
+    arrived = draw("uniform", 200)
+    finished = halved.finish(arrived.copy(), np.zeros_like(arrived), True, reference)
+    assert finished.tobytes() == (arrived / np.float32(0.5)).tobytes(), (
+        "what arrives is not divided by the rate"
+    )
+    for takes_all in (False, True):
+        before = residual_of(halved)
+        halved.rate = 0.0
+        resting = halved.compensate(draw("normal", 200, seed=3), reference).vector
+        assert not resting.any(), "a step without a rate offers something"
+        if takes_all:
+            assert not halved.take_all().any(), "a step without a rate sends something"
+        else:
+            at = np.arange(0, 200, 3, dtype=np.uint32)
+            halved.update(Selection(at, resting[at], 200), True, reference)
+        halved.commit()
+        assert residual_of(halved).tobytes() == before.tobytes(), (
+            "a step without a rate lost something"
+        )
+
+
 def check_rounding_stays(memory: Any) -> None:
     """With a lossy codec, the residual keeps accumulated minus what the others will decode."""
     numel = 200
@@ -169,6 +206,8 @@ def check_memory(memory: Any) -> None:
     for name in ("normal", "signed_zeros", "denormals"):
         check_split_is_exact(memory, name, "float32", rollback=True)
     check_rounding_stays(memory)
+    if memory.finishes:
+        check_rates(memory)
     if hasattr(memory, "masking"):
         check_masking(memory)
     check_roll_back_restores_bits(memory, dense=False)

@@ -16,6 +16,8 @@ from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
+from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.error_feedback import ErrorFeedback, ErrorFeedbackState
 from hvd_sparse.memories.momentum_correction import MomentumCorrection, MomentumCorrectionState
 from hvd_sparse.types import Selection
@@ -83,7 +85,40 @@ class Overmasking(MomentumCorrection):
         return AlwaysMasked(spec, self, rollback)
 
 
+class RateForgotten(AdamCorrectionState):
+    def _in_units_of_the_rate(self, reduced):
+        return reduced
+
+
+class SendsWithoutRate(AdamCorrectionState):
+    def _hold(self, direction, kernels):
+        self._is_held = False
+        self.velocity.new[:] = self.velocity.old
+        return Accumulated(self.velocity.new, kernels.moments(self.velocity.new))
+
+
+class SquareStays(AdamCorrectionState):
+    def roll_back(self):
+        super().roll_back()
+        self.square.commit()
+
+
+class Adam(AdamCorrection):
+    """Adam's memory of another state."""
+
+    def create(self, spec, *, rollback):
+        return self.state(spec, self, rollback)
+
+
+def adapting(state):
+    """Adam's memory with this state."""
+    return type("Broken", (Adam,), {"state": state})()
+
+
 BROKEN_MEMORIES = {
+    "what arrives not divided by the rate": adapting(RateForgotten),
+    "sent at a rate of 0": adapting(SendsWithoutRate),
+    "second moment not rolled back": adapting(SquareStays),
     "residual not cleared at what was sent": remembering(NotCleared),
     "whole residual cleared": remembering(AllCleared),
     "gradient minus residual": remembering(Subtracted),

@@ -72,6 +72,26 @@ def test_a_dense_step_sends_everything_and_keeps_nothing(case, rollback):
     memory_checks.check_take_all_flushes(case.create(MEMORIES), rollback=rollback)
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in cases.MEMORIES if case.create(MEMORIES).finishes], ids=str
+)
+def test_learning_rates_change_without_spoiling_what_is_kept_back(case):
+    memory_checks.check_rates(case.create(MEMORIES))
+
+
+@memories
+@buffers
+def test_what_a_memory_says_it_added_tells_the_accumulated_from_the_residual(case, rollback):
+    """For selectors that look at both: what they are given instead of the gradient."""
+    state = case.create(MEMORIES).create(TensorSpec("t", (300,), "float32"), rollback=rollback)
+    for seed in range(3):
+        residual = state.arrays()["residual"].copy()
+        accumulated = state.compensate(draw("normal", 300, seed=seed), reference)
+        assert (residual + accumulated.added).tobytes() == accumulated.vector.tobytes()
+        state.update(memory_checks.every_nth(accumulated.vector, 4), True, reference)
+        state.commit()
+
+
 @all_memories
 @buffers
 def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):

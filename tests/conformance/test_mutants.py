@@ -19,6 +19,7 @@ from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.hierarchical import Hierarchical
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
+from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
@@ -38,6 +39,9 @@ WORDS = {
     "exchange: cut on the way and forgotten": "mass is lost",
     "exchange: sent and kept back": "mass is lost",
     "memory: momentum not masked": "velocity",
+    "memory: what arrives not divided by the rate": "not divided by the rate",
+    "memory: sent at a rate of 0": "a step without a rate",
+    "memory: second moment not rolled back": "left a trace",
     "selector: an extra counting pass": "passes differ",
     "selector: a second pass for the moments": "more than one pass",
     "selector: a pass that takes entries and throws them away": "passes differ",
@@ -71,6 +75,7 @@ SELECTORS = [
         (check_memory, ErrorFeedback()),
         (check_memory, MomentumCorrection()),
         (check_memory, MomentumCorrection(masking=False)),
+        (check_memory, AdamCorrection()),
         (check_codec, IndexValue()),
         *(
             (check_exchange, exchange)

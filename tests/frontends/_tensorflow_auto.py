@@ -84,7 +84,7 @@ class Books:
         of_auto["process_set"] = options.get("process_set", hvd.global_process_set)
         self.compressor = Compression.auto(self.variables, name=name, **of_auto, **SPARSE_ONLY)
         if trial is not None:
-            self.compressor._trial = trial
+            self.compressor._policy.trial = trial
         # an average over 3 is no integer
         self._options = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **options}
         self._times = 1 if hvd.size() == 3 else hvd.size()
@@ -233,13 +233,15 @@ def auto_trials_end_as_their_times_say(name: str) -> dict[str, Any]:
 @AUTO
 def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
     books = Books(name, trial_steps=2, review_every=8)
-    agree, asked = books.compressor._agree, []
+    books.compressor.resolve()
+    allgather, asked = books.compressor.collective.allgather, []
 
-    def listening(mine: np.ndarray) -> np.ndarray:
-        asked.append((len(verdicts), books.compressor.verdict is None))
-        return agree(mine)
+    def listening(array: np.ndarray, name: str) -> Any:
+        if name.startswith("hvd_sparse.trial."):
+            asked.append((len(verdicts), books.compressor.verdict is None))
+        return allgather(array, name)
 
-    books.compressor._agree = listening
+    books.compressor.collective.allgather = listening
     verdicts: list[str] = []
     for step in range(40):
         books.take_step(step)
@@ -278,7 +280,7 @@ def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
     compressor = Compression.auto(
         variables, density=0.05, name=name, codec="index_value", **SPARSE_ONLY
     )
-    compressor._trial = Scripted(["sparse", "dense", "dense", "sparse", "fp16", "dense"] * 3)
+    compressor._policy.trial = Scripted(["sparse", "dense", "dense", "sparse", "fp16", "dense"] * 3)
 
     @tf.function
     def step(gradients: Any) -> Any:
@@ -296,7 +298,7 @@ def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
             )
         )
     compressor.close()
-    return {"alike": alike(digests, name), "steps_left": len(compressor._trial.left)}
+    return {"alike": alike(digests, name), "steps_left": len(compressor._policy.trial.left)}
 
 
 def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any) -> dict[str, Any]:
@@ -307,7 +309,7 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any)
     told = hvd.allgather_object((is_member, steps), name=f"{name}.steps")
     return {
         "is_member": is_member,
-        "left": len(books.compressor._trial.left),
+        "left": len(books.compressor._policy.trial.left),
         "alike": len({repr(steps) for is_member, steps in told if is_member}) == 1,
     }
 
@@ -320,7 +322,7 @@ def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
         compressor = Compression.auto(
             model, density=0.02, name=f"{name}.{label}", min_numel=256, allow_dense=False
         )
-        compressor._trial = Scripted(ways)
+        compressor._policy.trial = Scripted(ways)
         inputs, targets = teacher_data()
         before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
         run(model, compressor, tf.constant(inputs), tf.constant(targets), steps=20, **options)
@@ -328,7 +330,7 @@ def train(name: str, run: Any, **options: Any) -> dict[str, Any]:
         results[label] = {
             "digest": digest_of(model.get_weights()),
             "learnt": after / before,
-            "left": len(compressor._trial.left),
+            "left": len(compressor._policy.trial.left),
             "weights": [float(np.abs(weight).sum()) for weight in model.get_weights()],
         }
         compressor.close()

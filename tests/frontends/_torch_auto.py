@@ -37,7 +37,7 @@ def ledger_of(name: str, **options: Any) -> Ledger:
 @cases
 def ways_change(name: str) -> dict[str, Any]:
     ledger = ledger_of(name, codec="index_value")
-    ledger.compressor._trial = Scripted(SCRIPT)
+    ledger.compressor._policy.trial = Scripted(SCRIPT)
     lost, replicas, waiting = [], set(), []
     for step in range(len(SCRIPT)):
         ledger.take_step(ledger.gradients(step))
@@ -60,13 +60,13 @@ def ways_change(name: str) -> dict[str, Any]:
 @cases
 def a_trial_ends_alike_on_all_ranks(name: str) -> dict[str, Any]:
     ledger = ledger_of(name, trial_steps=2, review_every=8)
-    agree, asked = ledger.compressor._agree, []
+    agree, asked = ledger.compressor._policy.agree, []
 
-    def listening(mine: np.ndarray) -> np.ndarray:
+    def listening(owner: Any, mine: np.ndarray) -> np.ndarray:
         asked.append(ledger.compressor.verdict is None)
-        return agree(mine)
+        return agree(owner, mine)
 
-    ledger.compressor._agree = listening
+    ledger.compressor._policy.agree = listening
     verdicts, ways = [], set()
     for step in range(40):
         ledger.take_step(ledger.gradients(step))
@@ -86,7 +86,7 @@ def a_trial_ends_alike_on_all_ranks(name: str) -> dict[str, Any]:
 def a_state_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
     """What was kept back at a checkpoint is sent by the next step, though it is dense."""
     ledger = ledger_of(name, codec="index_value")
-    ledger.compressor._trial = Scripted(["sparse"] * 3 + ["dense"] * 4)
+    ledger.compressor._policy.trial = Scripted(["sparse"] * 3 + ["dense"] * 4)
     for step in range(6):
         if step == 3:
             saved = ledger.compressor.state_dict()

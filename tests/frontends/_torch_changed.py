@@ -78,7 +78,7 @@ cases["clipped_in_dense_steps"] = partial(everywhere, change=clip, density=1.0, 
 def clipped_where_auto_sends_float16(name: str) -> dict[str, Any]:
     model = small_model()
     compressor = Compression.auto(model.named_parameters(), name=name, min_numel=1, ways=("fp16",))
-    compressor._trial = Scripted(["fp16"])
+    compressor._policy.trial = Scripted(["fp16"])
     result = raised_by(changed_step(model, optimize(model, compressor), clip))
     compressor.close()
     return {**result, "is_usable": is_usable(name)}

@@ -231,7 +231,7 @@ def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
     were dense."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
-    compressor._trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
+    compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
     optimizer = optimizer_without_motion(parameters, compressor)
     tensors, places = [], []
     for step in range(30):

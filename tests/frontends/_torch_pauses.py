@@ -73,7 +73,7 @@ def two_optimizers_in_another_order(name: str) -> dict[str, Any]:
 
 
 def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -> dict[str, Any]:
-    vain = [compressor._rest._skipped for compressor in compressors]
+    vain = [compressor._wait._skipped for compressor in compressors]
     steps = [compressor.stats()["steps"] for compressor in compressors]
     for compressor in compressors:
         compressor.close()

@@ -47,15 +47,15 @@ def record_what_is_sent(compressor: Any) -> dict[int, list[bytes]]:
     training goes on."""
     compressor.resolve()
     sent: dict[int, list[bytes]] = {}
-    traffic = compressor._traffic
-    send = traffic.send
+    functions = compressor._functions
+    send = functions.send
 
     def recording(gradient: np.ndarray, token: Any, scale: Any) -> Any:
         wire, number, outgoing, splits = send(gradient, token, scale)
-        sent.setdefault(traffic._tickets[int(number)].position, []).append(outgoing.tobytes())
+        sent.setdefault(functions._tickets[int(number)].position, []).append(outgoing.tobytes())
         return wire, number, outgoing, splits
 
-    traffic.send = recording
+    functions.send = recording
     return sent
 
 

@@ -70,6 +70,17 @@ def given_without_a_call(compression: Any) -> dict[str, Any]:
     return outcome_of(train)
 
 
+def made_while_traced(method: Callable[..., Any]) -> dict[str, Any]:
+    """As in programs that make Horovod's compression where they wrap the tape."""
+
+    def train() -> None:
+        variables = [weight()]
+        loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
+        tf.function(lambda: tape_gradients(loss, variables, method(variables)))()
+
+    return outcome_of(train)
+
+
 def equal_models() -> dict[str, Any]:
     def make() -> None:
         made = [Compression.topk([weight()], density=0.1) for _ in range(3)]
@@ -165,6 +176,8 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "one_name_for_two_compressors": same_name_twice,
     "a_method_that_is_not_called": lambda: given_without_a_call(Compression.ldte_bs),
     "the_class_of_methods": lambda: given_without_a_call(Compression),
+    "a_compressor_made_while_a_function_is_traced": lambda: made_while_traced(Compression.ldte_bs),
+    "one_of_auto_made_while_a_function_is_traced": lambda: made_while_traced(Compression.auto),
     "a_list_of_variables": partial(used_with, lambda: [weight()]),
     "a_built_model": partial(made_with, keras_model),
     "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),

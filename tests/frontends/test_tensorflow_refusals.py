@@ -78,6 +78,16 @@ REFUSED = {
         "the class itself",
         "compression=Compression.ldte_bs(params, ",
     ),
+    "a_compressor_made_while_a_function_is_traced": (
+        "InvalidOption",
+        "inside a tf.function",
+        "Make it outside",
+    ),
+    "one_of_auto_made_while_a_function_is_traced": (
+        "InvalidOption",
+        "inside a tf.function",
+        "Make it outside",
+    ),
 }
 ACCEPTED = [
     "a_list_of_variables",

@@ -9,7 +9,10 @@ import pytest
 from conformance.memory_checks import every_nth
 from distributions import draw
 
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -116,16 +119,37 @@ def test_masking_forgets_the_velocity_of_what_was_sent_and_of_nothing_else():
     assert state.arrays()["momentum"].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("world_size", [1, 4, 16])
-def test_gradients_are_clipped_to_the_norm_over_the_root_of_the_world_size(world_size):
-    memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
-    given = draw("normal", NUMEL, "float64")
-    long = memory.create(SPEC, rollback=True).compensate(100 * given, reference, world_size).vector
-    assert math.isclose(np.linalg.norm(long), 2.0 / math.sqrt(world_size), rel_tol=1e-9)
-    short = (
-        memory.create(SPEC, rollback=True).compensate(1e-3 * given, reference, world_size).vector
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_what_arrives_of_long_gradients_at_right_angles_has_the_norm_that_was_asked_for(
+    world_size, average
+):
+    """DGC's rule: N clipped gradients of which none points another's way are together as long as
+    one."""
+    memory = {"id": "momentum_correction", "clip_norm": 2.0}
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 1.0}, memory=memory, min_numel=1, allow_dense=False
     )
-    assert short.tolist() == (1e-3 * given).tolist()
+
+    def program(collective):
+        given = np.zeros((8, 8), np.float32)
+        given[collective.rank] = 100.0
+        session = Session(
+            configuration, [TensorSpec("t", (8, 8), "float32")], collective, average=average
+        )
+        return session.reduce({"t": given})["t"]
+
+    for reduced in LocalWorld(world_size).run(program):
+        assert math.isclose(np.linalg.norm(reduced), 2.0, rel_tol=1e-5)
+
+
+def test_a_gradient_that_is_short_enough_is_not_clipped():
+    memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
+    given = 1e-3 * draw("normal", NUMEL, "float64")
+    assert (
+        memory.create(SPEC, rollback=True).compensate(given, reference, 4).vector.tolist()
+        == given.tolist()
+    )
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])

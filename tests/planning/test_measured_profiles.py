@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_sparse.autotune.costmodel import Layer, Profile
-from hvd_sparse.autotune.costmodel.measured import measured_profile, planned_buckets
+from hvd_sparse.autotune.costmodel.measured_profile import measured_profile, planned_buckets
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.buckets import merge_small
 from hvd_sparse.errors import InvalidOption

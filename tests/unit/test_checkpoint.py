@@ -200,6 +200,16 @@ def test_the_mass_that_the_optimizer_is_owed_is_kept_across_world_sizes(
 
 
 @pytest.mark.parametrize("reduction", ["average", "sum"])
+def test_adams_moments_are_the_mean_of_the_ranks_estimates(reduction):
+    old = [state_of(rank, 3, reduction, ("residual", "mean", "square")) for rank in range(3)]
+    for name in ("mean", "square"):
+        expected = flat(old, "a", name).mean(0)
+        for new_size in (1, 2, 5):
+            for got in flat(redistribute(old, new_size), "a", name):
+                np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("reduction", ["average", "sum"])
 def test_what_is_the_same_on_every_rank_stays_as_it_is(reduction):
     old = [state_of(rank, 3, reduction, ("residual", "decay")) for rank in range(3)]
     for state in old:

@@ -8,7 +8,7 @@ import pytest
 from worlds import configure, tensors
 
 from hvd_sparse.frontend.footprint import footprint
-from hvd_sparse.memories.double_buffer import StagedArray
+from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -24,7 +24,7 @@ def test_a_states_bytes_are_those_of_its_vectors(case, rollback):
         sum(
             thing.nbytes
             for thing in vars(state).values()
-            if isinstance(thing, (StagedArray, np.ndarray))
+            if isinstance(thing, (DoubleBuffer, np.ndarray))
         )
         for state in states
     ]

@@ -174,7 +174,7 @@ def test_the_residuals_norm_is_told_before_anything_leaves():
         session = Session(configure(telemetry=True), SPECS, collective, average=False)
         flat = {i: worlds.normals(SPECS, 0)[spec.key].reshape(-1) for i, spec in enumerate(SPECS)}
         tickets = {i: session.driver.compress(i, gradient)[1] for i, gradient in flat.items()}
-        return [(tickets[i].sent.norm, float(np.linalg.norm(flat[i]))) for i in flat]
+        return [(tickets[i].outgoing.norm, float(np.linalg.norm(flat[i]))) for i in flat]
 
     for told_norm, norm in worlds.run(1, script)[0]:
         assert told_norm == norm

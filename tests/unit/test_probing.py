@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hvd_sparse.autotune.costmodel.costs import MeasuredWire, Work
-from hvd_sparse.autotune.handover import HANDED, PlainHanding
+from hvd_sparse.autotune.measured_costs import Samples
 from hvd_sparse.autotune.probe import LEAST, LONG_S, MOST, Prober, probe
-from hvd_sparse.autotune.samples import Samples
+from hvd_sparse.autotune.submissions import HANDED, PlainHanding
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration

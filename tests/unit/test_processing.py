@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hvd_sparse.autotune.probe import Prober
-from hvd_sparse.autotune.processor import MOST_CORES, Stopwatch, cores_there, idle_share
+from hvd_sparse.autotune.processor_time import MOST_CORES, Stopwatch, cores_there, idle_share
 from hvd_sparse.collectives.local import LocalWorld
 
 WORK_S = 0.05

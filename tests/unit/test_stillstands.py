@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hvd_sparse.resilience.awake import AwakeClock
+from hvd_sparse.resilience.awake_clock import AwakeClock
 from hvd_sparse.resilience.watchdog import EXIT_CODE
 
 LIMIT_S = 3.0
@@ -19,7 +19,7 @@ WAITS = """
 import ctypes, sys, time
 import numpy as np
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.resilience.patience import PatientCollective
+from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.resilience.watchdog import Watchdog
 
 limit_s = float(sys.argv[1])

@@ -21,9 +21,16 @@ import worlds
 from hvd_sparse.core.step.driver import Conversation
 from hvd_sparse.resilience import peers
 from hvd_sparse.resilience.ledger import Ledger
-from hvd_sparse.resilience.listening import MOST_STRANGERS, Listener
+from hvd_sparse.resilience.listener import MOST_STRANGERS, Listener
 from hvd_sparse.resilience.peers import Endpoint, Question, ask, ask_all, introduce
-from hvd_sparse.resilience.sight import Sight, judge, look_at, process_of, tell, this_process
+from hvd_sparse.resilience.process_state import (
+    ProcessState,
+    judge,
+    look_at,
+    process_from_json,
+    process_to_json,
+    this_process,
+)
 from hvd_sparse.resilience.stack import is_in_join, place_of_main_thread
 from hvd_sparse.resilience.watchdog import EXIT_CODE, Watchdog
 
@@ -37,10 +44,10 @@ ANSWER = {
 
 OTHER_PROCESS = """
 import ctypes, json, re, sys, time
-from hvd_sparse.resilience.sight import tell
+from hvd_sparse.resilience.process_state import process_to_json
 from hvd_sparse.resilience.watchdog import Watchdog
 endpoint = Watchdog("other", 5, None).endpoint(5)
-print(json.dumps([endpoint.port, endpoint.token, tell(endpoint.process)]), flush=True)
+print(json.dumps([endpoint.port, endpoint.token, process_to_json(endpoint.process)]), flush=True)
 holding = {
     "matches": lambda: re.match("(a+)+$", "a" * 40 + "b"),  # for hours
     "sleeps": lambda: ctypes.PyDLL(None).sleep(60),
@@ -117,7 +124,9 @@ class Other:
             text=True,
         )
         port, token, process = json.loads(self.process.stdout.readline())
-        self.endpoint = Endpoint(rank, socket.gethostname(), (), port, token, process_of(process))
+        self.endpoint = Endpoint(
+            rank, socket.gethostname(), (), port, token, process_from_json(process)
+        )
 
     def do(self, what):
         self.process.stdin.write(what + "\n")
@@ -369,21 +378,25 @@ def test_what_the_kernel_says_is_of_that_very_process():
     assert look_at(replace(here, start=here.start + 1)) is None, "another had the number before"
     assert look_at(replace(here, system="elsewhere")) is None
     assert look_at(None) is None
-    assert process_of(json.loads(json.dumps(tell(here)))) == here
-    assert process_of(tell(None)) is None
+    assert process_from_json(json.loads(json.dumps(process_to_json(here)))) == here
+    assert process_from_json(process_to_json(None)) is None
 
 
 @pytest.mark.parametrize(
     ("before", "after", "state"),
     [
-        (Sight("R", (1, 0)), Sight("S", (1, 5)), "busy"),
-        (Sight("R", (1, 5)), Sight("S", (1, 0)), "busy"),  # a thread ended in between
-        (Sight("S", (1, 5)), Sight("S", (1, 5)), "paused"),  # frozen: no thread had a moment
-        (Sight("R", (1, 5)), Sight("T", (1, 6)), "paused"),
-        (Sight("R", (1, 5)), Sight("t", (1, 6)), "paused"),
-        (Sight("R", (1, 5)), Sight("Z", (1, 6)), "ended"),
-        (None, Sight("R", (1, 5)), "silent"),
-        (Sight("R", (1, 5)), None, "silent"),
+        (ProcessState("R", (1, 0)), ProcessState("S", (1, 5)), "busy"),
+        (ProcessState("R", (1, 5)), ProcessState("S", (1, 0)), "busy"),  # a thread ended in between
+        (
+            ProcessState("S", (1, 5)),
+            ProcessState("S", (1, 5)),
+            "paused",
+        ),  # frozen: no thread had a moment
+        (ProcessState("R", (1, 5)), ProcessState("T", (1, 6)), "paused"),
+        (ProcessState("R", (1, 5)), ProcessState("t", (1, 6)), "paused"),
+        (ProcessState("R", (1, 5)), ProcessState("Z", (1, 6)), "ended"),
+        (None, ProcessState("R", (1, 5)), "silent"),
+        (ProcessState("R", (1, 5)), None, "silent"),
     ],
 )
 def test_two_looks_tell_what_became_of_a_silent_process(before, after, state):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_sparse.autotune.costmodel.advice_sentence import sentence_of
 from hvd_sparse.autotune.costmodel.candidate import Candidate
 from hvd_sparse.autotune.costmodel.costs import Work
 from hvd_sparse.autotune.costmodel.network import Network, Setting
@@ -16,7 +17,6 @@ from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, densit
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.costmodel.published import with_codec
 from hvd_sparse.autotune.costmodel.simulation import divides, exchanges
-from hvd_sparse.autotune.costmodel.wording import sentence_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import CODECS, EXCHANGES

@@ -77,31 +77,37 @@ class Driver:
         self.name = name
         self._under_way: dict[BucketRun, Conversation] = {}
         self._current: StepRun | None = None
+        self._rank = self._world_size = -1  # known from the first step on; some ranks have none
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
     def compress(
         self, position: int, gradient: np.ndarray, scale: float = 1.0, *, everything: bool = False
     ) -> tuple[np.ndarray, Ticket]:
-        """``Sending.compress``, and the start of the bucket's exchange when it is full."""
+        """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it is
+        full."""
+        current = self._current
+        if self._rank < 0:
+            self._look_around()
         wire, ticket = self.step.sender.compress(
-            position,
-            gradient,
-            self.collective.rank,
-            self.collective.world_size,
-            scale,
-            everything=everything,
+            position, gradient, self._rank, self._world_size, scale, everything=everything
         )
-        self._begin(ticket.run)
-        if ticket.bucket is not None and ticket.bucket.is_full:
-            self._start(ticket.bucket, ticket.run)
+        run, bucket = ticket.run, ticket.bucket
+        if run is not current:
+            self._begin(run)
+        if bucket is not None and bucket.is_full:
+            self._start(bucket, run)
         return wire, ticket
 
+    def _look_around(self) -> None:
+        """Ask for the rank and the size of the world: they stay as they are until ``forget``."""
+        self._rank, self._world_size = self.collective.rank, self.collective.world_size
+
     def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
-        """``Sending.poison``."""
-        wire, ticket = self.step.sender.poison(
-            error, key, dtype, self.collective.rank, self.collective.world_size
-        )
+        """Tell of a failure as ``Sender.poison`` does."""
+        if self._rank < 0:
+            self._look_around()
+        wire, ticket = self.step.sender.poison(error, key, dtype, self._rank, self._world_size)
         self._begin(ticket.run)
         return wire, ticket
 
@@ -122,7 +128,8 @@ class Driver:
             self.refuse(ticket)
         try:
             ticket.report(reduced)  # refuses before anything is waited for
-            self._drive(ticket.run)
+            if not ticket.run.is_driven:
+                self._drive(ticket.run)
             return self.step.receiver.result(ticket, reduced, parameter, out)
         except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
             self.step.fail(ticket.run, error)
@@ -141,6 +148,7 @@ class Driver:
         end."""
         self._under_way.clear()
         self._current = None
+        self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
         """Raise what went wrong on this rank with a gradient that stands for no tensor.
@@ -194,9 +202,9 @@ class Driver:
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective
-        generator = self.step.sender.converse(bucket, run, collective.rank, collective.world_size)
+        generator = self.step.sender.converse(bucket, run, self._rank, self._world_size)
         bucket.is_exchanged = True
-        bucket.began_s = self.step.spans.now()
+        bucket.began_s = self.step.pipeline.spans.now()
         self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
 
     def _name_of(self, bucket: BucketRun) -> str:
@@ -215,6 +223,7 @@ class Driver:
             self._finish(run)
         if failure is not None:
             raise failure
+        run.is_driven = True
 
     def _finish(self, run: StepRun) -> SparseError | None:
         buckets = [run.buckets[index] for index in sorted(run.buckets)]

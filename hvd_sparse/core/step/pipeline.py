@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.summation import add_up
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Outgoing, Part
+from hvd_sparse.exchanges.context import Observed, Outgoing, Part
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
@@ -50,12 +51,14 @@ class Pipeline:
         dense: bool,
         is_summed: bool = False,
         waits: bool = False,
+        parts: StepParts | None = None,
     ) -> Outgoing:
         """Take the gradient in and return what this rank sends.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
         waits : nothing is selected before the tensor's group is complete (``group_selection``)
+        parts : of the tensor's step, where they are at hand
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
@@ -63,17 +66,24 @@ class Pipeline:
             self._accumulate(state, gradient, world_size, None)
             state.note_dense()
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
-        parts, source = self.configuration.at_step(state.steps), state.source
-        selector, began_s = parts.selector, self.spans.now()
-        if waits or not self.exchange.selects_on(rank, world_size, state.steps, selector):
+        if parts is None:
+            parts = self.configuration.at_step(state.steps)
+        spans, source, selector = self.spans, state.source, parts.selector
+        began_s = spans.now() if spans.is_heard else 0.0
+        exchange, selects = self.exchange, not waits
+        if selects and not exchange.selects_everywhere:
+            selects = exchange.selects_on(rank, world_size, state.steps, selector)
+        if not selects:
             accumulated = self._accumulate(state, gradient, world_size, None)
             vector, moments = accumulated.vector, accumulated.moments
             return Outgoing(None, None, 0, self._norm(vector), None, vector, moments)
         aim = selector.aim(gradient.size, source.threshold, source.memo)
         accumulated = self._accumulate(state, gradient, world_size, aim)
         try:
-            found = self._find(source, selector, aim, accumulated, gradient, rank)
-            self.spans.tell("select", state.spec.key, began_s)
+            added = gradient if accumulated.added is None else accumulated.added
+            found = self._find(source, selector, aim, accumulated, added, rank)
+            if began_s:
+                spans.tell("select", state.spec.key, began_s)
             return self.send_found(
                 state, parts, found, accumulated.vector, world_size, state.spec.key
             )
@@ -133,7 +143,8 @@ class Pipeline:
         vector : what was accumulated
         found : of it alone, chosen from the vector that ``selected_in`` names
         """
-        selector, codec, began_s = parts.selector, parts.codec, self.spans.now()
+        selector, codec, spans = parts.selector, parts.codec, self.spans
+        began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
             most = self.configuration.most_entries(state.spec, world_size, state.steps)
             found = _bounded(found, most, vector, self.kernels)
@@ -145,15 +156,22 @@ class Pipeline:
             return Outgoing(None, None, found.selection.count, norm, found, vector)
         sent = codec.complete(found.selection, vector)
         frame = codec.encode(sent, self.kernels)
-        is_exact = codec.is_exact and not selector.changes_values
+        is_exact = parts.sends_accumulated
         is_taken = found.is_one_pass and is_exact and sent is found.selection
         if found.is_one_pass and not is_taken:
             self.kernels.restore(vector, found.selection)
-        if not codec.is_exact:
+        if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
+        norm, observed = 0.0, None
+        if self.configuration.telemetry:
+            observed = _observe(state, vector, sent, is_taken)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
-        self.spans.tell("encode", state.spec.key, began_s)
-        return Outgoing(frame, None, sent.count, self._norm(vector), found)
+        if began_s:
+            spans.tell("encode", state.spec.key, began_s)
+        if observed is not None:
+            norm = self._norm(vector)
+        entries = int(sent.indices.size)
+        return Outgoing(frame, None, entries, norm, found, observed=observed)
 
     def _find(
         self,
@@ -239,16 +257,40 @@ class Pipeline:
         )
 
     def receive(
-        self, spec: TensorSpec, parts: Iterable[Part], factor: float, out: np.ndarray, steps: int
+        self,
+        spec: TensorSpec,
+        parts: Iterable[Part],
+        factor: float,
+        out: np.ndarray,
+        steps: int,
+        codec: Codec | None = None,
     ) -> None:
         """Write factor * (sum of the parts) to ``out``: ``summation.add_up``.
 
         steps : completed steps of the tensor, as when they were sent
+        codec : of that step, where it is at hand
         """
-        began_s = self.spans.now()
-        codec = self.configuration.at_step(steps).codec
+        began_s = self.spans.now() if self.spans.is_heard else 0.0
+        if codec is None:
+            codec = self.configuration.at_step(steps).codec
         add_up(spec, parts, factor, out, codec, self.kernels)
-        self.spans.tell("decode", spec.key, began_s)
+        if began_s:
+            self.spans.tell("decode", spec.key, began_s)
+
+
+def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
+    """Compare what is sent with what there was; before the memory keeps the rest."""
+    there = _squared(vector)
+    if is_taken:  # the vector has zeros there
+        kept, there = there, there + _squared(sent.values)
+    else:
+        left = vector[sent.indices]
+        kept = there - _squared(left) + _squared(left - sent.values)
+    return Observed(max(kept, 0.0), there, state.waited(sent.indices))
+
+
+def _squared(x: np.ndarray) -> float:
+    return float(np.linalg.norm(x)) ** 2
 
 
 def _bounded(

@@ -26,13 +26,14 @@ class Receiver:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._finishes = shared.configuration.memory.finishes
+        self._compares = shared.configuration.check_replicas_every > 0
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
         """Accept what an exchange brought for a bucket, and keep back what did not leave this
         rank."""
         bucket.arrivals = arrivals
         shared = self._shared
-        if not shared.exchange.settles_later:
+        if not shared.pipeline.exchange.settles_later:
             return
         with shared.transactions.lock:
             for position, arrival in arrivals.items():
@@ -112,7 +113,8 @@ class Receiver:
             return False
         spec, steps = ticket.state.spec, ticket.state.steps
         try:
-            self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps)
+            codec = None if ticket.parts is None else ticket.parts.codec
+            self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
         except NonFiniteGradient:
             return False
         return True
@@ -122,10 +124,12 @@ class Receiver:
         with the others'."""
         transactions = self._shared.transactions
         with transactions.lock:
-            run, state = transactions.open_run(position), None
+            state = None
             if self._finishes:
-                state = transactions.enter(position, run)
+                run, state = transactions.enter(position)
+                self._shared.prepare(position, state)
             else:
+                run = transactions.open_run(position)
                 run.entered.add(position)
         key = self._shared.keys[position]
         return Ticket(run, key, position=position, state=state, scale=scale)
@@ -172,9 +176,9 @@ class Receiver:
         if ticket.scale != 1.0:
             reduced = rescaled(reduced, ticket.scale)
         ticket.run.completed.add(ticket.position)
-        is_sure = ticket.scale == 1.0 and not finishes
-        if is_finite and stays_finite(reduced, spec.dtype, is_sure=is_sure):
-            if ticket.bucket is not None and ticket.state is not None:
+        is_sure = ticket.scale == 1.0 and not finishes and spec.dtype != "float16"
+        if is_finite and (is_sure or stays_finite(reduced, spec.dtype, is_sure=False)):
+            if self._compares and ticket.bucket is not None and ticket.state is not None:
                 shared.replicas.note(ticket.key, ticket.state.steps + 1, reduced)
             return reduced
         if shared.configuration.on_nonfinite == "raise":

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hvd_sparse.configuration import StepParts
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
-from hvd_sparse.exchanges.context import Arrival, Outgoing
+from hvd_sparse.exchanges.context import Arrival, Observed, Outgoing
 
 
 @dataclass(eq=False)
@@ -52,10 +53,11 @@ class StepRun:
     buckets : those that have begun, by index
     entered, completed : positions of tensors that were handed over, and whose results are there
     errors : of gradients that no registered tensor stands for, in words for the other ranks
-    counted : what was counted of it, to be taken back where it fails
+    counted, observed : what was counted of it, to be taken back where it fails
     received : tickets whose phases are over, by number (TensorFlow)
     is_raising : a thread is about to raise its failure (TensorFlow)
     is_closed : the next ``compress`` begins another step
+    is_driven : all of its exchanges are over
     is_finite : no rank had NaN or Inf in it
     failure : why it was taken back
     """
@@ -65,11 +67,16 @@ class StepRun:
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    observed: list[tuple[str, Observed, int]] = field(default_factory=list)
     received: set[int] = field(default_factory=set)
     is_raising: bool = False
     is_closed: bool = False
+    is_driven: bool = False
     is_finite: bool = True
     failure: Exception | None = None
+
+
+OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 
 @dataclass(eq=False)
@@ -83,6 +90,7 @@ class Ticket:
     layout : of its carrier
     position : of the tensor; None for a gradient that no registered tensor stands for
     state : of the tensor; None as above, and for tensors that are never compressed and keep nothing
+    parts : that the tensor's step runs with; None where state is
     bucket : that it travels in; None for those that Horovod reduces by itself
     outgoing : what this rank sends; None where that could not be made
     error : why not
@@ -93,10 +101,11 @@ class Ticket:
 
     run: StepRun
     key: str
-    layout: CarrierLayout = field(default_factory=lambda: carrier_layout(np.float64, 1))
+    layout: CarrierLayout = OF_ONE_RANK
     position: int | None = None
     bucket: BucketRun | None = None
     state: TensorState | None = None
+    parts: StepParts | None = None
     outgoing: Outgoing | None = None
     error: Exception | None = None
     scale: float = 1.0

@@ -30,6 +30,7 @@ class Sender:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._has_replica = shared.configuration.check_replicas_every > 0
+        self._layouts: dict[tuple[str, bool, int], CarrierLayout] = {}
 
     def compress(
         self,
@@ -60,9 +61,14 @@ class Sender:
         ticket = self._enter(position, scale)
         state, bucket = ticket.state, ticket.bucket
         assert state is not None and bucket is not None
-        parts = shared.configuration.at_step(state.steps)
+        ticket.parts = parts = shared.parts_at(state.steps)
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
-        ticket.layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+        place = (state.spec.dtype, dense, world_size)
+        layout = self._layouts.get(place)
+        if layout is None:
+            layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+            self._layouts[place] = layout
+        ticket.layout = layout
         waits = shared.configuration.select_over == "group" and (
             is_joined or len(bucket.members) > 1
         )
@@ -70,8 +76,9 @@ class Sender:
             if scale != 1.0:
                 check_scale(scale)
                 gradient = unscaled(gradient, scale)
+            shared.prepare(position, state)
             ticket.outgoing = shared.pipeline.send(
-                state, gradient, rank, world_size, dense=dense, waits=waits
+                state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
             )
         except NonFiniteGradient as error:
             self._note_nonfinite(ticket, gradient, error, dense)
@@ -84,8 +91,7 @@ class Sender:
     def _enter(self, position: int, scale: float) -> Ticket:
         shared = self._shared
         with shared.transactions.lock:
-            run = shared.transactions.open_run(position)
-            state = shared.transactions.enter(position, run)
+            run, state = shared.transactions.enter(position)
             index = shared.bucket_of[position]
             bucket = run.buckets.get(index)
             if bucket is None:
@@ -158,7 +164,8 @@ class Sender:
         """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
         rank."""
         shared = self._shared
-        self._select_merged(bucket, run, rank, world_size)
+        if shared.configuration.select_over == "group":  # else the exchange selects what waits
+            self._select_merged(bucket, run, rank, world_size)
 
         def select(position: int, gradient: np.ndarray) -> np.ndarray:
             """Walk the first half with what the exchange has summed up.
@@ -175,16 +182,16 @@ class Sender:
             assert ticket.outgoing.frame is not None
             return ticket.outgoing.frame
 
-        steps_of = shared.transactions.steps_of
+        members = {}
+        for position in sorted(bucket.sending):
+            members[position] = _member(bucket.sending[position], position)
         context = ExchangeContext(
             rank=rank,
             world_size=world_size,
-            step=max(map(steps_of, bucket.entered), default=0),
+            step=max(map(shared.transactions.steps_of, bucket.entered), default=0),
             configuration=shared.configuration.checksum,
             bucket=bucket.index,
-            members={
-                position: _member(bucket, position, shared) for position in sorted(bucket.sending)
-            },
+            members=members,
             keys=shared.keys,
             errors=bucket.errors + run.errors,
             kernels=shared.pipeline.kernels,
@@ -192,14 +199,12 @@ class Sender:
             selector=shared.configuration.selector,
             placement=shared.placement,
         )
-        return self._counted(shared.exchange.run(context))
+        return self._counted(shared.pipeline.exchange.run(context))
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the
         message alone."""
         shared = self._shared
-        if shared.configuration.select_over != "group":  # the exchange selects, if anything waits
-            return
         waiting = [ticket for _, ticket in sorted(bucket.sending.items()) if ticket.is_waiting]
         if not waiting:
             return
@@ -227,12 +232,10 @@ class Sender:
                 return arrivals
 
 
-def _member(bucket: BucketRun, position: int, shared: Shared) -> Member:
+def _member(ticket: Ticket, position: int) -> Member:
     """Return a tensor as exchanges see it."""
-    ticket = bucket.sending[position]
-    state, outgoing = ticket.state, ticket.outgoing
-    assert state is not None and outgoing is not None
-    parts = shared.configuration.at_step(state.steps)
+    state, outgoing, parts = ticket.state, ticket.outgoing, ticket.parts
+    assert state is not None and outgoing is not None and parts is not None
     return Member(
         position=position,
         spec=state.spec,

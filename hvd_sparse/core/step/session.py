@@ -49,6 +49,7 @@ class Session:
     ) -> None:
         plan = grouped(specs, configuration) if buckets is None else buckets
         self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
+        self.step.reduction = "average" if average else "sum"
         self.driver = Driver(self.step, collective, configuration.name or "session")
         self.collective = collective
         self.average = average

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.core.step.stats import Stats
+from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.step.transactions import Transactions
 from hvd_sparse.core.wire.replicas import Replicas
 from hvd_sparse.exchanges.contract import Exchange
@@ -56,7 +58,9 @@ class Shared:
         self.replicas = Replicas(configuration.check_replicas_every)
         self.transactions = Transactions(configuration, self.specs)
         self.placement: Placement | None = None
+        self.settings_of: Callable[[int], Mapping[str, Any]] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+        self._parts: tuple[int, StepParts] = (0, configuration.at_step(0))
 
     @property
     def exchange(self) -> Exchange:
@@ -116,6 +120,24 @@ class Shared:
                 self.exchange.id,
             )
 
+    def prepare(self, position: int, state: TensorState) -> None:
+        """Tell the memory of a tensor that begins a step how ranks are reduced and what the
+        optimizer holds for it.
+
+        ``settings_of``, by position, is set where a frontend knows the optimizer.
+        """
+        state.memory.step, state.memory.is_average = state.steps, self.reduction == "average"
+        if self.settings_of is not None and self.configuration.memory.finishes:
+            state.memory.tune(**self.settings_of(position))
+
+    def parts_at(self, steps: int) -> StepParts:
+        """Return what a step runs with, as ``Configuration.at_step``: tensors mostly ask for the
+        same step."""
+        last = self._parts
+        if last[0] != steps:
+            self._parts = last = (steps, self.configuration.at_step(steps))
+        return last[1]
+
     def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
         """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
         question = (position, parts.density, world_size)
@@ -147,6 +169,9 @@ class Shared:
             counts["fallbacks"] = int(found.is_fallback)
         self.stats.count_tensor(ticket.key, counts)
         ticket.run.counted.append((ticket.key, counts))
+        if sent.observed is not None:
+            self.stats.observe(ticket.key, sent.observed, sent.entries)
+            ticket.run.observed.append((ticket.key, sent.observed, sent.entries))
         if not ticket.run.is_finite:
             self._uncount(ticket.run)
 
@@ -169,3 +194,6 @@ class Shared:
         for key, counts in run.counted:
             self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
         run.counted.clear()
+        for key, observed, entries in run.observed:
+            self.stats.observe(key, observed, entries, sign=-1)
+        run.observed.clear()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from hvd_sparse.exchanges.context import Observed
 
 COUNTED = (
     "sparse_steps",
@@ -28,6 +30,7 @@ class Stats:
     def __init__(self) -> None:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
+        self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self.nonfinite_steps = 0
         self._lock = threading.Lock()  # TensorFlow calls from several threads
 
@@ -37,6 +40,14 @@ class Stats:
             totals = self.tensors[key]
             for name, count in counts.items():
                 totals[name] += count
+
+    def observe(self, key: str, observed: Observed, entries: int, *, sign: int = 1) -> None:
+        """Add what telemetry found out about a tensor's step; take it back with a sign of -1."""
+        with self._lock:
+            told = self._observed[key]
+            told[:] = [
+                sum(pair) for pair in zip(told, (sign * value for value in (*observed, entries)))
+            ]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes that were handed to a collective.
@@ -58,6 +69,13 @@ class Stats:
         passes : counting passes of the selector; those over a group count for each of its tensors
         one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
         fallbacks : searches that exact top-k ended
+        contraction : |not sent|**2 / |accumulated|**2, of the sums over sparse tensor-steps; with
+            telemetry, else None
+        contraction_bound, contraction_of_bells : 1 - density_achieved, which no top-k exceeds; and
+            its square, GaussianK's estimate for bell-shaped entries
+        staleness : for how many steps entries that are sent had waited, on average; 1 if all are
+            sent at each step; with telemetry, else None.  Of exchanges that decide later what
+            leaves, neither is known
         tensors : the same a tensor
         """
         totals: Counter[str] = Counter()
@@ -68,15 +86,26 @@ class Stats:
             default=0,
         )
         report: dict[str, Any] = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
-        report |= {"density_asked": density_asked, **_with_density(totals)}
+        report |= {"density_asked": density_asked, **_with_density(totals, self._observed.values())}
         for kind in ("payload", "carrier", "dense"):
             report[f"{kind}_bytes"] = self.bytes[kind]
         report["bytes_sent"] = sum(self.bytes.values())
-        report["tensors"] = {key: _with_density(counts) for key, counts in self.tensors.items()}
+        report["tensors"] = {
+            key: _with_density(counts, [self._observed[key]] if key in self._observed else [])
+            for key, counts in self.tensors.items()
+        }
         return report
 
 
-def _with_density(counts: Counter[str]) -> dict[str, Any]:
+def _with_density(counts: Counter[str], observed: Iterable[Sequence[float]]) -> dict[str, Any]:
     total = counts["entries_total"]
     achieved = counts["entries_sent"] / total if total else None
-    return {**{name: counts[name] for name in COUNTED}, "density_achieved": achieved}
+    kept, accumulated, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
+    return {
+        **{name: counts[name] for name in COUNTED},
+        "density_achieved": achieved,
+        "contraction": kept / accumulated if accumulated else None,
+        "contraction_bound": None if achieved is None else 1 - achieved,
+        "contraction_of_bells": None if achieved is None else (1 - achieved) ** 2,
+        "staleness": waited / entries if entries else None,
+    }

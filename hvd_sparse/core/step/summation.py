@@ -56,7 +56,9 @@ def add_up(
         if not is_safe:
             _check_range(spec, arrived, factor, kernels)
         if factor != 1.0:
-            arrived = [_times(part, factor) for part in arrived]
+            scale = dtype.type(factor)
+            for number, part in enumerate(arrived):
+                arrived[number] = Selection(part.indices, part.values * scale, part.numel)
     kernels.assemble(out, arrived)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Selection, TensorSpec
@@ -60,6 +62,19 @@ class TensorState:
         self._new: tuple[float | None, Any, str] = (None, None, spec.key)
         self._new_exchange_memo: Any = None
         self._returned: Selection | None = None
+        self._sent_at: np.ndarray | None = None
+        self._leaving: np.ndarray | None = None
+
+    def waited(self, indices: np.ndarray) -> int:
+        """Return for how many steps the entries that leave have waited, added up; remembered once
+        the step is good.
+
+        Kept from the first call on, which telemetry makes, and in no checkpoint.
+        """
+        if self._sent_at is None:
+            self._sent_at = np.full(self.part.stop - self.part.start, self.steps - 1, np.int64)
+        self._leaving = indices
+        return int(self.steps * indices.size - self._sent_at[indices].sum())
 
     @property
     def source(self) -> Source:
@@ -105,6 +120,9 @@ class TensorState:
             self.memory.add(self._returned)
             self._returned = None
         self.threshold, self.memo, self.selected_in = self._new
+        if self._sent_at is not None and self._leaving is not None:
+            self._sent_at[self._leaving] = self.steps
+            self._leaving = None
         self.exchange_memo = self._new_exchange_memo
         self.steps += 1
 
@@ -113,3 +131,4 @@ class TensorState:
         self.memory.roll_back()
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo
+        self._leaving = None

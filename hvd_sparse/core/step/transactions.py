@@ -41,14 +41,23 @@ class Transactions:
                 self._run = run = StepRun()
             return run
 
-    def enter(self, position: int, run: StepRun) -> TensorState:
-        """Return the state of a tensor that begins a step: its last step is settled, this one
+    def enter(self, position: int) -> tuple[StepRun, TensorState]:
+        """Return the step that a tensor enters, and its state: its last step is settled, this one
         staged."""
         with self.lock:
-            state = self.state_of(position)
+            run = self._run
+            if run.is_closed or position in run.entered:
+                self._run = run = StepRun()
+            last, state = self._staged_by.get(position), self._states.get(position)
+            if state is None or last is None or last.failure is not None or not last.is_finite:
+                state = self.state_of(position)
+            elif position in last.completed:
+                state.commit()
+            else:
+                state.roll_back()
             self._staged_by[position] = run
             run.entered.add(position)
-            return state
+            return run, state
 
     def state_of(self, position: int) -> TensorState:
         """Return the settled state of a tensor, made if it had no step yet."""

@@ -122,21 +122,20 @@ class CarrierLayout:
         norm: float = 0.0,
     ) -> np.ndarray:
         """This rank's carrier, [size]."""
-        mask = (1 << self.word_bits) - 1
-        checksums = [checksum, replica] if self.has_replica else [checksum]
-        places = range(0, CHECKSUM_BITS, self.word_bits)
-        words = np.array(
-            [(each >> place) & mask for each in checksums for place in places], np.float64
-        )
+        bits, mask = self.word_bits, (1 << self.word_bits) - 1
+        words: list[int] = []
+        for each in (checksum, replica) if self.has_replica else (checksum,):
+            for place in range(0, CHECKSUM_BITS, bits):
+                words.append((each >> place) & mask)
+        # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
+        carrier = [1.0, float(rank), float(rank * rank), drawn_for(rank)]
+        unit, squared = SCALE * 2.0**-bits, SCALE * 2.0 ** (-2 * bits)
+        carrier.extend(map(unit.__mul__, words))
+        for word in words:
+            carrier.append(squared * word * word)
         squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
-        carrier = np.empty(self.size, np.float64)
-        carrier[:SHARED] = 1, rank, rank * rank, drawn_for(rank)
-        carrier[SHARED : SHARED + self.words] = words * (SCALE * 2.0**-self.word_bits)
-        carrier[SHARED + self.words : -TOLD] = (
-            words * words * (SCALE * 2.0 ** (-2 * self.word_bits))
-        )
-        carrier[-TOLD:] = SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed
-        return carrier.astype(self.dtype)
+        carrier += (SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed)
+        return np.array(carrier, self.dtype)
 
     def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
         """What the ranks said together.
@@ -153,23 +152,41 @@ class CarrierLayout:
         size = self.world_size
         factor = values[0] / size
         self._check_reduction(values, factor, key)
-        sums = [value / factor for value in values]
+        sums = list(map((1.0 / factor).__mul__, values))
         failures, non_finite = round(sums[-4] / SCALE), round(sums[-3] / SCALE)
-        if not failures:
+        if not failures and not self._is_own(sums, checksum):
             self._check_words(self._words_agree(sums), key)
             self._check_own(sums, checksum, key)
         return CarrierReport(
             factor, failures, non_finite, sums[-2] / SCALE / size, sums[-1] / SCALE / size
         )
 
+    def _is_own(self, sums: list[float], checksum: int | None) -> bool:
+        """Tell whether all ranks have written this rank's checksum: the sums of the words and of
+        their squares leave no room for another.  False where that has to be looked at closely."""
+        if checksum is None or self.has_replica:
+            return False
+        bits, ranks, behind = self.word_bits, self.world_size, SHARED + self.words
+        unit, squared, mask = SCALE * 2.0**-bits, SCALE * 2.0 ** (-2 * bits), (1 << bits) - 1
+        for number, place in enumerate(range(0, CHECKSUM_BITS, bits)):
+            word = (checksum >> place) & mask
+            if round(sums[SHARED + number] / unit) != ranks * word:
+                return False
+            if round(sums[behind + number] / squared) != ranks * word * word:
+                return False
+        return True
+
     def _check_reduction(self, values: list[float], factor: float, key: str) -> None:
         size = self.world_size
         wanted = _rank_sums(size)
         is_finite = factor > 0 and all(map(math.isfinite, values))
-        if is_finite and all(
-            abs(v / factor - each) <= each * self._slack for v, each in zip(values[1:], wanted)
-        ):
-            return
+        if is_finite:
+            slack = self._slack
+            for value, each in zip(values[1:SHARED], wanted):
+                if abs(value / factor - each) > each * slack:
+                    break
+            else:
+                return
         raise UnsupportedReduction(
             f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of "
             "the sum "
@@ -201,15 +218,14 @@ class CarrierLayout:
         if checksum is None:
             return
         unit, mask = SCALE * 2.0**-self.word_bits, (1 << self.word_bits) - 1
-        own = [(checksum >> place) & mask for place in range(0, CHECKSUM_BITS, self.word_bits)]
-        if any(
-            round(total / unit) != self.world_size * word for total, word in zip(sums[SHARED:], own)
-        ):
-            raise RankMismatch(
-                f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
-                "rank's: the sum is not of what this rank has sent; what moves bytes must not "
-                "deliver those of another step"
-            )
+        for number, place in enumerate(range(0, CHECKSUM_BITS, self.word_bits)):
+            own = (checksum >> place) & mask
+            if round(sums[SHARED + number] / unit) != self.world_size * own:
+                raise RankMismatch(
+                    f"tensor {key!r}: the ranks agree, and on another step or configuration than "
+                    "this rank's: the sum is not of what this rank has sent; what moves bytes must "
+                    "not deliver those of another step"
+                )
 
     def _words_agree(self, sums: list[float]) -> list[bool]:
         """Whether the ranks agree in each of the checksums."""

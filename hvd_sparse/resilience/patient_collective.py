@@ -1,41 +1,53 @@
-"""Waits that a process which stood still, or a rank that is busy, does not end.
+"""A collective whose waits follow the watchdog's rules for time limits.
 
-``PatientCollective`` puts a collective's waits under the watchdog's rules: seconds count in which
-this process ran, and where a rank says nothing and may be busy the limit is ``TIMES_IN_DOUBT``
-times as long.
+Only the seconds in which this process ran count, and where a rank says nothing and may be busy the
+limit is ``TIMES_IN_DOUBT`` times as long.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.resilience.awake import awake_s
+from hvd_sparse.resilience.awake_clock import awake_s
 from hvd_sparse.resilience.watchdog import TIMES_IN_DOUBT, Watchdog
 
 SHORTEST_S = 0.05
-"""Seconds that a wait must have left to go on."""
+"""Seconds left of the limit at which a wait is over."""
 
 
 @dataclass(frozen=True)
 class PatientPending:
-    """A collective that was started; its wait is taken up again where the time that passed does not
-    count."""
+    """A started collective, whose wait goes on where the time that passed does not count.
+
+    Attributes
+    ----------
+    pending : the started collective
+    watchdog : tells whether a rank may be busy
+    """
 
     pending: Pending
     watchdog: Watchdog
 
     def is_done(self) -> bool:
-        """Tell whether there is nothing to wait for any more."""
+        """Tell whether the result is there."""
         return self.pending.is_done()
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Its result; ExchangeTimeout after ``timeout_s`` seconds, or that many times more in
-        doubt."""
+        """Return the result.
+
+        Parameters
+        ----------
+        timeout_s : seconds that count; ``TIMES_IN_DOUBT`` times as many where a rank may be busy
+
+        Raises
+        ------
+        ExchangeTimeout
+            If the result does not come in time.
+        """
         if timeout_s is None:
             return self.pending.wait(None)
         began_s, limit_s, left_s = awake_s(), timeout_s, timeout_s
@@ -53,32 +65,42 @@ class PatientPending:
 
 
 class PatientCollective:
-    """A collective whose waits are patient.  Implements ``collectives.contract.Collective``."""
+    """A collective whose waits follow the watchdog's rules.
 
-    def __init__(self, collective: Any, watchdog: Watchdog) -> None:
-        self._collective: Collective = collective
+    Implements ``collectives.contract.Collective``.
+    """
+
+    def __init__(self, collective: Collective, watchdog: Watchdog) -> None:
+        self._collective = collective
         self._watchdog = watchdog
 
     @property
     def rank(self) -> int:
+        """Return the rank of this process in the process set."""
         return self._collective.rank
 
     @property
     def world_size(self) -> int:
+        """Return the number of ranks in the process set."""
         return self._collective.world_size
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
+        """Return the node of every rank; None where that is not known."""
         return self._collective.nodes
 
     def allgather(self, array: np.ndarray, name: str) -> PatientPending:
+        """Start an allgather of 1-D arrays."""
         return PatientPending(self._collective.allgather(array, name), self._watchdog)
 
     def allreduce(self, array: np.ndarray, name: str) -> PatientPending:
+        """Start a sum over all ranks."""
         return PatientPending(self._collective.allreduce(array, name), self._watchdog)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> PatientPending:
+        """Start a broadcast of rank ``root``'s array."""
         return PatientPending(self._collective.broadcast(array, root, name), self._watchdog)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> PatientPending:
+        """Start an alltoall in which ``splits[r]`` entries go to rank r."""
         return PatientPending(self._collective.alltoall(array, splits, name), self._watchdog)

@@ -1,4 +1,5 @@
-"""The verdict on other ranks' answers: who keeps a rank waiting, and how that is said."""
+"""Diagnosis of a wait from the other ranks' answers: which rank is the cause, and the words for
+it."""
 
 from __future__ import annotations
 
@@ -8,29 +9,40 @@ from hvd_sparse.resilience.peers import Answer
 from hvd_sparse.resilience.stack import JOIN_REASON
 
 LONGEST_LIST = 8
+"""Names that a message lists before it counts the rest."""
 SILENCE = {
     "paused": "its process is paused, or its machine overloaded",
     "busy": "its process runs, and something in it holds Python's lock",
-    "silent": "its process is paused, or something in it holds Python's lock; no rank on its host can tell",
+    "silent": "its process is paused, or something in it holds Python's lock; no rank on its host "
+    "can tell",
 }
+"""Words for the states of a rank that takes connections and does not answer."""
 
 
 def is_gone(answers: Sequence[Answer]) -> bool:
-    """Tell whether some rank will not go on by itself; without answers all of them are taken to be
-    gone."""
+    """Tell whether some rank will not go on by itself.
+
+    Without any answers all other ranks count as gone.
+    """
     return not answers or any(
         answer.state in ("paused", "ended", "unreachable") for answer in answers
     )
 
 
 def is_behind(answers: Sequence[Answer]) -> bool:
-    """Tell whether some rank answers, and keeps this one waiting."""
+    """Tell whether some rank answers, and has not submitted a tensor that this rank waits for."""
     return any(answer.behind for answer in answers)
 
 
 def is_in_doubt(answers: Sequence[Answer], waited_s: float, limit_s: float) -> bool:
-    """Tell whether some rank may be busy, or stood still: it has not had all of the time limit to
-    itself."""
+    """Tell whether some rank may be busy or stood still, and so has not had all of the time limit.
+
+    Parameters
+    ----------
+    answers : those of the other ranks
+    waited_s : seconds for which this rank has waited
+    limit_s : the time limit, in seconds
+    """
     return any(
         answer.state in ("busy", "silent")
         or (answer.behind and waited_s - answer.stood_s < limit_s)
@@ -39,7 +51,7 @@ def is_in_doubt(answers: Sequence[Answer], waited_s: float, limit_s: float) -> b
 
 
 def remedy(why: str) -> str:
-    """Return what is to be done about it."""
+    """Return the last sentence of the message: the end of this process, and the remedy."""
     return (
         "This process ends now"
         if why == JOIN_REASON
@@ -78,6 +90,6 @@ def _describe_answer(answer: Answer, pending: dict[str, int]) -> str:
 
 
 def names(keys: Sequence[str]) -> str:
-    """List tensors, not too many of them."""
+    """Return the first names of tensors, and the number of the rest."""
     hidden = len(keys) - LONGEST_LIST
     return ", ".join(keys[:LONGEST_LIST]) + (f" and {hidden} more tensors" if hidden > 0 else "")

@@ -7,7 +7,7 @@ from typing import Callable
 import pytest
 
 pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait")
-from hvd_sparse.torch.last_gradient_wait import MOST_SKIPPED, Rest
+from hvd_sparse.torch.last_gradient_wait import MOST_SKIPPED, LastGradientWait
 
 
 def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
@@ -21,25 +21,25 @@ def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
     return answer, said
 
 
-def asked(rest: Rest, answer: bool) -> int:
+def asked(wait: LastGradientWait, answer: bool) -> int:
     is_done, said = answering([answer])
-    rest.begin()
-    rest.take(is_done)
+    wait.begin()
+    wait.take(is_done)
     return len(said)
 
 
 def test_a_rest_ends_when_the_others_have_come() -> None:
-    rest = Rest()
-    rest.begin()
-    rest._began -= 10.0  # the gradients took long to come
+    wait = LastGradientWait()
+    wait.begin()
+    wait._began -= 10.0  # the gradients took long to come
     is_done, said = answering([False, False, True])
-    rest.take(is_done)
+    wait.take(is_done)
     assert said == [False, False, True]
 
 
 def test_rests_in_vain_become_rare() -> None:
-    rest = Rest()
-    rests = [step for step in range(260) if asked(rest, False)]
+    wait = LastGradientWait()
+    rests = [step for step in range(260) if asked(wait, False)]
     assert [after - before - 1 for before, after in zip(rests, rests[1:])] == [
         1,
         2,
@@ -54,6 +54,6 @@ def test_rests_in_vain_become_rare() -> None:
 
 
 def test_a_rest_that_was_not_in_vain_is_followed_by_others() -> None:
-    rest = Rest()
-    assert asked(rest, False)
-    assert [bool(asked(rest, True)) for _ in range(4)] == [False, True, True, True]
+    wait = LastGradientWait()
+    assert asked(wait, False)
+    assert [bool(asked(wait, True)) for _ in range(4)] == [False, True, True, True]

@@ -1,11 +1,10 @@
-"""A rank's port, on which the others ask it what it is doing: one thread, which no caller can hold
-up.
+"""The listener: a TCP port on which the other ranks ask this one what it is doing.
 
-A question is one line: the listener's secret, then JSON.  Until all of the secret has arrived a
-caller is a stranger: nothing of what it says is parsed, it is hung up on at the first 32 bytes that
-are another secret, after ``PATIENCE_S``, or when ``MOST_STRANGERS`` others have called since.  So
-garbage, half lines and idle connections cost a rank neither its thread nor the answers that it owes
-the others.
+One thread serves it, which no caller can hold up.  A question is one line: the listener's secret,
+then JSON.  Until all of the secret has arrived a caller is a stranger: nothing that it says is
+parsed, and its connection is closed at the first 32 bytes that are another secret, after
+``PATIENCE_S`` seconds, or when ``MOST_STRANGERS`` others have called since.  So garbage, half lines
+and idle connections cost a rank neither its thread nor the answers that it owes the others.
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 LONGEST_LINE = 1 << 24
-"""Bytes, of those who know the secret."""
+"""Bytes that a caller may send who knows the secret."""
 PATIENCE_S = 10.0
-"""For a line to arrive, either way."""
+"""Seconds in which a line must arrive, in either direction."""
 MOST_STRANGERS = 64
 TOKEN_BYTES = 32
 CHUNK_BYTES = 1 << 16
-BREATH_S = 0.1
-"""Before another try, where the system has no file descriptor left."""
+PAUSE_S = 0.1
+"""Seconds before another try, where the system has no file descriptor left."""
 
-Answering = Callable[[dict[str, Any]], dict[str, Any]]
+Line = dict[str, Any]
+"""A question or an answer.  Any, as it is JSON that another process has sent."""
+Answering = Callable[[Line], Line]
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -42,7 +43,7 @@ _OPEN: weakref.WeakSet[Listener] = weakref.WeakSet()
 
 @dataclass(eq=False)
 class _Caller:
-    """A connection, and what has arrived and is still to go."""
+    """A connection, with the bytes that have arrived on it and those still to send."""
 
     connection: socket.socket
     hangs_up_at_s: float
@@ -52,11 +53,16 @@ class _Caller:
 
 
 class Listener:
-    """Answers the other ranks' questions in a thread of its own until it is closed.
+    """Answer the other ranks' questions in a thread of its own, until it is closed.
 
     Parameters
     ----------
-    answer : from what a question holds to a JSON-able answer
+    answer : function from a question to a JSON-able answer; called in the listener's thread
+
+    Attributes
+    ----------
+    port : TCP port on which it listens
+    token : secret with which a question begins
     """
 
     def __init__(self, answer: Answering) -> None:
@@ -67,9 +73,8 @@ class Listener:
         self.port: int = self._socket.getsockname()[1]
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
         self._callers: dict[socket.socket, _Caller] = {}
-        self._selector = (
-            selectors.PollSelector()
-        )  # no descriptor of its own, which a forked child would share
+        # poll has no descriptor of its own, as epoll has, which a forked child would share
+        self._selector = selectors.PollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         _OPEN.add(self)
         threading.Thread(target=self._serve, name="hvd_sparse listener", daemon=True).start()
@@ -78,14 +83,15 @@ class Listener:
         """Refuse questions from now on."""
         self._is_closed = True
         try:
-            self._socket.shutdown(
-                socket.SHUT_RDWR
-            )  # refuses, and wakes the thread up, which closes it
+            # the port refuses from now on, and the thread wakes up and closes the socket; closing
+            # it here would leave the thread polling a number that may be another file's by then
+            self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             self._socket.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the port is the parent's, and must be free when that ends."""
+        """Close the sockets in a forked child: the port is the parent's, and must be free when the
+        parent ends."""
         self._socket.close()
         for connection in self._callers:
             connection.close()
@@ -117,11 +123,11 @@ class Listener:
     def _welcome(self) -> None:
         try:
             connection, _ = self._socket.accept()
-        except (BlockingIOError, ConnectionError):  # it has gone again
+        except (BlockingIOError, ConnectionError):  # the caller has gone again
             return
-        except OSError:  # closed, or no descriptors are left: those of strangers are
+        except OSError:  # closed, or no descriptor is left: hanging up on strangers frees some
             self._make_room(0)
-            time.sleep(0.0 if self._is_closed else BREATH_S)
+            time.sleep(0.0 if self._is_closed else PAUSE_S)
             return
         connection.setblocking(False)
         self._make_room(MOST_STRANGERS - 1)
@@ -129,9 +135,8 @@ class Listener:
         self._selector.register(connection, selectors.EVENT_READ, caller)
 
     def _make_room(self, most: int) -> None:
-        strangers = [
-            caller for caller in self._callers.values() if caller.is_stranger
-        ]  # as they came
+        # oldest first, as a dict keeps the order of insertion
+        strangers = [caller for caller in self._callers.values() if caller.is_stranger]
         for caller in strangers[: max(0, len(strangers) - most)]:
             self._hang_up(caller)
 
@@ -148,7 +153,7 @@ class Listener:
             self._hang_up(caller)
 
     def _listen_to(self, caller: _Caller) -> bool:
-        """Take what has arrived; whether that was the last of it."""
+        """Read what has arrived; tell whether the connection is over."""
         wanted = TOKEN_BYTES - len(caller.heard) if caller.is_stranger else CHUNK_BYTES
         said = caller.connection.recv(wanted)
         caller.heard += said
@@ -165,10 +170,10 @@ class Listener:
         return not caller.reply
 
     def _answer_to(self, line: bytes) -> bytes:
-        """The answer to a question of one who knows the secret; nothing to what is none."""
+        """Return the answer to a question, as bytes; none if it cannot be answered."""
         try:
             return json.dumps(self._answer(json.loads(line))).encode() + b"\n"
-        except Exception:  # whatever it is, this thread goes on
+        except Exception:  # this thread must go on, whatever a caller has sent
             logger.warning("another rank's question could not be answered", exc_info=True)
             return b""
 

@@ -1,8 +1,6 @@
-"""A residual of 16 bits an entry."""
+"""Residual of 16 bits an entry."""
 
 from __future__ import annotations
-
-from types import ModuleType
 
 import numpy as np
 
@@ -14,14 +12,14 @@ from hvd_sparse.memories.contract import Accumulated, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class HalfResidualState:
+class Residual16State:
     """The residual of one tensor in bfloat16 or float16.  Implements ``MemoryState``.
 
     Attributes
     ----------
     step : completed steps of the tensor, which the rounding's seed is made from
-    rounding : what rounding has added to the residual so far, as a sum of entries: gradients +
-        rounding = sent + kept
+    rounding : the sum that rounding has added to the residual so far: gradients + rounding = sent +
+        kept
     """
 
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
@@ -36,7 +34,7 @@ class HalfResidualState:
         self._before: np.ndarray | None = np.zeros_like(self._kept) if rollback else None
         self._wide = np.empty(0, np.float32)
         self._sent = Selection.empty(spec.numel)
-        self._is_staged = False
+        self._is_written = False
         self._rounded = 0.0
         self.step = 0
         self.rounding = 0.0
@@ -44,16 +42,16 @@ class HalfResidualState:
     def compensate(
         self,
         gradient: np.ndarray,
-        kernels: Kernels | ModuleType,
+        kernels: Kernels,
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
-        """The accumulated vector in float32: it is only as long as the step of this tensor."""
+        """Return the accumulated vector in float32, which exists only during the tensor's step."""
         self._wide = widen(self._kept)
         return accumulate(gradient, self._wide, self._wide, aim, kernels)
 
     def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels | ModuleType, is_taken: bool = False
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if is_exact and not is_taken:
             kernels.clear(self._wide, sent.indices)
@@ -69,6 +67,7 @@ class HalfResidualState:
         return everything
 
     def _keep(self, sent: Selection) -> None:
+        """Round the vector into the residual, the sent entries being out of it already."""
         wide, self._wide = self._wide, np.empty(0, np.float32)
         largest = float(np.abs(wide).max(initial=0.0))
         if largest > LARGEST[self._kind]:
@@ -77,24 +76,27 @@ class HalfResidualState:
                 f"which {self._kind} cannot "
                 "hold: use residual='bfloat16' or 'float32', or scale the gradients down"
             )
-        if self._before is not None:
+        if self._before is not None:  # the old version stays there
             self._kept, self._before = self._before, self._kept
         else:
             self._sent = sent
         narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}".encode()))
         self._rounded = float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
-        self._is_staged = True
+        self._is_written = True
 
     def commit(self) -> None:
         self.rounding += self._rounded
         self._forget()
 
     def roll_back(self) -> None:
-        """Without a second buffer what was sent comes back, rounded, and the failed step's gradient
-        stays."""
-        if self._is_staged and self._before is not None:
+        """Return to the residual before the step.
+
+        Without a second buffer the sent entries come back, rounded, and the failed step's gradient
+        stays.
+        """
+        if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
-        elif self._is_staged:
+        elif self._is_written:
             wide = widen(self._kept)
             wide[self._sent.indices] += self._sent.values
             narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}|back".encode()))
@@ -104,7 +106,7 @@ class HalfResidualState:
         self._forget()
 
     def _forget(self) -> None:
-        self._is_staged, self._rounded = False, 0.0
+        self._is_written, self._rounded = False, 0.0
         self._sent = Selection.empty(self._spec.numel)
 
     def add(self, returned: Selection) -> None:
@@ -114,10 +116,10 @@ class HalfResidualState:
         self.rounding += float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The residual, widened: what a checkpoint holds fits any kind of residual."""
+        """Return the residual as float32, so that a checkpoint fits any kind of residual."""
         return {
             "residual": widen(
-                self._before if self._is_staged and self._before is not None else self._kept
+                self._before if self._is_written and self._before is not None else self._kept
             )
         }
 

@@ -1,0 +1,94 @@
+"""Real ranks on this machine, started by horovodrun; each leaves what it found as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = "HVD_SPARSE_BENCH_RESULTS"
+SHOWN = 4000
+"""Characters of what a failed launch printed, from its end."""
+
+SETTINGS = {
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"),
+        "1",
+    ),
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+"""Environment of every rank: ranks share the cores, so each has one thread for its arithmetic."""
+
+
+def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any]:
+    """Run ``python -m MODULE ARGUMENTS`` on so many ranks, over Gloo.
+
+    Parameters
+    ----------
+    module : gives its findings to ``report``
+    limit_s : seconds after which the ranks are killed
+
+    Returns
+    -------
+    What every rank reported, by rank.
+
+    Raises
+    ------
+    RuntimeError : with the end of what was printed, if a rank failed or reported nothing
+    """
+    launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", str(ranks)]
+    with tempfile.TemporaryDirectory(prefix="hvd-sparse-bench-") as folder:
+        command = [*launcher, sys.executable, "-m", module, *arguments]
+        code, printed = _run(command, {**os.environ, **_environment(), RESULTS: folder}, limit_s)
+        files = [_file_of(folder, rank) for rank in range(ranks)]
+        if code == 0 and all(file.exists() for file in files):
+            return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    how = f"was killed after {limit_s:g} s" if code is None else f"ended with {code}"
+    raise RuntimeError(f"{module} on {ranks} ranks {how}:\n{printed[-SHOWN:]}")
+
+
+def report(rank: int, found: Any) -> None:
+    """Leave what this rank found, JSON-able, for ``launch``; a rank calls it once, at its end."""
+    _file_of(os.environ[RESULTS], rank).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _file_of(folder: str, rank: int) -> Path:
+    return Path(folder) / f"{rank}.json"
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**SETTINGS, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+def _run(command: list[str], environment: dict[str, str], limit_s: float) -> tuple[int | None, str]:
+    """Return the exit code, None if the time was over, and what was printed.
+
+    The whole process group is killed then: horovodrun can ignore a polite signal.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        printed = process.communicate(timeout=limit_s)[0]
+        return process.returncode, printed
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]

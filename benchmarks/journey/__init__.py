@@ -1,0 +1,1 @@
+"""The way of one tensor through a step under Horovod: the functions called, and their files."""

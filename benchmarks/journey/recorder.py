@@ -1,0 +1,132 @@
+"""Which functions of a package are called, by a profile function, and what of it is counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """One entry into a function of the package.
+
+    Attributes
+    ----------
+    file : below the package's folder
+    function : name, with its class
+    caller : position of the call that made it, in the same list; -1 where nobody of the package did
+    depth : calls of the package that are open, this one included
+    """
+
+    file: str
+    function: str
+    caller: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a way comes to.
+
+    Attributes
+    ----------
+    calls : entries into functions; a generator that goes on is entered again
+    files : different ones
+    changes : of two calls in a row, how often the second is in another file
+    depth : most calls open at once
+    """
+
+    calls: int
+    files: int
+    changes: int
+    depth: int
+
+    @classmethod
+    def of(cls, way: Sequence[Call]) -> Counts:
+        return cls(
+            calls=len(way),
+            files=len({call.file for call in way}),
+            changes=sum(a.file != b.file for a, b in zip(way, way[1:])),
+            depth=max((call.depth for call in way), default=0),
+        )
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@contextmanager
+def recording(package: Path) -> Iterator[list[Call]]:
+    """Fill the list with the calls that this thread makes inside, in their order.
+
+    Only code whose file lies in the package's folder is seen: no C, no generated ``__init__``, no
+    other package.
+    """
+    folder, calls = str(package) + os.sep, []  # type: tuple[str, list[Call]]
+    opened: list[tuple[FrameType, int]] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code.co_filename.startswith(folder):
+                caller = opened[-1][1] if opened else -1
+                file = code.co_filename.removeprefix(folder)
+                opened.append((frame, len(calls)))
+                calls.append(Call(file, code.co_qualname, caller, len(opened)))
+        elif event == "return" and opened and opened[-1][0] is frame:
+            opened.pop()
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def tree(way: Sequence[Call]) -> list[str]:
+    """Return lines that show who calls whom, a file a line.
+
+    Calls inside a file stand on one line, with how often each function was entered; so do repeated
+    calls from one such line into the same file.
+    """
+    roots: list[_Node] = []
+    nodes: list[_Node] = []
+    for call in way:
+        parent = nodes[call.caller] if call.caller >= 0 else None
+        if parent is None or parent.file != call.file:
+            siblings = roots if parent is None else parent.children
+            node = next((each for each in siblings if each.file == call.file), None)
+            if node is None:
+                node = _Node(call.file)
+                siblings.append(node)
+        else:
+            node = parent
+        node.functions[call.function] = node.functions.get(call.function, 0) + 1
+        nodes.append(node)
+    return [line for root in roots for line in root.lines("", "", "")]
+
+
+class _Node:
+    """A file at one place of the tree."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.functions: dict[str, int] = {}
+        self.children: list[_Node] = []
+
+    def lines(self, indent: str, branch: str, below: str) -> Iterator[str]:
+        called = ", ".join(
+            name if times == 1 else f"{name} x {times}" for name, times in self.functions.items()
+        )
+        yield f"{indent}{branch}{self.file}: {called}"
+        for child in self.children:
+            is_last = child is self.children[-1]
+            yield from child.lines(
+                indent + below, "└─ " if is_last else "├─ ", "   " if is_last else "│  "
+            )

@@ -1,0 +1,47 @@
+"""Whose sizes the gradients have."""
+
+from __future__ import annotations
+
+import math
+
+from benchmarks._contestants import padded
+from hvd_sparse.autotune.costmodel.architectures import parameters
+
+Shape = tuple[int, ...]
+
+OVERHEAD = "overhead"
+PAIRS = 64
+SMALL: Shape = (64, 64)
+"""Of a compressed tensor whose entries cost next to nothing, so that all else can be measured."""
+BIAS: Shape = (256,)
+TITLES = {
+    OVERHEAD: f"{PAIRS} compressed tensors of {math.prod(SMALL):,} entries and {PAIRS} dense ones "
+    f"of {BIAS[0]}",
+    "transformer": "transformer",
+    "resnet50": "ResNet-50",
+    "lstm": "LSTM",
+    "vgg16": "VGG-16",
+}
+VECTORS = {"dense": 2, "fp16": 3, "dgc": 6}
+"""As large as all gradients, that a rank holds: gradients, the floor's residual, the states."""
+USUAL_VECTORS = 4
+BASE_BYTES = 600 << 20
+"""Of a rank besides, with Horovod's buffers."""
+
+
+def tensors_of(model: str) -> list[tuple[str, Shape]]:
+    """Return names and shapes, in the order of the layers."""
+    if model == OVERHEAD:
+        return [
+            (f"{number}.{part}", shape)
+            for number in range(PAIRS)
+            for part, shape in (("weight", SMALL), ("bias", BIAS))
+        ]
+    return [(listed.name, tuple(listed.shape)) for listed in parameters(model)]
+
+
+def needed_bytes(model: str, method: str, ranks: int) -> int:
+    """Return the memory that a launch takes at most, about."""
+    numel = sum(padded(math.prod(shape)) for _, shape in tensors_of(model))
+    vectors = VECTORS.get(method.split(",")[0], USUAL_VECTORS)
+    return ranks * (4 * numel * vectors + BASE_BYTES)

@@ -1,0 +1,98 @@
+"""Gradients of given shapes that a backward pass hands over for next to nothing.
+
+They lie in one long vector, drawn anew before a step.  A function of autograd gives views of it to
+the parameters, from the last to the first, as the layers of a model would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks._contestants import padded
+from benchmarks._gradients import Gradients
+from benchmarks.network.gradients import fill
+from benchmarks.step.models import Shape
+
+POOL = 1 << 22
+ODD = 12_345
+"""Entries by which the residuals' pool is shorter, so that no two entries have the same history."""
+
+
+class Replay:
+    """The gradients of one rank.
+
+    Parameters
+    ----------
+    shapes : of the parameters
+    seed : another one on every rank
+    """
+
+    def __init__(self, shapes: Sequence[Shape], seed: int) -> None:
+        self.parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+        self._places: list[slice] = []
+        numel = 0
+        for shape in shapes:
+            self._places.append(slice(numel, numel + math.prod(shape)))
+            numel += padded(math.prod(shape))
+        self._shapes = list(shapes)
+        self._vector = torch.zeros(numel)
+        drawn = Gradients.draw(min(POOL, max(numel, 2 * ODD)), seed)
+        self._pool, self._drawn = drawn.arrays[0], drawn
+        self._floor = [torch.zeros(math.prod(shape)) for shape in shapes]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all gradients."""
+        return int(4 * sum(parameter.numel() for parameter in self.parameters))
+
+    def draw(self, step: int) -> None:
+        """Draw the gradients of a step."""
+        fill(self._vector.numpy(), self._pool, step)
+
+    def draw_steady(self, density: float, factor: float) -> None:
+        """Draw, instead of gradients, about what error feedback leaves after many steps."""
+        walk = self._drawn.steady_residual(density, seed=1)[: self._drawn.numel - ODD]
+        fill(self._vector.numpy(), walk * np.float32(factor), 0)
+
+    def loss(self) -> torch.Tensor:
+        """Return what to call ``backward`` on; the parameters must have no gradients yet."""
+        passed = torch.ones((), requires_grad=True)
+        for position, parameter in enumerate(self.parameters):
+            passed = _Layer.apply(passed, parameter, self, position)
+        return passed
+
+    def gradient(self, position: int) -> torch.Tensor:
+        """Return a fresh view, of the parameter's shape."""
+        return self._vector[self._places[position]].view(self._shapes[position])
+
+    def add_to_residuals(self) -> None:
+        """Do what all steps are compared with: ``residual.add_(gradient)`` of every tensor."""
+        for residual, place in zip(self._floor, self._places):
+            residual.add_(self._vector[place])
+
+    def check_handed_over(self, position: int) -> None:
+        """Raise AssertionError if autograd has copied a gradient, which would be measured too."""
+        given = self.parameters[position].grad
+        if given is None or given.data_ptr() != self.gradient(position).data_ptr():
+            raise AssertionError(f"autograd copied the gradient of parameter {position}")
+
+
+class _Layer(torch.autograd.Function):
+    """A layer whose parameter's gradient is there already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, passed: torch.Tensor, parameter: torch.Tensor, replay: Replay, position: int
+    ) -> torch.Tensor:
+        ctx.replay, ctx.position = replay, position
+        return passed.clone()
+
+    @staticmethod
+    def backward(ctx: Any, passed: torch.Tensor) -> Any:
+        return passed, ctx.replay.gradient(ctx.position), None, None

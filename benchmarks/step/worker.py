@@ -1,0 +1,209 @@
+"""One rank of ``bench step``: one method under Horovod's optimizer, model by model."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import horovod.torch as hvd
+import torch
+
+from benchmarks._ranks import report
+from benchmarks.network.specs import split
+from benchmarks.step.meter import PARTS, Meter
+from benchmarks.step.models import tensors_of
+from benchmarks.step.replay import Replay
+from hvd_sparse.torch import Compression
+
+WARM = 6
+"""Steps before those that count, of a method that has a state; else two."""
+WARM_MOMENTUM = 10
+"""Steps more, for a method with momentum: until that is as large as it gets."""
+FEWEST, MOST = 5, 60
+"""Rounds."""
+HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+
+
+class Rank:
+    """One model's gradients, through one method."""
+
+    def __init__(self, model: str, method: str, density: float) -> None:
+        tensors = tensors_of(model)
+        self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
+        named = [(f"{model}.{name}", p) for (name, _), p in zip(tensors, self.replay.parameters)]
+        self.is_ours = method not in HOROVODS
+        self.meter = Meter(_compression(model, method, named, density))
+        with _hooks_on_one_rank():
+            self.optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(self.replay.parameters, lr=0.0),
+                named_parameters=named,
+                compression=self.meter,
+            )
+        self._density = density
+        self._number = 0
+
+    def warm_up(self) -> None:
+        """Take steps until thresholds and residuals are as they stay."""
+        steps = 2
+        if self.is_ours:
+            steps = WARM
+            memory = self.meter.inner.config()["memory"]
+            momentum = memory.get("momentum", 0.0)
+            self.replay.draw_steady(self._density, 1.0 / (1.0 - momentum))
+            self.step()
+            if momentum:  # the residual stays, its velocity goes
+                self.replay.draw_steady(self._density, -momentum / (1.0 - momentum))
+                self.step()
+                steps += WARM_MOMENTUM
+        for _ in range(steps):
+            self._draw()
+            self.step()
+        self.floor()
+
+    def check_gradients(self) -> None:
+        """Take a step in which every gradient must arrive as it is, without a copy."""
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, position=position: self.replay.check_handed_over(position)
+            )
+            for position, parameter in enumerate(self.replay.parameters)
+        ]
+        self._draw()
+        self.step()
+        for hook in hooks:
+            hook.remove()
+
+    def round(self, number: int) -> dict[str, float]:
+        """Return what a step works, what its parts do, and what the floor does, in turn."""
+        turns = [self._plain, self.floor, *([self._traced] if self.is_ours else [])]
+        row: dict[str, float] = {}
+        for turn in random.Random(number).sample(turns, len(turns)):  # alike on all ranks
+            row |= turn()
+        return row
+
+    def _draw(self) -> None:
+        self._number += 1
+        self.replay.draw(self._number)
+
+    def _plain(self) -> dict[str, float]:
+        self._draw()
+        return self.step()
+
+    def _traced(self) -> dict[str, float]:
+        self._draw()
+        self.step(is_traced=True)
+        return {part: self.meter.seconds[part] for part in PARTS}
+
+    def step(self, *, is_traced: bool = False) -> dict[str, float]:
+        """Take one step with the gradients that are drawn, on all ranks at once."""
+        self.optimizer.zero_grad()
+        loss = self.replay.loss()
+        self.meter.clear()
+        hvd.barrier()
+        with self.meter.tracing() if is_traced else nullcontext():
+            faults = _page_faults()
+            began, worked = time.perf_counter(), time.process_time()
+            loss.backward()
+            self.optimizer.synchronize()
+            wall, worked = time.perf_counter() - began, time.process_time() - worked
+            faults = _page_faults() - faults
+        seconds = ("compress", "decompress", "sparse", "dense")
+        return {
+            "wall": wall,
+            "process": worked,
+            "faults": float(faults),
+            **{name: self.meter.seconds[name] for name in seconds},
+            **{f"{kind}_tensors": float(self.meter.calls[kind]) for kind in ("sparse", "dense")},
+        }
+
+    def floor(self) -> dict[str, float]:
+        """Add what lies in the gradients' places to residuals, and do nothing else."""
+        hvd.barrier()
+        began, worked = time.perf_counter(), time.thread_time()
+        self.replay.add_to_residuals()
+        worked, wall = time.thread_time() - worked, time.perf_counter() - began
+        return {"floor": worked, "floor_wall": wall}
+
+    def close(self) -> None:
+        """Let go of the method."""
+        if self.is_ours:
+            self.meter.inner.close()
+
+
+def _compression(model: str, method: str, named: Sequence[Any], density: float) -> Any:
+    if method in HOROVODS:
+        return HOROVODS[method]
+    id, options = split(method)
+    return getattr(Compression, id)(named, name=model, **{"density": density, **options})
+
+
+@contextmanager
+def _hooks_on_one_rank() -> Iterator[None]:
+    """Have Horovod's optimizer call its compression on a single rank too, as in an elastic run."""
+    if hvd.size() > 1:
+        yield
+    else:
+        with mock.patch.dict(os.environ, {"HOROVOD_ELASTIC": "1"}):
+            yield
+
+
+def _page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the rows of all rounds, and what was really sent in them; JSON-able."""
+    rank = Rank(model, options.method, options.density)
+    rank.warm_up()
+    rank.check_gradients()
+    before, rows, began = _sent(rank), [], time.perf_counter()
+    gc.collect()
+    gc.disable()  # it runs when it likes
+    for number in range(MOST):
+        rows.append(rank.round(number))
+        spent = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
+        spent_s = float(hvd.allreduce(spent, name="bench.spent"))  # all ranks stop alike
+        if spent_s > options.seconds and number + 1 >= FEWEST:
+            break
+    gc.enable()
+    counted = {name: value - before[name] for name, value in _sent(rank).items()}
+    rank.close()
+    return {"model": model, "gradient_bytes": rank.replay.nbytes, "rows": rows, "sent": counted}
+
+
+def _sent(rank: Rank) -> dict[str, int]:
+    """Return what was counted of compressed tensors so far; nothing of Horovod's own methods."""
+    if not rank.is_ours:
+        return {}
+    stats = rank.meter.inner.stats()
+    names = ("sparse_steps", "dense_steps", "one_pass", "entries_sent", "entries_total")
+    return {name: int(stats[name]) for name in names}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+")
+    parser.add_argument("--method")
+    parser.add_argument("--density", type=float)
+    parser.add_argument("--seconds", type=float)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    hvd.init()
+    found = []
+    for model in options.models:
+        found.append(measure(model, options))
+        gc.collect()
+    report(hvd.rank(), found)
+    hvd.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What a step works, beside one pass over memory: the work of ``hvd-sparse bench step``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from benchmarks._ranks import launch
+from benchmarks._streams import environment
+from benchmarks.selecting import machine
+from benchmarks.step import page
+from benchmarks.step.goals import verdicts
+from benchmarks.step.models import needed_bytes
+from benchmarks.step.summary import Summary, merged, summarize
+
+LIMIT_S = 600
+"""Of a launch."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print the goals, write JSON and page; return 0, whether or not goals are met."""
+    console = Console(soft_wrap=True)
+    before, bench = os.getloadavg()[0], Bench(options)
+    with _bars() as progress:
+        launches = [(method, ranks) for ranks in options.ranks for method in options.methods]
+        bar = progress.add_task("launches", total=len(launches))
+        for method, ranks in launches:
+            progress.update(bar, description=f"{method}, {ranks} ranks")
+            for summary in bench.launch(method, ranks):
+                progress.console.print(_line(summary), style="dim")
+            progress.advance(bar)
+    head = {
+        "made_with": {**made_with(), "load average": f"{before:.1f} to {os.getloadavg()[0]:.1f}"},
+        "command": _command(options),
+        "quick": options.quick,
+        "density": options.density,
+        "seconds": options.seconds,
+    }
+    found = bench.summaries
+    document = page.document_of(found, bench.rows, bench.left_out, head)
+    page.write(options.output, document, page.render(found, bench.left_out, head))
+    console.print(page.goals_table(verdicts(found, options.density)), markup=False)
+    console.print(f"step.json and step.md are in {options.output}")
+    return 0
+
+
+class Bench:
+    """All launches, one after the other."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.summaries: list[Summary] = []
+        self.rows: list[dict[str, Any]] = []
+        self.left_out: list[dict[str, Any]] = []
+
+    def launch(self, method: str, ranks: int) -> Iterator[Summary]:
+        """Measure one method on all models that this machine has the memory for."""
+        models = list(self._fitting(method, ranks))
+        if not models:
+            return
+        options = self.options
+        settings = {"method": method, "density": options.density, "seconds": options.seconds}
+        arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        found = launch(
+            "benchmarks.step.worker", ranks, *arguments, "--models", *models, limit_s=LIMIT_S
+        )
+        for by_rank in zip(*found):
+            rows = merged([each["rows"] for each in by_rank])
+            summary = summarize(method, ranks, by_rank, rows)
+            named = {"model": summary.model, "method": method, "ranks": ranks}
+            self.rows += [{**named, **row} for row in rows]
+            self.summaries.append(summary)
+            yield summary
+
+    def _fitting(self, method: str, ranks: int) -> Iterator[str]:
+        for model in self.options.models:
+            needed, there = needed_bytes(model, method, ranks), available_bytes()
+            if needed <= there:
+                yield model
+                continue
+            why = f"it needs {needed / 1e9:.1f} GB, of which {there / 1e9:.1f} GB were free"
+            self.left_out.append({"model": model, "method": method, "ranks": ranks, "why": why})
+
+
+def available_bytes() -> int:
+    """Return the memory that programs can still have."""
+    told = Path("/proc/meminfo").read_text(encoding="ascii")
+    return 1024 * int(re.findall(r"^MemAvailable:\s*(\d+) kB", told, re.MULTILINE)[0])
+
+
+def made_with() -> dict[str, str]:
+    """Return the machine and the versions that the figures depend on."""
+    return {**machine(), **environment(), "horovod": metadata.version("horovod")}
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command that measures the same."""
+    lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
+    parts = ["hvd-sparse bench step", *(["--quick"] if options.quick else [])]
+    parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]
+    return " ".join([*parts, f"--density {options.density:g} --seconds {options.seconds:g}"])
+
+
+def _bars() -> Progress:
+    bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*bars, console=Console(stderr=True), transient=True)
+
+
+def _line(summary: Summary) -> str:
+    return (
+        f"{summary.model}, {summary.method}, {summary.ranks} ranks: "
+        f"{summary.work_ms.median:.2f} ms, {summary.work.median:.2f} times the floor, "
+        f"{summary.rounds} rounds"
+    )

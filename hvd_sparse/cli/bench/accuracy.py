@@ -1,0 +1,60 @@
+"""``hvd-sparse bench accuracy``: what training reaches at a density, beside dense, with the
+optimizers people use."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hvd_sparse.cli.bench import _checkout
+from hvd_sparse.methods import METHODS
+
+TASKS = ("digits", "fashion_mnist")
+OPTIMIZERS = ("sgd", "momentum", "adamw")
+
+
+def add_parser(benches: Any) -> None:
+    parser = benches.add_parser(
+        "accuracy",
+        help="what training reaches beside dense, by method, density and optimizer",
+        description="Without a method: every line of the page, as far as its runs are not in DIR yet. With one: that line.",
+    )
+    _checkout.add_options(parser)
+    parser.add_argument(
+        "--task", choices=TASKS, default="digits", help="what is learnt (%(default)s)"
+    )
+    parser.add_argument("--method", choices=("dense", *sorted(METHODS)), help="one line only")
+    parser.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="momentum", help="of that line (%(default)s)"
+    )
+    parser.add_argument("--density", type=float, default=0.001, help="of that line (%(default)s)")
+    parser.add_argument(
+        "--rate", type=float, help="learning rate of that line; without it, the best of a search"
+    )
+    parser.add_argument(
+        "--kept", action="store_true", help="the optimizer keeps its work: plain error feedback"
+    )
+    parser.add_argument(
+        "--warmup",
+        type=float,
+        default=0.0,
+        metavar="PART",
+        help="of the steps, at falling densities",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=4,
+        help="simulated in one process, or real ranks (%(default)s)",
+    )
+    parser.add_argument(
+        "--real", action="store_true", help="by Horovod, on real ranks of this machine"
+    )
+    parser.add_argument("--epochs", type=int, help="of training; without it, the task's own")
+    parser.add_argument("--seeds", type=int, help="runs of each line (5; 1 with --quick)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (%(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    return int(_checkout.load("accuracy").run(options))

@@ -1,0 +1,121 @@
+"""A residual of updates rather than of gradients, for memories that do an optimizer's work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.memories.contract import Accumulated, accumulate, clip_limit, limited
+from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.types import Selection, TensorSpec
+
+
+class UpdateResidualState:
+    """Keep back what the optimizer would have done with this rank's own gradients.
+
+        residual' = residual + rate * direction,  where the entries that are sent become +0.0
+
+    Subclasses give the direction (``_direct``).  The rate is the learning rate of the step that
+    made the direction, so that what is sent late moves the parameter as far as it would have then;
+    ``finish`` divides by the rate of its own step, which the optimizer multiplies with.  At a rate
+    of 0 that is impossible: such a step sends nothing and keeps all.
+
+    Attributes
+    ----------
+    step : completed steps of the tensor
+    is_average : the ranks' gradients are averaged, not summed
+    rate : learning rate of the step; 1 keeps the residual in units of the direction
+    velocity : the residual
+    """
+
+    def __init__(self, spec: TensorSpec, options: Any, rollback: bool) -> None:
+        self.step = 0
+        self.is_average = True
+        self.rate = 1.0
+        self.velocity = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self._options = options
+        self._is_held = False
+        self._sent = Selection.empty(spec.numel, spec.accumulator)
+
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        """Take a gradient of this rank in, and return the way that it points to.  Not kept, and not
+        written to."""
+        raise NotImplementedError
+
+    def compensate(
+        self,
+        gradient: np.ndarray,
+        kernels: Kernels,
+        world_size: int = 1,
+        aim: Aim | None = None,
+    ) -> Accumulated:
+        v, clip_norm = self.velocity, self._options.clip_norm
+        if clip_norm is not None:
+            gradient = limited(
+                gradient, clip_limit(clip_norm, world_size, is_average=self.is_average)
+            )
+        direction = self._direct(gradient, kernels, world_size)
+        self._is_held = self.rate == 0
+        if self._is_held:
+            return self._hold(direction, kernels)
+        if self.rate != 1:
+            direction = direction * direction.dtype.type(self.rate)
+        return accumulate(direction, v.old, v.new, aim, kernels)
+
+    def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
+        """Offer nothing to select from; the direction only tells whether the gradient was
+        finite."""
+        if self.velocity.can_roll_back:
+            self.velocity.new[:] = self.velocity.old
+        moments = kernels.moments(direction)
+        zeros = np.zeros_like(direction)
+        return Accumulated(
+            zeros, kernels.moments(zeros) if moments.is_finite else moments, added=zeros
+        )
+
+    def update(
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
+    ) -> None:
+        if self._is_held:
+            return
+        if not self.velocity.can_roll_back:
+            self._sent = sent
+        if is_exact and not is_taken:
+            kernels.clear(self.velocity.new, sent.indices)
+        elif not is_exact:
+            self.velocity.new[sent.indices] -= sent.values
+
+    def take_all(self) -> np.ndarray:
+        if self._is_held:
+            return np.zeros_like(self.velocity.new)
+        everything = self.velocity.new.copy()
+        if not self.velocity.can_roll_back:
+            indices = np.arange(everything.size, dtype=np.uint32)
+            self._sent = Selection(indices, everything, everything.size)
+        self.velocity.new[:] = 0
+        return everything
+
+    def _in_units_of_the_rate(self, reduced: np.ndarray) -> np.ndarray:
+        """Return what the optimizer is to multiply with its learning rate."""
+        if self.rate in (0, 1):
+            return reduced
+        result: np.ndarray = reduced / reduced.dtype.type(self.rate)
+        return result
+
+    def commit(self) -> None:
+        self.velocity.commit()
+        self._forget()
+
+    def roll_back(self) -> None:
+        """Without second buffers the failed step's gradient stays; nothing is lost."""
+        if not self.velocity.can_roll_back:
+            self.velocity.old[self._sent.indices] += self._sent.values
+            self._forget()
+
+    def _forget(self) -> None:
+        self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+
+    def add(self, returned: Selection) -> None:
+        self.velocity.old[returned.indices] += returned.values

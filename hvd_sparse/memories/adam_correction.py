@@ -1,0 +1,209 @@
+"""Adam before the selection: what is accumulated are updates, not gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_number, is_number
+from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient
+from hvd_sparse.memories._update_residual import UpdateResidualState
+from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+
+@MEMORIES.register("adam_correction")
+@dataclass(frozen=True)
+class AdamCorrection:
+    """Accumulate what Adam makes of a gradient rather than the gradient, on every rank for itself.
+
+        m' = beta1 * m + (1 - beta1) * gradient            mean = m' / (1 - beta1**t)
+        s' = beta2 * s + (1 - beta2) * gradient**2         square = s' / (1 - beta2**t)
+        of the average = square / N + (1 - 1 / N) * min(mean**2, square)
+        v' = v + gradient / (sqrt(of the average) + epsilon)
+        v' is selected from; where an entry is sent v' = 0
+
+    Parameters
+    ----------
+    beta1 : float in [0, 1), of the mean
+    beta2 : float in [0, 1), of the square
+    epsilon : float > 0
+    weight_decay : L2 penalty, as in Adam; the decoupled one of AdamW is the optimizer's own
+    clip_norm : as in ``MomentumCorrection``
+
+    Notes
+    -----
+    Adam on what arrives would not do: an entry arrives rarely and as the sum of many steps, so that
+    its second moment is too large for its mean, and the update too small by about the square root
+    of 1 / density.
+
+    Each rank only sees its own gradients, whose noise is N times that of their average: Adam on
+    them takes shorter steps than Adam on the average.  ``square / N + (1 - 1 / N) * mean**2`` is
+    what the average's second moment is expected to be where the ranks' gradients have the same mean
+    and independent noise.
+
+    The gradient is accumulated, not its mean: an entry waits for about 1 / density steps, over
+    which v adds up its gradients, so that a mean over the last ten smooths nothing and only delays
+    them (docs/results/accuracy.md).
+
+    The optimizer must apply what arrives as it is, times its learning rate: ``optimizer=`` sees to
+    that.  Then v is in units of the update, as in ``MomentumCorrection``, and betas, epsilon and
+    weight decay are the parameter group's.
+
+    Tensors that are never compressed get Adam itself on their reduced gradient.  At density 1 this
+    is not Adam: nothing waits, so nothing is smoothed.
+
+    State: m, s and v, float32 (float64 for float64 gradients); all twice with rollback.
+    Cost: about fifteen passes.
+
+    Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and that the
+    residual is the momentum.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    paper: ClassVar[str | None] = "kingma2015adam"
+    conserves: ClassVar[bool] = True
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = False
+    finishes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
+                raise InvalidOption(
+                    f"{name} of AdamCorrection is {getattr(self, name)!r}: a number in [0, 1)"
+                )
+        check_number(self.epsilon, "epsilon of AdamCorrection", 0)
+        if not is_number(self.weight_decay) or self.weight_decay < 0:
+            raise InvalidOption(
+                f"weight_decay of AdamCorrection is {self.weight_decay!r}: a number, 0 or more"
+            )
+        if self.clip_norm is not None:
+            check_number(self.clip_norm, "clip_norm of AdamCorrection", 0)
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
+        return AdamCorrectionState(spec, self, rollback)
+
+
+class AdamCorrectionState(UpdateResidualState):
+    """m, s and v of one tensor.  Implements ``MemoryState``."""
+
+    def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
+        super().__init__(spec, options, rollback)
+        self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self._parameter: np.ndarray | None = None
+
+    def tune(
+        self,
+        *,
+        rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: float,
+        parameter: np.ndarray | None = None,
+    ) -> None:
+        """Take over what the optimizer holds for this tensor now.
+
+        parameter : its value, flat; where there is weight decay
+        """
+        self.rate, self._parameter, options = rate, parameter, self._options
+        told = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        if any(getattr(options, name) != value for name, value in told.items()):
+            self._options = replace(options, **told)
+
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        if self._options.weight_decay and self._parameter is not None:
+            gradient = gradient + self._parameter * gradient.dtype.type(self._options.weight_decay)
+        if not self.velocity.can_roll_back:
+            self._check_square(gradient, kernels)
+        first, second = self._moments(gradient, kernels)
+        real = gradient.dtype.type
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.minimum(first * first, second, out=first)
+            first *= real(1 - 1 / world_size)
+            second *= real(1 / world_size)
+            second += first
+            direction = self._over_root(gradient.copy(), second)
+            if not self.is_average:
+                direction *= real(1 / world_size)
+        return direction
+
+    def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
+        """NonFiniteGradient for a gradient whose squares would spoil the only buffer there is."""
+        largest = kernels.moments(gradient).abs_max
+        if largest * largest > float(np.finfo(gradient.dtype).max):
+            raise NonFiniteGradient(
+                f"its gradient has an entry of magnitude {largest:g}, whose square leaves the "
+                f"range of {gradient.dtype}: look "
+                "for the step's loss, lower the learning rate, or clip gradients before they are "
+                "compressed"
+            )
+
+    def _moments(self, gradient: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, np.ndarray]:
+        """Take a gradient in; return mean and square, without the bias of their start."""
+        options, real = self._options, gradient.dtype.type
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what is not finite is found in the result
+            first: np.ndarray = gradient * real(1 - options.beta1)
+            second = gradient * gradient
+            second *= real(1 - options.beta2)
+            kernels.push_momentum(first, self.mean.old, self.mean.new, options.beta1, False)
+            kernels.push_momentum(second, self.square.old, self.square.new, options.beta2, False)
+            np.multiply(self.mean.new, real(1 / (1 - options.beta1 ** (self.step + 1))), out=first)
+            np.multiply(
+                self.square.new, real(1 / (1 - options.beta2 ** (self.step + 1))), out=second
+            )
+        return first, second
+
+    def _over_root(self, numerator: np.ndarray, square: np.ndarray) -> np.ndarray:
+        """Return numerator / (sqrt(square) + epsilon), written over both; NaN where the square is
+        infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            overflow = square * square.dtype.type(
+                0
+            )  # divided by an infinite square, nothing would show
+            np.sqrt(square, out=square)
+            square += square.dtype.type(self._options.epsilon)
+            numerator /= square
+            numerator += overflow
+        return numerator
+
+    def finish(
+        self,
+        reduced: np.ndarray,
+        parameter: np.ndarray,
+        is_compressed: bool,
+        kernels: Kernels,
+    ) -> np.ndarray:
+        """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
+        Adam's update."""
+        if is_compressed:
+            return self._in_units_of_the_rate(reduced)
+        if self._options.weight_decay:
+            reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
+        return self._over_root(*self._moments(reduced, kernels))
+
+    def commit(self) -> None:
+        super().commit()
+        self.mean.commit()
+        self.square.commit()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"mean": self.mean.old, "square": self.square.old, "residual": self.velocity.old}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self.mean.old[:] = arrays["mean"]
+        self.square.old[:] = arrays["square"]
+        self.velocity.old[:] = arrays["residual"]

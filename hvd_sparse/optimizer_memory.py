@@ -1,0 +1,90 @@
+"""Optimizers that are handed over: which memory does their work, and what is said where none
+can."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.error_feedback import ErrorFeedback
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.registry import MEMORIES
+
+logger = logging.getLogger("hvd_sparse")
+
+COSTS_ACCURACY_AT = 0.01
+"""Densities up to this one were measured to cost accuracy where momentum meets plain error
+feedback."""
+KEPT = ("masking", "clip_norm")
+"""Options of a memory that are no optimizer's."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What an optimizer asks of a memory.
+
+    Attributes
+    ----------
+    name : the optimizer's class
+    memory : does what the optimizer would; None where there is none that does
+    """
+
+    name: str
+    memory: MomentumCorrection | AdamCorrection | None
+
+    def join(self, given: Any) -> Any:
+        """Return the memory to use.
+
+        given : as an option of that name; None where it was left out.  InvalidOption where it
+            cannot be kept
+        """
+        if self.memory is None:
+            logger.warning(
+                "%s: no memory does what this optimizer does, so its gradients are sent with plain "
+                "error feedback; it gets "
+                "rare and large entries instead of gradients, which costs accuracy at low "
+                "densities where it has momentum "
+                "or adapts its steps: use SGD, Adam or AdamW, or a density above %g",
+                self.name,
+                COSTS_ACCURACY_AT,
+            )
+            return "error_feedback" if given is None else given
+        given = None if given is None else MEMORIES.resolve(given)
+        if given is None or given == ErrorFeedback():
+            return self.memory
+        if type(given) is not type(self.memory):
+            raise InvalidOption(
+                f"memory is {given!r}, and optimizer={self.name} takes "
+                f"{self.memory.id!r}, "  # type: ignore[union-attr]
+                "which does the optimizer's work before the selection: leave out one of them"
+            )
+        kept = {name: getattr(given, name) for name in KEPT if hasattr(given, name)}
+        return replace(self.memory, **kept)
+
+
+def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
+    """Say that accuracy is at stake where an optimizer's momentum meets a memory that knows nothing
+    of it.
+
+    what : the momentum, in words
+    """
+    density = configuration.density(LONG_RUN)
+    if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
+        return
+    logger.warning(
+        "the optimizer has %s and gets gradients of density %g with memory %s, which costs "
+        "accuracy: give the optimizer to "
+        "the compressor, Compression.<method>(..., optimizer=optimizer), which then applies "
+        "momentum before it selects",
+        what,
+        density,
+        configuration.memory.id,
+    )
+
+
+LONG_RUN = 1_000_000
+"""A step behind any warm-up."""

@@ -1,0 +1,53 @@
+"""``Compression``: the methods, for TensorFlow and Keras programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_sparse.autotune.policy import Policy
+from hvd_sparse.autotune.trial import Trial
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.optimizer import read_optimizer
+from hvd_sparse.tensorflow.variables import refuse_graphs
+
+
+class Compression(AutoMethod, Methods):
+    """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
+
+    ``params`` of every method are a model, a list of variables, or a callable that returns one.  A
+    model is asked for its variables by its first gradient, and so may be built by its first batch:
+
+        compression = Compression.ldte_bs(model, density=0.001)
+        tape = hvd.DistributedGradientTape(tape, compression=compression)
+
+    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2 only
+    (``tf-keras``).  Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
+    float32, float64 for float64 gradients.  16-bit gradients of tensors that stay dense travel as
+    float32.
+    """
+
+    @classmethod
+    def _create(
+        cls,
+        params: Any,
+        configuration: Configuration,
+        process_set: Any,
+        grad_scaler: Any,
+        policy: Policy | None = None,
+    ) -> TensorflowCompressor:
+        assert policy is None or isinstance(policy, GraphFallback)
+        return TensorflowCompressor(params, configuration, process_set, grad_scaler, policy)
+
+    @classmethod
+    def _fallback(cls, trial: Trial) -> GraphFallback:
+        refuse_graphs()
+        return GraphFallback(trial)
+
+    @classmethod
+    def _read_optimizer(cls, optimizer: Any) -> Handover:
+        return read_optimizer(optimizer)

@@ -1,0 +1,46 @@
+"""``hvd_sparse.torch.Compression``: the named methods for PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_sparse.autotune.policy import Policy
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.torch.compressor import TorchCompressor
+from hvd_sparse.torch.optimizer import read_optimizer
+
+
+class Compression(AutoMethod, Methods):
+    """Gradient sparsification for ``horovod.torch``.
+
+    ``params`` of every method are ``model.named_parameters()``, the same that Horovod is given:
+
+        compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+                                             compression=compression)
+
+    Call ``hvd.init()`` before.  Gradients on the CPU, float16, bfloat16, float32 and float64; the
+    residual is float32, float64 for float64 gradients.  Parameters of other dtypes that need no
+    gradient are left out.
+
+    Clip and unscale gradients after ``optimizer.synchronize()``; ChangedGradient if it was not
+    called.
+    """
+
+    @classmethod
+    def _create(
+        cls,
+        params: Any,
+        configuration: Configuration,
+        process_set: Any,
+        grad_scaler: Any,
+        policy: Policy | None = None,
+    ) -> TorchCompressor:
+        return TorchCompressor(params, configuration, process_set, grad_scaler, policy)
+
+    @classmethod
+    def _read_optimizer(cls, optimizer: Any) -> Handover:
+        return read_optimizer(optimizer)

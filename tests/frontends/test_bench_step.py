@@ -1,0 +1,69 @@
+"""``hvd-sparse bench step --quick`` measures real steps, and writes what it has measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from harness import ROOT
+
+PARTS = {"select", "encode", "exchange", "decode", "python"}
+
+
+def run(folder, *arguments):
+    """Return what a quick run printed, its document and its page."""
+    command = [sys.executable, "-m", "hvd_sparse", "bench", "step", "--quick", *arguments]
+    done = subprocess.run(
+        [*command, "--output", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    document = json.loads((folder / "step.json").read_text())
+    return done.stdout, document, (folder / "step.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """Our method, on one rank and on two."""
+    return run(tmp_path_factory.mktemp("ours"), "--methods", "ldte_bs", "--ranks", "1", "2")
+
+
+def test_a_step_is_measured_with_its_parts_on_any_number_of_ranks(ours):
+    _, document, _ = ours
+    assert document["quick"] is True
+    assert [each["ranks"] for each in document["summaries"]] == [1, 2]
+    for each in document["summaries"]:
+        check_figures(each)
+        assert set(each["parts"]) == PARTS
+        assert all(part["median"] > 0 for part in each["parts"].values())
+        assert 0 < each["one_pass"] <= 1
+
+
+def test_a_method_with_momentum_and_one_of_horovods_are_measured_beside_it(tmp_path):
+    _, document, page = run(tmp_path, "--methods", "dense", "dgc")
+    dense, dgc = document["summaries"]
+    for each in (dense, dgc):
+        check_figures(each)
+    assert (dense["parts"], dense["one_pass"]) == ({}, None)
+    assert set(dgc["parts"]) == PARTS
+    assert "| `dense` | " in page and "| `dgc` | " in page
+
+
+def check_figures(summary):
+    """The work is a positive multiple of a floor that was measured."""
+    assert summary["floor_ms"]["low"] > 0
+    assert 0 < summary["work"]["low"] <= summary["work"]["median"] <= summary["work"]["high"]
+
+
+def test_half_of_the_small_tensors_are_compressed(ours):
+    _, document, _ = ours
+    assert {(row["sparse_tensors"], row["dense_tensors"]) for row in document["rows"]} == {(64, 64)}
+
+
+def test_the_goals_are_printed_as_on_the_page(ours):
+    printed, _, text = ours
+    assert "no figure here means anything" in text
+    judged = [line for line in text.splitlines() if "the pair of calls |" in line]
+    assert len(judged) == 2 and all(line in printed for line in judged)
+    assert all(" met |" in line or " missed: " in line for line in judged)

@@ -1,0 +1,71 @@
+"""``python -m benchmarks.journey`` follows a tensor through real steps of both frameworks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from harness import ROOT
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory):
+    """What it wrote: the document, and the page."""
+    output = tmp_path_factory.mktemp("journey") / "journey"
+    command = [sys.executable, "-m", "benchmarks.journey", "--output", str(output)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert run.returncode == 0, run.stderr[-4000:]
+    page = output.with_suffix(".md").read_text()
+    tables = [line for line in run.stdout.splitlines() if line.startswith("|")]
+    assert len(tables) > 20 and all(line in page for line in tables)
+    return json.loads(output.with_suffix(".json").read_text()), page
+
+
+def line_of(document, what, part):
+    """The only line of this tensor and part."""
+    (line,) = [e for e in document["lines"] if e["what"].startswith(what) and e["part"] == part]
+    return line
+
+
+def test_the_page_judges_every_goal(journey):
+    document, page = journey
+    judged = {(e["framework"], e["goal"]) for e in document["lines"] if e["goal"] is not None}
+    assert judged == {
+        ("PyTorch", "≤ 120 calls in ≤ 22 files"),
+        ("PyTorch", "≤ 25 calls"),
+        ("TensorFlow", "≤ 120 calls in ≤ 26 files"),
+    }
+    assert page.count(" met |") + page.count(" missed |") == 3
+
+
+def test_both_calls_of_a_tensor_are_followed_into_the_kernels(journey):
+    document, page = journey
+    files = {
+        (e["framework"], e["what"].split(",")[0], e["part"]): {file for file, *_ in e["way"]}
+        for e in document["ways"]
+    }
+    takes = [seen for (_, what, part), seen in files.items() if part in ("compress", "send")]
+    gives = [seen for (_, what, part), seen in files.items() if part in ("decompress", "receive")]
+    assert len(takes) == len(gives) == 3  # two tensors in PyTorch, one in TensorFlow
+    dense = files["PyTorch", "dense", "compress"]
+    for seen in takes:
+        assert any("kernels" in file for file in seen) is (seen is not dense)
+    assert "torch/compressor.py: " in page
+
+
+def test_a_pair_is_the_sum_of_its_calls(journey):
+    document, _ = journey
+    for what in ("compressed, alone", "dense"):
+        parts = [
+            line_of({"lines": torch_lines(document)}, what, part)
+            for part in ("compress", "decompress", "the pair")
+        ]
+        assert parts[0]["calls"] + parts[1]["calls"] == parts[2]["calls"]
+        assert parts[2]["fewest"] <= parts[2]["calls"] <= parts[2]["most"]
+
+
+def torch_lines(document):
+    """The lines of PyTorch."""
+    return [line for line in document["lines"] if line["framework"] == "PyTorch"]

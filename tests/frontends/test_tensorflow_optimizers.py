@@ -1,0 +1,78 @@
+"""Keras optimizers that are handed over, on real ranks: they train as they would, through ``fit``
+and a tape."""
+
+from __future__ import annotations
+
+import pytest
+from _outcomes import measured
+from harness import Outcome, launch
+
+TOLERANCE = 5e-4
+"""Of the way that the weights went: roundings of float32, and Keras's epsilon, which is not
+corrected for the start."""
+BESIDE_DENSE = [
+    "sgd",
+    "sgd_by_tape",
+    "nesterov_never_compressed",
+    "adam_never_compressed",
+    "adamw_never_compressed",
+]
+BESIDE_DENSE += ["adam_by_tape_never_compressed"]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return launch("frontends/tensorflow_optimizers.py", 2, "gloo", limit_s=280)
+
+
+@pytest.mark.parametrize("name", BESIDE_DENSE)
+def test_everything_sent_trains_like_the_optimizer_itself(outcome: Outcome, name: str):
+    results = measured(outcome, name)
+    for result in results:
+        assert result["difference"] < TOLERANCE
+        assert (result["sparse_steps"] > 0) == name.startswith("sgd")
+        assert result["weights"] == results[0]["weights"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays"),
+    [
+        ("sgd_trains", ["decay", "momentum", "residual"]),
+        ("adam_trains", ["mean", "residual", "square"]),
+    ],
+)
+def test_few_entries_train_the_same_replicas(outcome: Outcome, name: str, arrays: list[str]):
+    results = measured(outcome, name)
+    for result in results:
+        assert result["losses"][1] < result["losses"][0]
+        assert result["weights"] == results[0]["weights"]
+        assert result["density"] < 0.07
+        assert result["arrays"] == arrays
+        assert name.startswith("sgd") or result["slots"] <= 3, (
+            "the optimizer keeps moments of its own beside the memory's"
+        )
+
+
+def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
+    for result in measured(outcome, "warnings_of_accuracy"):
+        for kind in ("momentum, kept", "adam, kept", "legacy adam, kept", "rmsprop, kept"):
+            (text,) = result[kind]
+            assert "optimizer=optimizer" in text, kind
+        for kind in ("legacy adam, handed over", "rmsprop, handed over"):
+            (text,) = result[kind]
+            assert "no memory does what this optimizer does" in text, kind
+        for kind in (
+            "plain, kept",
+            "plain, handed over",
+            "momentum, handed over",
+            "adam, handed over",
+        ):
+            assert result[kind] == [], kind
+
+
+def test_amsgrad_is_refused_by_name(outcome: Outcome):
+    for said in measured(outcome, "amsgrad_is_refused"):
+        assert (
+            said
+            == "InvalidOption: the optimizer has amsgrad, which no memory knows: make the Adam without it"
+        )

@@ -1,0 +1,88 @@
+"""Optimizers that are handed over, on real ranks: they train as they would, and stay the user's."""
+
+from __future__ import annotations
+
+import pytest
+from _outcomes import measured
+from harness import Outcome, launch
+
+TOLERANCE = 2e-5
+"""Of the way that the parameters went: roundings of float32 over eight steps, in another order than
+torch's."""
+BESIDE_DENSE = ["sgd", "sgd_summed", "nesterov", "sgd_never_compressed"]
+BESIDE_DENSE += ["adam_never_compressed", "adamw_never_compressed"]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return launch("frontends/torch_optimizers.py", 2, "gloo", limit_s=200)
+
+
+@pytest.mark.parametrize("name", BESIDE_DENSE)
+def test_everything_sent_trains_like_the_optimizer_itself_through_schedules_and_groups(
+    outcome: Outcome, name: str
+):
+    results = measured(outcome, name)
+    for result in results:
+        assert result["difference"] < TOLERANCE
+        assert (result["sparse_steps"] > 0) == (not name.endswith("never_compressed"))
+        assert result["groups"] == [0.1, 0.0], "the optimizer's groups are no longer the user's"
+    assert len({result["digest"] for result in results}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays"),
+    [
+        ("sgd_resumed", ["decay", "momentum", "residual"]),
+        ("adam_resumed", ["mean", "residual", "square"]),
+        ("adamw_resumed", ["mean", "residual", "square"]),
+    ],
+)
+def test_training_goes_on_from_saved_states_and_learns(
+    outcome: Outcome, name: str, arrays: list[str]
+):
+    results = measured(outcome, name)
+    for result in results:
+        assert len(set(result["digests"])) == 1
+        assert result["losses"][1] < result["losses"][0]
+        assert result["arrays"] == arrays
+    assert len({result["digests"][0] for result in results}) == 1
+
+
+def test_a_step_that_a_scaler_skips_leaves_no_trace(outcome: Outcome):
+    for result in measured(outcome, "scaled_and_clipped"):
+        assert len(set(result["digests"])) == 1
+        assert result["skipped"] == [step == 4 for step in range(8)]
+        assert result["memory"] == "AdamCorrection"
+
+
+def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
+    for result in measured(outcome, "warnings_of_accuracy"):
+        for kind in ("momentum, kept", "adam, kept", "rmsprop, kept"):
+            (text,) = result[kind]
+            assert "optimizer=optimizer" in text, kind
+        (text,) = result["rmsprop, handed over"]
+        assert "RMSprop: no memory does what this optimizer does" in text
+        for kind in (
+            "plain, kept",
+            "plain, handed over",
+            "momentum, handed over",
+            "adam, handed over",
+        ):
+            assert result[kind] == [], kind
+        assert result["momentum, dense enough"] == []
+
+
+def test_the_optimizer_that_calls_must_be_the_one_that_was_handed_over(outcome: Outcome):
+    for said in measured(outcome, "another_optimizer_calls"):
+        assert said.startswith(
+            "InvalidOption: the SGD that calls the compressor is not the optimizer"
+        )
+
+
+def test_gradients_that_no_compressor_saw_are_refused(outcome: Outcome):
+    for said in measured(outcome, "gradients_come_through_no_compressor"):
+        assert said.startswith(
+            "InvalidOption: the SGD was handed to a compressor that its gradients do not come "
+            "through"
+        )

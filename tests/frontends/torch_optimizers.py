@@ -1,0 +1,306 @@
+"""Worker: optimizers that are handed over to the compressor, beside the same optimizers on dense
+gradients."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from functools import partial
+from typing import Any, Callable
+
+import horovod.torch as hvd
+import torch
+from _common import SPARSE_ONLY, Cases
+from _torch_cases import digest_of, flat_parameters, run_torch_cases
+from torch import nn
+
+from hvd_sparse.torch import Compression
+
+cases = Cases()
+STEPS = 8
+WITHOUT_MASK = {"id": "momentum_correction", "masking": False}
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def network() -> nn.Module:
+    """The same on every rank."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def groups_of(model: nn.Module) -> list[dict[str, Any]]:
+    """Two groups that differ in rate and weight decay."""
+    return [
+        {"params": model[0].parameters(), "lr": 0.02, "weight_decay": 0.1},
+        {"params": model[2].parameters(), "lr": 0.05, "weight_decay": 0.0},
+    ]
+
+
+def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups_of(model), momentum=0.9, **options)
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups_of(model), betas=(0.8, 0.95), eps=1e-6)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(groups_of(model))
+
+
+def rate_at(step: int) -> float:
+    """A schedule that stands still for a step."""
+    return 0.0 if step == 3 else 1 / (1 + step)
+
+
+def backward(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn(16, 12, generator=draw)
+    loss = nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
+    loss.backward()
+    return loss
+
+
+def distributed(
+    name: str, model: nn.Module, optimizer: Any, compressor: Any, **options: Any
+) -> Any:
+    named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
+    return hvd.DistributedOptimizer(
+        optimizer, named_parameters=named, compression=compressor, **options
+    )
+
+
+def train(
+    model: nn.Module, optimizer: Any, steps: range = range(STEPS), schedule: Any = None
+) -> list[float]:
+    losses = []
+    for step in steps:
+        optimizer.zero_grad()
+        losses.append(float(backward(model, step, hvd.rank())))
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return losses
+
+
+def beside_dense(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
+    """How far training with the compressor ends from training with the optimizer itself and dense
+    gradients."""
+    dense, ours = network(), network()
+    plain, handed = make(dense), make(ours)
+    op = options.pop("op", hvd.Average)
+    compressor = Compression.topk(
+        ours.named_parameters(), density=1.0, name=name, optimizer=handed, **options
+    )
+    ends = []
+    for model, optimizer, compression in (
+        (dense, plain, hvd.Compression.none),
+        (ours, handed, compressor),
+    ):
+        suffix = "dense" if model is dense else "ours"
+        wrapped = distributed(f"{name}.{suffix}", model, optimizer, compression, op=op)
+        if (
+            model is ours
+        ):  # Horovod takes a step with zero gradients, in which weight decay moves parameters
+            hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(wrapped, rate_at)
+        train(model, wrapped, schedule=schedule)
+        ends.append(flat_parameters(model))
+    stats = compressor.stats()
+    compressor.close()
+    moved = float((ends[0] - flat_parameters(network())).abs().max())
+    return {
+        "difference": float((ends[0] - ends[1]).abs().max()) / moved,
+        "digest": digest_of(ours.parameters()),
+        "sparse_steps": stats["sparse_steps"],
+        "groups": [group["weight_decay"] for group in handed.param_groups],
+    }
+
+
+cases["sgd"] = partial(beside_dense, make=sgd, memory=WITHOUT_MASK, **SPARSE_ONLY)
+cases["sgd_summed"] = partial(
+    beside_dense, make=sgd, memory=WITHOUT_MASK, op=hvd.Sum, **SPARSE_ONLY
+)
+cases["nesterov"] = partial(
+    beside_dense, make=partial(sgd, nesterov=True), memory=WITHOUT_MASK, **SPARSE_ONLY
+)
+cases["sgd_never_compressed"] = partial(beside_dense, make=sgd, min_numel=10**6)
+cases["adam_never_compressed"] = partial(beside_dense, make=adam, min_numel=10**6)
+cases["adamw_never_compressed"] = partial(beside_dense, make=adamw, min_numel=10**6)
+
+
+def trained(
+    name: str, make: Make, steps: range, resumed: Any = None, **options: Any
+) -> tuple[Any, list[float]]:
+    """The state of everything after some steps at a low density, and the losses."""
+    model = network()
+    optimizer = make(model)
+    if resumed is not None:
+        model.load_state_dict(resumed["model"])
+    compressor = Compression.ldte_bs(
+        model.named_parameters(),
+        density=0.1,
+        name=name,
+        min_numel=20,
+        optimizer=optimizer,
+        **options,
+    )
+    wrapped = distributed(name, model, optimizer, compressor)
+    if resumed is not None:
+        wrapped.load_state_dict(resumed["optimizer"])
+        compressor.load_state_dict(resumed["compressor"])
+    losses = []
+    for step in steps:
+        for group in wrapped.param_groups:
+            group["lr"] = 0.02 / (1 + step / 10)
+        losses += train(model, wrapped, range(step, step + 1))
+    state = {
+        "model": copy.deepcopy(model.state_dict()),
+        "optimizer": copy.deepcopy(wrapped.state_dict()),
+        "compressor": compressor.state_dict(),
+        "digest": digest_of(model.parameters()),
+    }
+    compressor.close()
+    return state, losses
+
+
+def resumed(name: str, *, make: Make) -> dict[str, Any]:
+    """Training in one go, and with a stop in the middle; under one name, which is part of the
+    state."""
+    whole, losses = trained(name, make, range(40))
+    half, _ = trained(name, make, range(20))
+    rest, _ = trained(name, make, range(20, 40), half)
+    return {
+        "digests": [whole["digest"], rest["digest"]],
+        "losses": [sum(losses[:4]), sum(losses[-4:])],
+        "arrays": sorted(half["compressor"]["tensors"]["0.weight"]["arrays"]),
+    }
+
+
+cases["sgd_resumed"] = partial(resumed, make=sgd)
+cases["adamw_resumed"] = partial(resumed, make=adamw)
+cases["adam_resumed"] = partial(resumed, make=adam)
+
+
+@cases
+def scaled_and_clipped(name: str) -> dict[str, Any]:
+    """A scaler that skips a step, and a closure, beside the same training without a scaler."""
+    digests, skipped = [], []
+    for with_scaler in (True, False):
+        model = network()
+        optimizer = adamw(model)
+        scaler = torch.amp.GradScaler(
+            "cpu", init_scale=2.0**8, growth_interval=3, enabled=with_scaler
+        )
+        compressor = Compression.dgc(
+            model.named_parameters(), density=0.1, name=name, min_numel=20, optimizer=optimizer,
+            grad_scaler=scaler if with_scaler else None, clip_norm=0.5,
+        )  # fmt: skip
+        wrapped = distributed(name, model, optimizer, compressor)
+        for step in range(STEPS):
+            if step == 4 and not with_scaler:
+                continue
+            wrapped.zero_grad()
+            draw = torch.Generator().manual_seed(100 * step + hvd.rank())
+            loss = model(torch.randn(16, 12, generator=draw)).square().mean()
+            scaler.scale(loss * (torch.inf if step == 4 and hvd.rank() == 0 else 1.0)).backward()
+            wrapped.synchronize()
+            scaler.unscale_(wrapped)
+            before = digest_of(model.parameters())
+            with wrapped.skip_synchronize():
+                scaler.step(wrapped)
+            scaler.update()
+            skipped.append(digest_of(model.parameters()) == before)
+        digests.append(digest_of(model.parameters()))
+        memory = type(compressor.configuration.memory).__name__
+        compressor.close()
+    return {"digests": digests, "skipped": skipped[:STEPS], "memory": memory}
+
+
+class Heard(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def said_of(
+    name: str, make: Callable[[Any], torch.optim.Optimizer], *, hands_over: bool, density: float
+) -> list[str]:
+    """What is logged of accuracy while an optimizer is handed over, or not, and trains for two
+    steps."""
+    heard = Heard()
+    logging.getLogger("hvd_sparse").addHandler(heard)
+    model = network()
+    optimizer = make(model.parameters())
+    options = {"optimizer": optimizer} if hands_over else {}
+    compressor = Compression.ldte_bs(
+        model.named_parameters(), density=density, name=name, min_numel=20, **options
+    )
+    train(model, distributed(name, model, optimizer, compressor), range(2))
+    logging.getLogger("hvd_sparse").removeHandler(heard)
+    compressor.close()
+    return [text for text in heard.said if "accuracy" in text]
+
+
+@cases
+def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
+    optim = torch.optim
+    makers: dict[str, Any] = {
+        "momentum": partial(optim.SGD, lr=0.1, momentum=0.9),
+        "plain": partial(optim.SGD, lr=0.1),
+        "adam": optim.Adam,
+        "rmsprop": optim.RMSprop,
+    }
+    said = {
+        f"{kind}, {'handed over' if hands_over else 'kept'}": said_of(
+            name, make, hands_over=hands_over, density=0.01
+        )
+        for kind, make in makers.items()
+        for hands_over in (False, True)
+    }
+    return {
+        **said,
+        "momentum, dense enough": said_of(name, makers["momentum"], hands_over=False, density=0.5),
+    }
+
+
+@cases
+def another_optimizer_calls(name: str) -> str:
+    model = network()
+    handed, other = sgd(model), sgd(model)
+    compressor = Compression.topk(
+        model.named_parameters(), density=0.1, name=name, optimizer=handed
+    )
+    try:
+        train(model, distributed(name, model, other, compressor), range(1))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        compressor.close()
+    return "trained"
+
+
+@cases
+def gradients_come_through_no_compressor(name: str) -> str:
+    model = network()
+    handed = sgd(model)
+    compressor = Compression.topk(
+        model.named_parameters(), density=0.1, name=name, optimizer=handed
+    )
+    try:
+        train(model, distributed(name, model, handed, hvd.Compression.none), range(1))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        compressor.close()
+    return "trained"
+
+
+if __name__ == "__main__":
+    hvd.init()
+    run_torch_cases(cases)

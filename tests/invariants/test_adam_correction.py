@@ -1,0 +1,131 @@
+"""Adam before the selection, against Adam's definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance.memory_checks import every_nth
+from distributions import draw
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+NUMEL, STEPS, BETA1, BETA2, EPSILON = 60, 12, 0.9, 0.99, 1e-3
+SPEC = TensorSpec("t", (NUMEL,), "float64")
+OPTIONS = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
+
+
+def moments_of(gradients):
+    """Mean and square of gradients so far, as Kingma and Ba define them: weighted sums, in one
+    go."""
+    count = len(gradients)
+    first = sum((1 - BETA1) * BETA1 ** (count - 1 - i) * g for i, g in enumerate(gradients)) / (
+        1 - BETA1**count
+    )
+    second = sum(
+        (1 - BETA2) * BETA2 ** (count - 1 - i) * g * g for i, g in enumerate(gradients)
+    ) / (1 - BETA2**count)
+    return first, second
+
+
+@pytest.mark.parametrize("is_average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("world_size", [1, 4, 32])
+def test_what_is_added_is_the_gradient_over_the_root_of_the_averages_second_moment(
+    world_size, is_average
+):
+    state = MEMORIES.create("adam_correction", **OPTIONS).create(SPEC, rollback=True)
+    state.is_average = is_average
+    gradients, residual = [], np.zeros(NUMEL)
+    for step in range(STEPS):
+        gradients.append(draw("normal", NUMEL, "float64", step) + 0.3)
+        mean, square = moments_of(gradients)
+        of_average = square / world_size + (1 - 1 / world_size) * np.minimum(mean**2, square)
+        expected = (
+            gradients[-1] / (np.sqrt(of_average) + EPSILON) / (1 if is_average else world_size)
+        )
+        state.step = step
+        accumulated = state.compensate(gradients[-1], reference, world_size).vector.copy()
+        np.testing.assert_allclose(accumulated, residual + expected, rtol=1e-9)
+        sent = every_nth(accumulated, 5)
+        state.update(sent, True, reference)
+        state.commit()
+        residual = state.arrays()["residual"].copy()
+
+
+def test_a_tensor_that_is_never_compressed_gets_adam_with_weight_decay_on_what_arrives():
+    state = MEMORIES.create("adam_correction", weight_decay=0.1, **OPTIONS).create(
+        SPEC, rollback=True
+    )
+    gradients, parameter = [], draw("uniform", NUMEL, "float64")
+    for step in range(STEPS):
+        given = draw("normal", NUMEL, "float64", step)
+        gradients.append(given + 0.1 * parameter)
+        mean, square = moments_of(gradients)
+        state.step = step
+        finished = state.finish(given, parameter, False, reference)
+        np.testing.assert_allclose(finished, mean / (np.sqrt(square) + EPSILON), rtol=1e-9)
+        state.commit()
+
+
+def test_of_independent_gradients_the_corrected_square_is_that_of_their_average():
+    """Signal and noise of every size: the root of the corrected square is near that of the
+    average's own."""
+    rng, world_size, steps = np.random.default_rng(0), 8, 400
+    signal = np.repeat([0.0, 0.3, 3.0], 20)
+    memory = MEMORIES.create("adam_correction")
+    states = [memory.create(SPEC, rollback=True) for _ in range(world_size)]
+    squares = []
+    for step in range(steps):
+        gradients = signal + rng.normal(size=(world_size, NUMEL))
+        squares.append(gradients.mean(axis=0) ** 2)
+        added = []
+        for state, gradient in zip(states, gradients):
+            state.step = step
+            added.append(state.compensate(gradient, reference, world_size).added / gradient)
+            state.commit()
+    of_average = np.sqrt(np.mean(squares, axis=0))
+    ratio = np.median(1 / (np.mean(added, axis=0) * of_average).reshape(3, 20), axis=1)
+    assert (ratio > 0.8).all() and (ratio < 1.3).all(), ratio
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+def test_a_gradient_whose_square_overflows_is_not_finite_and_leaves_no_trace(rollback):
+    spec = TensorSpec("t", (NUMEL,), "float32")
+    state = MEMORIES.create("adam_correction").create(spec, rollback=rollback)
+    state.compensate(draw("normal", NUMEL), reference)
+    state.commit()
+    before = {name: array.tobytes() for name, array in state.arrays().items()}
+    huge = np.full(NUMEL, 1e25, np.float32)
+    if rollback:
+        assert not state.compensate(huge, reference).is_finite
+    else:
+        with pytest.raises(NonFiniteGradient, match="square leaves the range of float32"):
+            state.compensate(huge, reference)
+    state.roll_back()
+    assert {name: array.tobytes() for name, array in state.arrays().items()} == before
+
+
+@pytest.mark.parametrize("memory", ["momentum_correction", "adam_correction"])
+def test_adacomp_compares_what_was_added_with_what_was_kept(memory):
+    """Its bins are of updates then: it sends where another update like this one would reach the
+    bin's largest."""
+    from hvd_sparse.collectives.local import LocalWorld
+
+    configuration = Configuration.create(
+        selector={"id": "adacomp", "bin_length": 10}, codec="ternary", memory=memory, min_numel=1
+    )
+
+    def program(collective):
+        session = Session(configuration, [TensorSpec("t", (10, 6), "float32")], collective)
+        for step in range(4):
+            session.reduce(
+                {"t": draw("normal", NUMEL, seed=10 * step + collective.rank).reshape(10, 6)}
+            )
+        return session.step.stats.report(None)["entries_sent"]
+
+    for sent in LocalWorld(2).run(program):
+        assert 4 * 6 <= sent < 4 * NUMEL

@@ -1,0 +1,210 @@
+"""What ``bench step`` computes from its rows, judges, and hands over; real ranks are elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import stepping
+from benchmarks.step import meter, page
+from benchmarks.step.goals import verdicts
+from benchmarks.step.models import OVERHEAD, needed_bytes, tensors_of
+from benchmarks.step.replay import Replay
+from benchmarks.step.summary import merged, summarize
+from hvd_sparse.tracing.spans import Spans
+
+SENT = {"sparse_steps": 8, "dense_steps": 0, "one_pass": 6}
+
+
+def row(**changed):
+    """A round, in seconds, of two compressed tensors and four dense ones."""
+    usual = {
+        **{"floor": 1e-3, "floor_wall": 2e-3, "wall": 20e-3, "process": 9e-3, "faults": 5.0},
+        **{"compress": 2e-3, "decompress": 1e-3, "sparse": 2.8e-3, "dense": 0.2e-3},
+        **{"sparse_tensors": 2.0, "dense_tensors": 4.0},
+        **{"select": 1e-3, "encode": 0.25e-3, "exchange": 0.25e-3, "decode": 0.5e-3},
+        "python": 1e-3,
+    }
+    return {**usual, **changed}
+
+
+def summary_of(rows, *, model="resnet50", method="ldte_bs", ranks=2, sent=SENT):
+    found = {"model": model, "gradient_bytes": 5 * 4096 * 10, "sent": sent}
+    return summarize(method, ranks, [found] * ranks, rows)
+
+
+def test_of_the_ranks_work_is_the_mean_and_wall_the_slowest():
+    (both,) = merged([[row(compress=1e-3, wall=20e-3)], [row(compress=3e-3, wall=50e-3)]])
+    assert both["compress"] == pytest.approx(2e-3)
+    assert both["wall"] == 50e-3
+
+
+def test_ratios_are_of_one_round():
+    """The slow round's floor was slow too."""
+    found = summary_of([row(), row(compress=20e-3, decompress=10e-3, floor=10e-3), row()])
+    assert found.work.low == found.work.median == found.work.high == pytest.approx(3.0)
+    assert found.work_ms.median == pytest.approx(3.0)
+
+
+def test_the_parts_are_times_the_floor():
+    found = summary_of([row()])
+    parts = {part: quartiles.median for part, quartiles in found.parts.items()}
+    expected = {"select": 1.0, "encode": 0.25, "exchange": 0.25, "decode": 0.5, "python": 1.0}
+    assert parts == pytest.approx(expected)
+
+
+def test_other_figures():
+    found = summary_of([row()])
+    assert found.process.median == pytest.approx(9.0)
+    assert found.wall.median == pytest.approx(10.0)
+    assert found.sparse_us.median == pytest.approx(1400.0)
+    assert found.dense_us.median == pytest.approx(50.0)
+    assert found.fault_share == pytest.approx(0.1)
+    assert found.one_pass == 0.75
+
+
+def test_horovods_own_methods_have_no_parts():
+    lacking = {name: value for name, value in row().items() if name not in ("select", "decode")}
+    found = summary_of([lacking], method="dense", sent={})
+    assert (found.parts, found.one_pass) == ({}, None)
+    assert "`dense`" in page.render([found], [], head())
+
+
+def head():
+    return {"made_with": {"here": "1"}, "command": "c", "quick": False, "density": 0.001}
+
+
+@pytest.mark.parametrize(("work_s", "is_met"), [(3.0e-3, True), (3.1e-3, False)])
+def test_a_goal_is_met_up_to_its_limit(work_s, is_met):
+    found = summary_of([row(compress=work_s, decompress=0.0)])
+    (told,) = verdicts([found], density=0.001)
+    assert told.is_met is is_met
+    assert told.cells()[-1] == ("met" if is_met else "missed: 1.03 times as much")
+    assert told.cells()[-1] in page.render([found], [], head())
+
+
+def test_goals_are_for_two_ranks_at_their_density():
+    assert verdicts([summary_of([row()], ranks=4)], density=0.001) == []
+    assert verdicts([summary_of([row()])], density=0.01) == []
+
+
+def test_every_goal_is_judged_where_everything_was_measured():
+    models = ("resnet50", "transformer", "lstm", "vgg16", OVERHEAD)
+    found = [summary_of([row()], model=model) for model in models]
+    slower = [row(compress=4e-3, decompress=2e-3)]
+    found += [summary_of(slower, model=model, method="dgc") for model in models]
+    told = verdicts(found, density=0.001)
+    assert [verdict.at_most for verdict in told] == [3.0, 2.5, 2.5, 2.2, 60, 15, *[1.5] * 4]
+    assert [verdict.measured for verdict in told[6:]] == pytest.approx([2.0] * 4)
+
+
+def test_a_model_that_does_not_fit_is_left_out_and_said_to_be(monkeypatch):
+    asked = {"models": ["transformer", "vgg16"], "density": 0.001, "seconds": 0.1}
+    bench = stepping.Bench(argparse.Namespace(**asked))
+    monkeypatch.setattr(stepping, "available_bytes", lambda: needed_bytes("vgg16", "dgc", 4) - 1)
+    assert list(bench._fitting("dgc", 4)) == ["transformer"]
+    assert list(bench._fitting("ldte_bs", 4)) == ["transformer", "vgg16"]
+    assert [(each["model"], each["method"]) for each in bench.left_out] == [("vgg16", "dgc")]
+    assert "Left out: dgc, VGG-16, 4 ranks: it needs" in page.render([], bench.left_out, head())
+
+
+def test_a_backward_pass_hands_over_every_gradient_as_it_lies_from_the_last_to_the_first():
+    shapes = [shape for _, shape in tensors_of(OVERHEAD)][:6]
+    replay, order = Replay(shapes, seed=1), []
+    replay.draw(1)
+    expected = [replay.gradient(position).clone() for position in range(len(shapes))]
+    for position, parameter in enumerate(replay.parameters):
+        parameter.register_post_accumulate_grad_hook(
+            lambda parameter, position=position: order.append(position)
+        )
+    replay.loss().backward()
+    assert order == [5, 4, 3, 2, 1, 0]
+    for position, parameter in enumerate(replay.parameters):
+        replay.check_handed_over(position)
+        assert torch.equal(parameter.grad, expected[position])
+        assert parameter.grad.any()
+    replay.parameters[2].grad = replay.parameters[2].grad.clone()
+    with pytest.raises(AssertionError, match="copied the gradient of parameter 2"):
+        replay.check_handed_over(2)
+
+
+def test_ranks_and_steps_have_other_gradients_and_the_first_one_is_a_residual():
+    shapes = [(64, 64)]
+    drawn = []
+    for seed, step in ((1, 1), (1, 2), (2, 1)):
+        replay = Replay(shapes, seed)
+        replay.draw(step)
+        drawn.append(replay.gradient(0).numpy().copy())
+    assert not any(np.array_equal(a, b) for a, b in zip(drawn, drawn[1:] + drawn[:1]))
+    replay.draw_steady(0.01, 1.0)
+    largest = replay.gradient(0).abs().max().item()
+    rms = math.sqrt(float(np.mean(np.square(drawn[2]))))
+    assert 2 < largest / rms < 40  # a random walk reaches about rms / sqrt(density)
+
+
+def test_spans_take_another_clock():
+    spans, told = Spans(), []
+    spans.clock = iter([7.0, 9.5]).__next__
+    spans.add(lambda *what: told.append(what))
+    began = spans.now()
+    spans.tell("select", "a", began)
+    assert told == [("select", "a", 7.0, 9.5)]
+
+
+class Worker:
+    """A compressor whose thread's clock goes on by a known amount where it works."""
+
+    def __init__(self, clock):
+        self.step = SimpleNamespace(spans=Spans())
+        self._clock = clock
+
+    def compress(self, tensor):
+        self._clock.now += 10.0
+        began = self.step.spans.now()
+        self._clock.now += 4.0
+        self.step.spans.tell("select", "a", began)
+        meter.hvd.poll(0)
+        return tensor, None
+
+    def decompress(self, tensor, context):
+        self._clock.now += 1.0
+        return tensor
+
+
+def test_a_traced_step_is_divided_into_its_parts(monkeypatch):
+    """The clock takes half a second by itself whenever it is asked, which is in no figure."""
+    clock = SimpleNamespace(now=0.0)
+
+    def thread_time():
+        clock.now += 0.5
+        return clock.now
+
+    def poll(handle):
+        clock.now += 3.0
+
+    monkeypatch.setattr(meter.time, "thread_time", thread_time)
+    monkeypatch.setattr(meter.hvd, "poll", poll)
+    measured = meter.Meter(Worker(clock))
+    with measured.tracing():
+        wire, context = measured.compress(torch.zeros(64, 64))
+        meter.hvd.poll(0)  # Horovod's optimizer, for itself
+        measured.decompress(wire, context)
+    told = {part: measured.seconds[part] for part in meter.PARTS}
+    expected = {"select": 4.0, "encode": 0.0, "exchange": 3.0, "decode": 0.0, "python": 11.0}
+    assert told == pytest.approx(expected)
+    assert measured.calls == {"sparse": 1}
+    assert meter.hvd.poll is poll
+
+
+def test_an_exchange_that_is_not_seen_is_an_error(monkeypatch):
+    worker = Worker(SimpleNamespace(now=0.0))
+    monkeypatch.setattr(worker, "compress", lambda tensor: (tensor, None))
+    measured = meter.Meter(worker)
+    unseen = pytest.raises(AssertionError, match="no call of Horovod's was seen")
+    with unseen, measured.tracing():
+        measured.compress(torch.zeros(64, 64))

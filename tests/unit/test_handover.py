@@ -1,0 +1,114 @@
+"""Which memory an optimizer that is handed over gets, and what cannot be joined with it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hvd_sparse.autotune.fallback import AutoMethod
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.error_feedback import ErrorFeedback
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.methods import METHODS, Methods
+from hvd_sparse.optimizer_memory import Handover, warn_of_rare_entries
+
+SGD = Handover("SGD", MomentumCorrection(0.8, True, weight_decay=0.1))
+ADAM = Handover("Adam", AdamCorrection(0.8, 0.9))
+OTHER = Handover("LAMB", None)
+OPTIONS = {"strom": {"threshold": 1.0}, "adacomp": {}, "ef_sign": {}, "terngrad": {}}
+
+
+class Made(Methods):
+    """Methods that make nothing but a configuration, for optimizers that say themselves what they
+    hand over."""
+
+    @classmethod
+    def _create(cls, params, configuration, process_set, grad_scaler):
+        made = cls()
+        made.configuration, made.taken = configuration, None
+        return made
+
+    @classmethod
+    def _read_optimizer(cls, optimizer):
+        return optimizer
+
+    def take_over(self, optimizer):
+        self.taken = optimizer
+
+
+@pytest.mark.parametrize("handover", [SGD, ADAM], ids=lambda handover: handover.name)
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"terngrad"}))
+def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handover):
+    made = getattr(Made, method)(None, **OPTIONS.get(method, {"density": 0.1}), optimizer=handover)
+    assert made.configuration.memory == handover.memory
+    assert made.taken is handover
+    again = Made.from_config(None, made.configuration.describe(), optimizer=handover)
+    assert again.configuration == made.configuration
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("terngrad", {}),
+        ("scalecom", {"density": 0.1, "beta": 0.5}),
+        ("topk", {"density": 0.1, "memory": {"id": "error_feedback", "residual": "bfloat16"}}),
+        ("topk", {"density": 0.1, "memory": "none"}),
+        ("topk", {"density": 0.1, "memory": "adam_correction"}),
+    ],
+)
+def test_a_memory_that_cannot_do_the_optimizers_work_is_refused_with_the_remedy(method, options):
+    with pytest.raises(
+        InvalidOption, match=r"optimizer=SGD takes 'momentum_correction'.*leave out one of them"
+    ):
+        getattr(Made, method)(None, **options, optimizer=SGD)
+
+
+def test_what_only_the_memory_knows_stays_as_it_was_given():
+    given = {"id": "momentum_correction", "momentum": 0.1, "masking": False, "clip_norm": 3.0}
+    assert SGD.join(given) == MomentumCorrection(0.8, True, False, 0.1, 3.0)
+    made = Made.dgc(None, density=0.1, masking=False, clip_norm=3.0, optimizer=SGD)
+    assert made.configuration.memory == SGD.join(given)
+    assert Made.dgc(
+        None, density=0.1, clip_norm=3.0, optimizer=ADAM
+    ).configuration.memory == AdamCorrection(0.8, 0.9, clip_norm=3.0)
+
+
+def test_other_optimizers_train_with_error_feedback_and_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        made = Made.topk(None, density=0.1, optimizer=OTHER)
+    assert made.configuration.memory == ErrorFeedback()
+    assert made.taken is None
+    assert made.is_forewarned
+    (record,) = caplog.records
+    assert record.getMessage().startswith("LAMB: no memory does what this optimizer does")
+
+
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ({"selector": {"id": "topk", "density": 0.01}}, True),
+        ({"selector": {"id": "topk", "density": 0.02}}, False),
+        ({"selector": {"id": "topk", "density": 0.001}, "memory": "momentum_correction"}, False),
+        ({"selector": {"id": "adacomp"}}, False),
+        (
+            {
+                "selector": {"id": "topk", "density": 0.5},
+                "schedule": {"id": "exponential_warmup", "value": 0.001, "stage_steps": 10},
+            },
+            True,
+        ),
+    ],
+    ids=str,
+)
+def test_momentum_is_warned_of_where_entries_will_be_rare(options, is_told, caplog):
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        warn_of_rare_entries(Configuration.create(**options), "momentum 0.9")
+    assert len(caplog.records) == int(is_told)
+
+
+def test_auto_takes_no_optimizer():
+    with pytest.raises(InvalidOption, match=r"auto cannot step aside.*leave out optimizer="):
+        AutoMethod.auto(None, optimizer=object())
