@@ -43,13 +43,14 @@ class Registry:
         return decorate
 
     def ids(self) -> list[str]:
+        """Return the ids of all registered parts, in alphabetical order."""
         return sorted(self._classes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids())
 
     def get(self, id: str) -> Any:
-        """The class behind an id; UnknownName with the nearest ids where there is none."""
+        """Return the class behind an id; UnknownName tells the nearest id where there is none."""
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -60,7 +61,24 @@ class Registry:
             ) from None
 
     def create(self, id: str, **options: Any) -> Any:
-        """A part with these options; InvalidOption names the options it has."""
+        """Return a new part.
+
+        Parameters
+        ----------
+        id : one of ``ids()``
+        **options : the part's own; those without a default must be given
+
+        Raises
+        ------
+        UnknownName : no part is registered under this id
+        InvalidOption : an option is unknown, missing, or out of its range
+
+        Examples
+        --------
+        >>> from hvd_sparse.registry import SELECTORS
+        >>> SELECTORS.create("topk", density=0.01)
+        TopK(density=0.01)
+        """
         cls = self.get(id)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         unknown = sorted(set(options) - set(fields))
@@ -80,7 +98,24 @@ class Registry:
         return cls(**options)
 
     def resolve(self, part: Any) -> Any:
-        """A part given as an id, as a ``{"id": ..., option: value}`` mapping, or as itself."""
+        """Return the part that a user's option stands for.
+
+        Parameters
+        ----------
+        part : an id, an ``{"id": ..., option: value}`` mapping, or a part, which is returned as it
+            is
+
+        Raises
+        ------
+        UnknownName : it is none of these
+        InvalidOption : as from ``create``
+
+        Examples
+        --------
+        >>> from hvd_sparse.registry import SELECTORS
+        >>> SELECTORS.resolve({"id": "topk", "density": 0.01})
+        TopK(density=0.01)
+        """
         if isinstance(part, str):
             return self.create(part)
         if isinstance(part, dict):
@@ -95,7 +130,7 @@ class Registry:
 
 
 def configuration(part: Any) -> dict[str, Any]:
-    """A part as a JSON-able mapping that ``Registry.resolve`` turns back into an equal part."""
+    """Return a part as a JSON-able mapping that ``Registry.resolve`` turns back into an equal part."""
     options = {
         field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init
     }

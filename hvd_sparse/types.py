@@ -40,16 +40,18 @@ class Selection:
 
     @property
     def count(self) -> int:
+        """Return how many entries were chosen."""
         return int(self.indices.size)
 
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
+        """Return the selection of no entry of a tensor of ``numel`` entries."""
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What all ranks must agree on about one registered tensor.
+    """Key, shape and dtype of one registered tensor, the same on all ranks.
 
     Attributes
     ----------
@@ -78,6 +80,7 @@ class TensorSpec:
 
     @cached_property
     def numel(self) -> int:
+        """Return the number of entries, 1 for a scalar."""
         numel = 1
         for dimension in self.shape:
             numel *= int(dimension)

@@ -30,7 +30,8 @@ SAMPLES = 32
 
 
 def parameters(name: str) -> list[Parameter]:
-    """Of a model, in the order of its layers; UnknownName lists the models that are known."""
+    """Return a model's parameters in the order of its layers; UnknownName lists the models there
+    are."""
     if name not in ARCHITECTURES:
         raise UnknownName(f"no model is called {name!r}; there are: {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]()
