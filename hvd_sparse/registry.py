@@ -86,6 +86,11 @@ class Registry(Generic[Part]):
     def create(self, id: str, **options: object) -> Part:
         """Return a part with these options.
 
+        Parameters
+        ----------
+        id : one of ``ids()``
+        **options : the part's own; those without a default must be given
+
         Raises
         ------
         UnknownName : no part has that id
@@ -116,8 +121,11 @@ class Registry(Generic[Part]):
         return cast(Part, cls(**options))
 
     def resolve(self, part: object) -> Part:
-        """Return a part that is given as an id, a mapping ``{"id": ..., option: value}``, or
-        itself.
+        """Return the part that a user's option stands for.
+
+        Parameters
+        ----------
+        part : an id, a mapping ``{"id": ..., option: value}``, or a part, which is returned as it is
 
         Raises
         ------

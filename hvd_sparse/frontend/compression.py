@@ -47,9 +47,11 @@ class AutoMethod:
         grad_scaler: GradScaler = None,
         **options: Option,
     ) -> Any:
-        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first steps; else these.
+        """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first
+        steps; else these.
 
-        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out what must not be
+        ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out
+            what must not be
         trial_steps : measured, of each way, after two to warm up
         review_every : steps after which the choice is looked at again; 0 for never
         options : the common ones; the codec is "block16" unless told otherwise
@@ -65,11 +67,13 @@ class AutoMethod:
         configuration = Configuration.create(selector=LdteBs(density), **options)
         if configuration.memory.finishes:
             raise InvalidOption(
-                f"auto cannot step aside for memory {configuration.memory!r}, which is the optimizer's momentum"
+                f"auto cannot step aside for memory {configuration.memory!r}, which is the "
+                "optimizer's momentum"
             )
         if configuration.groups == PLANNED:
             raise InvalidOption(
-                "groups is 'planned', and auto measures its ways in the same steps: leave one of them out, or give auto the "
+                "groups is 'planned', and auto measures its ways in the same steps: leave one of "
+                "them out, or give auto the "
                 "groups that a planned run has logged"
             )
         trial = Trial(ways, trial_steps, review_every)

@@ -47,7 +47,8 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec, *, is_own: bool | None = N
 
 
 def own_memory(gradient: torch.Tensor) -> bool:
-    """Tell whether the gradient lies in memory as the result will: it is accumulated and then free."""
+    """Tell whether the gradient lies in memory as the result will: it is accumulated and then
+    free."""
     return gradient.dtype in _ACCUMULATORS and gradient.is_contiguous()
 
 

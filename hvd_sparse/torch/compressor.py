@@ -208,7 +208,8 @@ class TorchCompressor(DurableCompressor):
         flat = self._driver.decompress(tensor.numpy(), ticket, parameter, memory)
         assert isinstance(given, Given)
         if flat is memory:
-            # The gradient itself: Horovod puts the result into the gradient, and a new tensor around
+            # The gradient itself: Horovod puts the result into the gradient, and a new tensor
+            # around
             # its memory would keep the old one alive, one more at every step.
             return given.gradient
         return unflatten(flat, given.gradient)
@@ -261,8 +262,8 @@ class TorchCompressor(DurableCompressor):
         return wire, ticket
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which Horovod
-        does not know."""
+        """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which
+        Horovod does not know."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         dense = dense.contiguous()
         self.step.stats.count_bytes("dense", dense.nbytes)
@@ -391,7 +392,8 @@ class TorchCompressor(DurableCompressor):
         return with_arrays(super().state_dict(), torch.from_numpy)
 
     def close(self) -> None:
-        """Give the name free and take the hooks away; the compressor must not be used afterwards."""
+        """Give the name free and take the hooks away; the compressor must not be used
+        afterwards."""
         super().close()
         self._is_closed = True
         self._changes.forget()

@@ -72,9 +72,9 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
 
 def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
     for amsgrad, clipnorm in measured(outcome, "what_no_memory_knows"):
-        assert (
-            amsgrad
-            == "InvalidOption: the optimizer has amsgrad, which no memory knows: make the Adam without it"
+        assert amsgrad == (
+            "InvalidOption: the optimizer has amsgrad, which no memory knows: make the Adam "
+            "without it"
         )
         assert clipnorm.startswith(
             "InvalidOption: the optimizer has clipnorm=1.0, and would clip Adam's updates"

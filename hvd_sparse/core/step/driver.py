@@ -84,8 +84,8 @@ class Driver:
     def compress(
         self, position: int, gradient: np.ndarray, scale: float = 1.0, *, everything: bool = False
     ) -> tuple[np.ndarray, Ticket]:
-        """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it is
-        full."""
+        """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it
+        is full."""
         current = self._current
         if self._rank < 0:
             self._look_around()
@@ -131,12 +131,14 @@ class Driver:
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
             return self.step.receiver.result(ticket, reduced, parameter, out)
-        except Exception as error:  # Horovod's own errors too: an elastic run goes on from the state before the step
+        except Exception as error:
+            # Horovod's own errors too: an elastic run goes on from the state before the step.
             self.step.fail(ticket.run, error)
             raise
 
     def has_arrived(self) -> bool:
-        """Tell whether nothing that was started has to be waited for any more, each in its phase."""
+        """Tell whether nothing that was started has to be waited for any more, each in its
+        phase."""
         for conversation in self._under_way.values():
             if conversation.pending is not None and not conversation.pending.is_done():
                 return False
