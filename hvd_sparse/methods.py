@@ -45,9 +45,9 @@ class Methods:
         adacomp "ternary", ef_sign "one_bit", stc "sign_mean", strom "sign_index", terngrad
         "two_bit"
     optimizer=None : the one that is then given to Horovod.  A torch or Keras SGD, Adam or AdamW
-    does its work before the
-        selection, on every rank for itself, which keeps accuracy at low densities; the optimizer
-        applies what arrives.  Not for ``terngrad``, which keeps nothing back
+        does its work before the selection, on every rank for itself, where it sees gradients and
+        not rare entries; the optimizer applies what arrives.  Not for ``terngrad``, which keeps
+        nothing back
     min_numel=1024 : tensors with fewer entries go dense
     compress_1d=False : also compress tensors of one dimension (biases, norms), which else go dense
     process_set=hvd.global_process_set : the one given to Horovod
@@ -285,8 +285,7 @@ class Methods:
         chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass,
             instead of the top k
 
-        Left out: the paper's first epochs run dense, which is ``schedule={"id": "dense_warmup",
-        ...}``.
+        Left out: the paper's first epochs run dense, which is the schedule ``dense_warmup``.
         """
         selector = ChunkMax(density) if chunk_wise else TopK(density)
         memory = ErrorFeedback() if beta == 1 else LowPass(beta)
@@ -308,8 +307,7 @@ class Methods:
 
         period : steps between exact evaluations of the local and the global threshold
 
-        Left out: the paper's first steps run dense, which is ``schedule={"id": "dense_warmup",
-        ...}``.
+        Left out: the paper's first steps run dense, which is the schedule ``dense_warmup``.
         """
         selector = ReusedThreshold(density, period=period)
         return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)
