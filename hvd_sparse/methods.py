@@ -62,8 +62,8 @@ class Methods(Generic[Compressor]):
     codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras
-        SGD, Adam or AdamW before the selection, on every rank for itself, which keeps accuracy at
-        low densities; the optimizer applies what arrives. Not for ``terngrad``, which keeps nothing
+        SGD, Adam or AdamW before the selection, on every rank for itself, where it sees gradients and
+        not rare entries; the optimizer applies what arrives. Not for ``terngrad``, which keeps nothing
         back; None by default
     min_numel : tensors with fewer entries go dense; 1024 by default
     compress_1d : also compress tensors of one dimension (biases, norms), which else go dense
