@@ -36,7 +36,7 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 
 
 class Observed(NamedTuple):
-    """What telemetry finds out about one tensor's step.
+    """Norms and waiting times that telemetry takes of one tensor's step.
 
     Attributes
     ----------

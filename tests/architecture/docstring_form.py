@@ -97,7 +97,7 @@ def faults_of(docstring: str | None, contracted: bool = False) -> list[str]:
     first = re.match(r"[A-Za-z]+\b", docstring)
     if first and first[0] in NO_OPENING:
         found.append(f"opens with {first[0]}")
-    if docstring[:1].islower():
+    if re.match(r"[a-z]{2,}\b", docstring):  # a symbol, or a name such as gTop-k, may
         found.append("opens in lower case")
     paragraph = docstring.strip().split("\n\n")[0]
     if not re.search(r"[.:]([\s\"')`\]]|$)", paragraph):
@@ -188,10 +188,13 @@ def function(module: str, name: str) -> ast.FunctionDef:
 def missing_sections(node: ast.FunctionDef) -> list[str]:
     """Return the sections that a function which users call lacks.
 
-    Parameters, where it takes any; Returns, where it returns something; and where it takes any, an
-    Example, or Raises.
+    Parameters, where it takes any; Returns, where it returns something and its first word is not
+    "Return"; and where it takes any, Raises or Examples.
     """
-    there = sections(ast.get_docstring(node) or "")
+    docstring = ast.get_docstring(node) or ""
+    there = sections(docstring)
+    if docstring.startswith("Return "):
+        there.add("Returns")
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     has_parameters = any(each.arg not in ("self", "cls") for each in arguments)
     returns = ast.unparse(node.returns) if node.returns else "None"

@@ -18,6 +18,7 @@ from architecture.imports import (
 
 LAYERS = (
     (
+        "core",
         "errors",
         "version",
         "discovery",
@@ -32,16 +33,16 @@ LAYERS = (
     ("compatibility",),
     ("configuration",),
     (
-        "core",
         "core.step",
-        "methods",
+        "optimizer_memory",
         "collectives",
         "tracing",
         "resilience",
         "autotune.costmodel",
         "__init__",
     ),
-    ("frontend", "autotune"),
+    ("methods", "autotune"),
+    ("frontend",),
     ("torch", "tensorflow"),
     ("cli",),
     ("__main__",),
@@ -137,7 +138,8 @@ def test_no_folder_but_a_catalogue_of_parts_holds_more_than_twenty_modules():
         ("hvd_sparse.types", "from hvd_sparse.registry import SELECTORS"),
         ("hvd_sparse.types", "from hvd_sparse.unheard_of import anything"),
         ("hvd_sparse.configuration", "from hvd_sparse.core.step.pipeline import walk"),
-        ("hvd_sparse.methods", "from hvd_sparse.core.step import session"),
+        ("hvd_sparse.methods", "from hvd_sparse.frontend.compressor import Compressor"),
+        ("hvd_sparse.autotune.policy", "from hvd_sparse.frontend.compressor import Compressor"),
         ("hvd_sparse.core.step.buckets", "from hvd_sparse.autotune.costmodel.planner import best"),
         ("hvd_sparse.autotune.costmodel.profile", "from hvd_sparse.collectives import local"),
         ("hvd_sparse.autotune.costmodel.costs", "import scipy"),
