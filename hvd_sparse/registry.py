@@ -141,7 +141,7 @@ def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as 
     }
 
 
-# What they give has its type where it is held: contracts lie above this module.
+# Contracts lie above this module: parts get their types where they are held.
 SELECTORS: Registry = Registry("selector")
 MEMORIES: Registry = Registry("memory")
 CODECS: Registry = Registry("codec")
