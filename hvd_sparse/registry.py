@@ -78,6 +78,11 @@ class Registry(Generic[Part]):
     def create(self, id: str, **options: object) -> Part:
         """Return a part with these options.
 
+        Parameters
+        ----------
+        id : of the part
+        options : its fields; those with a default may be left out
+
         Raises
         ------
         UnknownName : no part has that id
@@ -110,6 +115,10 @@ class Registry(Generic[Part]):
     def resolve(self, part: object) -> Part:
         """Return a part that is given as an id, a mapping ``{"id": ..., option: value}``, or
         itself.
+
+        Parameters
+        ----------
+        part : in any of these forms
 
         Raises
         ------
