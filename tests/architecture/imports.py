@@ -15,13 +15,6 @@ ROOMS = (
     "collectives.topology",
     "tracing.spans",
     "autotune.costmodel",
-    "core.kernels.engines",
-    "selectors.contract",
-    "memories.contract",
-    "codecs.contract",
-    "schedules.contract",
-    "exchanges.context",
-    "exchanges.contract",
 )
 """Units that lie deeper than the first name below the package."""
 
