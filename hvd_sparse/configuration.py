@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Union
+from typing import Union
 
 from hvd_sparse.checks import check_choice, check_whole, count_from_density, is_number
 from hvd_sparse.codecs.contract import Codec
@@ -37,6 +37,7 @@ from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Option, Report
 
 PARTS = {
     "selector": SELECTORS,
@@ -129,7 +130,9 @@ class Configuration:
     timeout_s: float | None = 600.0
 
     @classmethod
-    def create(cls, *, selector: object, schedule: object = None, **options: Any) -> Configuration:
+    def create(
+        cls, *, selector: object, schedule: object = None, **options: Option
+    ) -> Configuration:
         """Return a configuration of parts and options.
 
         Parameters
@@ -196,7 +199,7 @@ class Configuration:
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Report:
         """Return a JSON-able mapping; ``Configuration.create(**described)`` is equal to this."""
         options = {
             field.name: getattr(self, field.name)

@@ -5,6 +5,7 @@ What they are is checked where they are used, and said in the errors there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 ProcessSet = Any
@@ -27,3 +28,13 @@ Settings = dict[str, Any]
 
 Report = dict[str, Any]
 """A JSON-able mapping, for users to read."""
+
+Value = Any
+"""A value of a framework without types: a token, a variable, a frame's local, what a function of
+the graph is given."""
+
+Context = Any
+"""What ``compress`` gives Horovod to hand to ``decompress``."""
+
+State = Mapping[str, Any]
+"""A saved state, before it is checked."""

@@ -12,13 +12,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.autotune.route import Route
 from hvd_sparse.autotune.timed_collectives import timed_collective
 from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.untyped import Report
 
 WARMUP = 2
 """Steps before anything counts: first calls compile, allocate and shake hands."""
@@ -115,7 +115,7 @@ class Measurements:
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Report:
         """JSON-able: by tensor, the medians of "ready", "work", "decode" (seconds) and "nbytes";
         "seen" has the numbers of the steps that brought it; "whole" the seconds from first gradient
         to last result, by the step's number; and "steps" is how many counted in all."""
@@ -132,7 +132,7 @@ class Measurements:
         }
 
 
-def sizes_of(told: Sequence[dict[str, Any]]) -> list[int]:
+def sizes_of(told: Sequence[Report]) -> list[int]:
     """Lengths of message to time, in bytes, ascending: from the smallest tensor's share to what all
     send together.
 

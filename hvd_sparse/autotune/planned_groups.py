@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
 
 from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
 from hvd_sparse.autotune.measurements import (
@@ -28,6 +27,7 @@ from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure
 from hvd_sparse.resilience.gathering import Gatherer
 from hvd_sparse.schedules.contract import LONG_RUN
+from hvd_sparse.untyped import Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -107,7 +107,7 @@ class Planning:
             logger.warning("compressor %s: %s", self._name, plan)
         return plan
 
-    def _decide(self, route: Route, told: Any, samples: Any) -> dict[str, Any]:
+    def _decide(self, route: Route, told: Value, samples: Value) -> Report:
         """Rank 0's; in words what went wrong, as the other ranks wait."""
         try:
             plan = make_plan(route, self._step.specs, told, samples, self._default)

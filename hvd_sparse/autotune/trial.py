@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import Report
 
 SPARSE = "sparse"
 WAYS = (SPARSE, "dense", "fp16")
@@ -83,7 +83,7 @@ class Trial:
         self._done = 0
         """Steps of this turn, or since the verdict."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Report:
         """What must be the same on all ranks, JSON-able."""
         return {
             "ways": list(self.ways),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hvd_sparse.autotune.fallback import Fallback
 from hvd_sparse.autotune.policy import Policy
@@ -12,7 +11,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet
+from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet, Value
 
 
 class AutoMethod:
@@ -26,7 +25,7 @@ class AutoMethod:
         process_set: ProcessSet,
         grad_scaler: GradScaler,
         policy: Policy | None = None,
-    ) -> Any:
+    ) -> Value:
         raise NotImplementedError
 
     @classmethod
@@ -46,7 +45,7 @@ class AutoMethod:
         process_set: ProcessSet = None,
         grad_scaler: GradScaler = None,
         **options: Option,
-    ) -> Any:
+    ) -> Value:
         """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first
         steps; else these.
 

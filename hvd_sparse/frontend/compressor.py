@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -26,7 +26,7 @@ from hvd_sparse.resilience.state_check import (
     incompatible_keys,
 )
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import ProcessSet, Report
+from hvd_sparse.untyped import ProcessSet, Report, State, Value
 from hvd_sparse.version import __version__
 
 logger = logging.getLogger("hvd_sparse")
@@ -158,7 +158,7 @@ class Compressor:
         """Ranks in the process set, which this one need not be in."""
         return self._place_in_world()[1]
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         """Take back what this rank kept.  RankMismatch lists what differs when it is another
         model's, configuration's or world's.
 
@@ -200,7 +200,7 @@ class Compressor:
         if _NUMBERS[self._place].get(self._number) is self._claim:
             del _NUMBERS[self._place][self._number]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Value:
         raise InvalidOption(
             f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its "
             "model; save config() and "

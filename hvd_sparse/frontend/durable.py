@@ -6,8 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from hvd_sparse.autotune.group_plan import GroupPlan
 from hvd_sparse.autotune.policy import Policy
@@ -28,7 +27,7 @@ from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.resilience.watchdog import Watchdog
 from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Report
+from hvd_sparse.untyped import Report, State
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -186,7 +185,7 @@ class DurableCompressor(Compressor):
         if self._policy is not None:
             self._policy.forget_world(self)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         found = super().load_state_dict(state, strict)
         if self._policy is not None:
             self._policy.loaded(self, state["tensors"])

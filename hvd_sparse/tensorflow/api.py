@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.autotune.trial import Trial
 from hvd_sparse.configuration import Configuration
@@ -14,6 +12,7 @@ from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
+from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet
 
 
 class Compression(AutoMethod, Methods):
@@ -34,10 +33,10 @@ class Compression(AutoMethod, Methods):
     @classmethod
     def _create(
         cls,
-        params: Any,
+        params: Params,
         configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler,
         policy: Policy | None = None,
     ) -> TensorflowCompressor:
         assert policy is None or isinstance(policy, GraphFallback)
@@ -49,5 +48,5 @@ class Compression(AutoMethod, Methods):
         return GraphFallback(trial)
 
     @classmethod
-    def _read_optimizer(cls, optimizer: Any) -> Handover:
+    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)

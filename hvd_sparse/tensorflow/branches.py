@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import graph_reduce
 from hvd_sparse.tensorflow.identity import CallSite
+from hvd_sparse.untyped import ProcessSet, Value
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
 """A step's ways: as the method says; all that was kept back along with it; as Horovod does it, as
 float32 or float16."""
 
-Build = Callable[[], Any]
+Build = Callable[[], Value]
 """Builds operations of the graph, and returns what they give."""
 
 
@@ -28,7 +28,7 @@ class Unbranched:
     inputs: Sequence[tf.Tensor] = ()
     """What the function that sends is given besides."""
 
-    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
+    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
         """Return what ``GraphBucket.send`` builds: the array to reduce, the tensor's number and,
         by their dtypes, what is moved first.
 
@@ -72,13 +72,13 @@ class Branched(Unbranched):
     note_end: Callable[[np.ndarray], np.int32]
     site: CallSite
     name: str
-    process_set: Any  # Horovod gives its process sets no types
+    process_set: ProcessSet
 
     @property
     def inputs(self) -> Sequence[tf.Tensor]:  # type: ignore[override]
         return [self.way]
 
-    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Any:
+    def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
         """On a dense way, return the gradient itself; one entry where it travels apart as float16,
         as Horovod's operation has one dtype."""
 

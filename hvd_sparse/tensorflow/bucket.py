@@ -4,7 +4,6 @@ groups, and the message that they travel in."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import ProcessSet, Value
 
 
 class GraphBucket:
@@ -40,7 +40,7 @@ class GraphBucket:
         functions: GraphFunctions,
         phases: Sequence[str],
         name: str,
-        process_set: Any,  # Horovod gives its process sets no types
+        process_set: ProcessSet,  # Horovod gives its process sets no types
         dtype: tf.DType,
         branches: Unbranched,
         *,
@@ -79,7 +79,7 @@ class GraphBucket:
         inputs = [flat, token, scale, *self.branches.inputs]
         dtypes = [flat.dtype, tf.int64, *moved]
 
-        def build() -> Any:
+        def build() -> Value:
             return tf.numpy_function(function, inputs, dtypes, name="hvd_sparse_send")
 
         wire, number, *first = self.branches.send(build, flat, moved)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -34,6 +32,16 @@ from hvd_sparse.tensorflow.optimizer import (
 from hvd_sparse.tensorflow.scaler import scale_of
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import (
+    Context,
+    GradScaler,
+    Optimizer,
+    Params,
+    ProcessSet,
+    Report,
+    State,
+    Value,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +87,10 @@ class TensorflowCompressor(DurableCompressor):
 
     def __init__(
         self,
-        params: Any,
+        params: Params,
         configuration: Configuration,
-        process_set: Any,
-        grad_scaler: Any = None,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler = None,
         policy: GraphFallback | None = None,
     ) -> None:
         if configuration.groups is not None:
@@ -135,7 +143,7 @@ class TensorflowCompressor(DurableCompressor):
         )
         self._functions.follower = self._follower
 
-    def position_of(self, token: Any) -> int | None:
+    def position_of(self, token: Value) -> int | None:
         """Return whose token it is (``identity.runtime_token``); None for a variable that is not
         registered."""
         return self._functions.position(token)
@@ -145,19 +153,19 @@ class TensorflowCompressor(DurableCompressor):
         """Bytes a step of the tensors that are never compressed."""
         return self._functions.dense_bytes
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Report:
         self.resolve()
         return super().stats()
 
-    def footprint(self) -> dict[str, Any]:
+    def footprint(self) -> Report:
         self.resolve()
         return super().footprint()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Report:
         self.resolve()
         return super().state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         self.resolve()
         return super().load_state_dict(state, strict)
 
@@ -178,7 +186,7 @@ class TensorflowCompressor(DurableCompressor):
         self._functions.forget()
 
     @tf.autograph.experimental.do_not_convert
-    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
         """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
         needs."""
         refuse_tensorflow_1()
@@ -250,7 +258,7 @@ class TensorflowCompressor(DurableCompressor):
         return tf.constant(b"") if position is None else runtime_token(self._variables[position])
 
     @tf.autograph.experimental.do_not_convert
-    def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+    def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
         """Return the reduced gradient, in the dtype and shape of the one that ``compress`` was
         given."""
         if ctx is None:
@@ -324,7 +332,7 @@ class TensorflowCompressor(DurableCompressor):
                 "process_set= to both"
             )
 
-    def take_over(self, optimizer: Any) -> None:
+    def take_over(self, optimizer: Optimizer) -> None:
         """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
         makes the compressor.
 
@@ -334,7 +342,7 @@ class TensorflowCompressor(DurableCompressor):
             follower, scale = Follower(optimizer, self.configuration.memory), self._scale
             self._follower, self._scale = follower, lambda: follower.beside(scale())
 
-    def _look_at(self, caller: Any) -> None:
+    def _look_at(self, caller: Optimizer) -> None:
         """Horovod's Keras optimizer, which calls; None where a tape does."""
         if caller is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow import branches
 from hvd_sparse.tensorflow.branches import Branched
 from hvd_sparse.tensorflow.identity import CallSite, runtime_token
+from hvd_sparse.untyped import ProcessSet, Value
 
 WAYS = {"sparse": branches.SPARSE, "dense": branches.DENSE, "fp16": branches.FP16}
 DENSE_STEP = "the gradients of a step, which Horovod averages"
@@ -26,9 +27,9 @@ DENSE_STEP = "the gradients of a step, which Horovod averages"
 class GraphOwner(Owner, Protocol):
     """A compressor, as its policy sees it while a graph is traced and runs."""
 
-    process_set: Any  # Horovod gives its process sets no types
+    process_set: ProcessSet
 
-    def position_of(self, token: Any) -> int | None:
+    def position_of(self, token: Value) -> int | None:
         """Return whose token it is; None for a variable that is not registered."""
 
     @property

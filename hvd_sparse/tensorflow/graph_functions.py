@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -105,7 +105,7 @@ class GraphFunctions:
         """Learn of a tensor that is sent at every step of some graph, when that is traced."""
         self._traced.add(spec.key)
 
-    def position(self, token: Any) -> int | None:
+    def position(self, token: Value) -> int | None:
         """Return whose token it is; None for a variable that is not registered."""
         return self._tokens.get(token if type(token) is bytes else _as_bytes(token))
 
@@ -120,9 +120,9 @@ class GraphFunctions:
     def send(
         self,
         gradient: np.ndarray,
-        token: Any,
-        scale: Any,
-        way: Any = SPARSE,
+        token: Value,
+        scale: Value,
+        way: Value = SPARSE,
     ) -> tuple[np.ndarray, np.int64, np.ndarray, np.ndarray]:
         """Do what ``take`` and ``seal`` do, for a tensor that comes alone."""
         wire, number, ticket = self._take(gradient, token, scale, way, is_joined=False)
@@ -131,7 +131,7 @@ class GraphFunctions:
         return wire, np.int64(number), array, splits
 
     def take(
-        self, gradient: np.ndarray, token: Any, scale: Any, way: Any = SPARSE
+        self, gradient: np.ndarray, token: Value, scale: Value, way: Value = SPARSE
     ) -> tuple[np.ndarray, np.int64]:
         """Return the array to allreduce for a tensor that travels with others, and its number.
 
@@ -144,7 +144,7 @@ class GraphFunctions:
         return wire, np.int64(number)
 
     def _take(
-        self, gradient: np.ndarray, token: Any, scale: Any, way: Any, *, is_joined: bool
+        self, gradient: np.ndarray, token: Value, scale: Value, way: Value, *, is_joined: bool
     ) -> tuple[np.ndarray, int, Ticket]:
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
@@ -271,7 +271,7 @@ class GraphFunctions:
         self._step.fail(run, error)
         run.is_raising = False
 
-    def _note(self, scale: Any) -> float:
+    def _note(self, scale: Value) -> float:
         """Return the loss scale; the optimizer's rate, if it comes behind it, is noted."""
         values = np.ravel(scale)
         if self.follower is not None:
@@ -286,7 +286,7 @@ class GraphFunctions:
             time.sleep(0.001)
 
     def finish_dense(
-        self, token: Any, scale: Any, reduced: np.ndarray, parameter: np.ndarray
+        self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
         """Return what the optimizer is given for a tensor that Horovod reduced by itself."""
         position = self.position(token)
@@ -295,7 +295,7 @@ class GraphFunctions:
         return self._receiver.finish_dense(ticket, reduced, parameter)
 
 
-def _as_bytes(token: Any) -> bytes:
+def _as_bytes(token: Value) -> bytes:
     """TensorFlow hands a string over as bytes, or eagerly as an array that holds them."""
     return bytes(token.item() if isinstance(token, np.ndarray) else token)
 

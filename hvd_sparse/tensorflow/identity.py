@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 import tensorflow as tf
+
+from hvd_sparse.untyped import Report, Value
 
 _HOROVOD = "horovod.tensorflow"
 # AutoGraph compiles Horovod's functions anew: the name gets this prefix, the globals stay Horovod's
@@ -45,8 +46,8 @@ class CallSite:
     process_set: object | None
     op: object | None
     together: object | None = None
-    gradients: Sequence[Any] | None = None
-    variables: Sequence[Any] | None = None
+    gradients: Sequence[Value] | None = None
+    variables: Sequence[Value] | None = None
     scales: tuple[float, float] = (1.0, 1.0)
 
 
@@ -96,7 +97,7 @@ def find_call_site(tensor: object) -> CallSite:
     return CallSite(None, process_set, op, together, scales=scales)
 
 
-def runtime_token(variable: Any) -> Any:
+def runtime_token(variable: Value) -> Value:
     """A string tensor that says, each time the graph runs, which resource the variable really is.
 
     Horovod reduces inside a `tf.function` that takes the variables as arguments, and TensorFlow
@@ -119,7 +120,7 @@ def _function_name(frame: FrameType) -> str:
     return name[len(_CONVERTED) :] if name.startswith(_CONVERTED) else name
 
 
-def _side_by_side(local: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any]] | tuple[None, None]:
+def _side_by_side(local: Report) -> tuple[Sequence[Value], Sequence[Value]] | tuple[None, None]:
     """The gradients and the variables of Horovod's frame."""
     gradients, variables = local.get("grads"), local.get("vars")
     if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
@@ -127,7 +128,9 @@ def _side_by_side(local: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any]] 
     return (gradients, variables) if len(gradients) == len(variables) else (None, None)
 
 
-def _variable_of(tensor: object, both: tuple[Any, Any], group: list[int] | None) -> object | None:
+def _variable_of(
+    tensor: object, both: tuple[Value, Value], group: list[int] | None
+) -> object | None:
     gradients, variables = both
     if gradients is None:
         return None
@@ -158,13 +161,13 @@ class VariableIndex:
     """Finds the position of a variable, also where TensorFlow passes another object that wraps the
     same resource."""
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self, variables: Sequence[Value]) -> None:
         # The variables are held (and hold their handles), so that no id in these tables comes to
         # mean another object.
         self._held = list(variables)
         self._by_object: dict[int, int] = {}
         self._by_handle: dict[int, int] = {}
-        self._by_shape: dict[tuple[Any, ...], list[int]] = {}
+        self._by_shape: dict[tuple[Value, ...], list[int]] = {}
         for position, variable in enumerate(self._held):
             self._by_object[id(variable)] = position
             handle = _eager_handle(variable)
@@ -214,7 +217,7 @@ def _eager_handle(variable: object) -> object | None:
     return None
 
 
-def _static_shape(value: Any) -> tuple[Any, ...] | None:
+def _static_shape(value: Value) -> tuple[Value, ...] | None:
     shape = getattr(value, "shape", None)
     if shape is None or not shape.is_fully_defined():
         return None

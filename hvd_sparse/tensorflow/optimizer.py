@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
 import tensorflow as tf
 
@@ -13,11 +12,12 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.untyped import Optimizer, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
 
-def read_optimizer(optimizer: Any) -> Handover:
+def read_optimizer(optimizer: Optimizer) -> Handover:
     """Return what a memory has to do in a Keras optimizer's place.  Nothing is changed yet.
 
     Keras's own weight decay is decoupled from the gradient and so stays with the optimizer.  Keras
@@ -68,12 +68,12 @@ class Applying:
     Put before the optimizer's class, of which Horovod derives its own.
     """
 
-    def build(self, var_list: Any) -> None:
+    def build(self, var_list: Value) -> None:
         """Make no moments: the memory has them."""
         tf.keras.optimizers.Optimizer.build(self, var_list)
         self._built = True
 
-    def update_step(self, gradient: Any, variable: Any) -> None:
+    def update_step(self, gradient: Value, variable: Value) -> None:
         """Apply what the compressor made of a gradient."""
         if isinstance(gradient, tf.IndexedSlices):
             raise InvalidOption(
@@ -94,7 +94,7 @@ class Follower:
     rate : of the step under way, the same for all tensors; it comes along with each of them
     """
 
-    def __init__(self, optimizer: Any, memory: Any) -> None:
+    def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer
         self.rate = 0.0
         if isinstance(memory, MomentumCorrection):
@@ -107,7 +107,7 @@ class Follower:
             fields = ("beta1", "beta2", "epsilon", "weight_decay")
         self._settings = {field: getattr(memory, field) for field in fields}
 
-    def meet(self, caller: Any) -> None:
+    def meet(self, caller: Optimizer) -> None:
         """Horovod's optimizer, which calls."""
         self._optimizer = caller
 
@@ -130,12 +130,12 @@ class Follower:
             [tf.cast(scale, tf.float32), tf.cast(tf.convert_to_tensor(rate), tf.float32)]
         )
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """What the optimizer holds in this step, as the memory's ``tune`` takes it."""
         return {**self._settings, "rate": self.rate}
 
 
-def take_momentum(optimizer: Any) -> None:
+def take_momentum(optimizer: Optimizer) -> None:
     """Set a Keras SGD's momentum and Nesterov to zero, and say so."""
     config = optimizer.get_config()
     momentum, nesterov = float(config["momentum"]), bool(config["nesterov"])
@@ -152,13 +152,13 @@ def take_momentum(optimizer: Any) -> None:
     )
 
 
-def calling_optimizer() -> Any:
+def calling_optimizer() -> Optimizer:
     """Return the Keras optimizer that calls ``compress``; None where none does.
 
     Looked for in Horovod's Keras frames; with a tape nobody knows what the gradients will be given
     to.
     """
-    frame: Any = sys._getframe(1)
+    frame: Value = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "horovod._keras" and hasattr(
             frame.f_locals.get("self"), "get_config"
@@ -168,7 +168,7 @@ def calling_optimizer() -> Any:
     return None
 
 
-def habits_of(optimizer: Any) -> str | None:
+def habits_of(optimizer: Optimizer) -> str | None:
     """What rare and large entries spoil in a Keras optimizer, in words; None where nothing."""
     with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
         config = optimizer.get_config()
@@ -183,7 +183,7 @@ def habits_of(optimizer: Any) -> str | None:
     )
 
 
-def refuse_momentum(optimizer: Any) -> None:
+def refuse_momentum(optimizer: Optimizer) -> None:
     """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
     what = habits_of(optimizer)
     if what is not None and what.startswith(("momentum", "beta_1")):

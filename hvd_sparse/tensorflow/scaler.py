@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.untyped import GradScaler, Value
 
 
-def scale_of(grad_scaler: Any) -> Callable[[], tf.Tensor]:
+def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
     """Builds what gives the scale at every step: a Keras ``LossScaleOptimizer``'s, or a callable's;
     1 for None.
 
@@ -31,7 +31,7 @@ def scale_of(grad_scaler: Any) -> Callable[[], tf.Tensor]:
     )
 
 
-def _ask(call: Callable[[], Any]) -> tf.Tensor:
+def _ask(call: Callable[[], Value]) -> tf.Tensor:
     scale = tf.numpy_function(lambda: np.float32(call()), [], tf.float32, name="hvd_sparse_scale")
     scale.set_shape([])
     return scale

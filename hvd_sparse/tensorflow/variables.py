@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.types import FLOATS, TensorSpec
+from hvd_sparse.untyped import Params, Value
 
 WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
@@ -45,7 +45,7 @@ class VariableSource:
     params : a model, a list of variables, or a callable that returns one
     """
 
-    def __init__(self, params: Any) -> None:
+    def __init__(self, params: Params) -> None:
         refuse_graphs()
         _refuse_keras_3(params)
         self._ask = _asker(params)
@@ -119,7 +119,7 @@ def refuse_tensorflow_1() -> None:
             raise UnsupportedInput(f"this is a graph of TensorFlow 1. {GRAPHS_OF_1}")
 
 
-def _refuse_variable_of_1(variable: Any) -> None:
+def _refuse_variable_of_1(variable: Value) -> None:
     """Refuse it outside of its graph, too, as a variable is what a program may keep."""
     graph = getattr(variable, "graph", None)
     if graph is not None and not graph.building_function:
@@ -128,14 +128,14 @@ def _refuse_variable_of_1(variable: Any) -> None:
         )
 
 
-def _variables_of(model: Any) -> Sequence[tf.Variable]:
+def _variables_of(model: Value) -> Sequence[tf.Variable]:
     try:
         return model.trainable_variables  # type: ignore[no-any-return]
     except ValueError as error:  # so do Keras' models say that they are not built
         raise InvalidOption(f"{NONE_YET}. {error}") from error
 
 
-def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
+def _asker(params: Params) -> Callable[[], Sequence[tf.Variable]]:
     if hasattr(type(params), "trainable_variables"):  # of the class: an unbuilt model's own raises
         return lambda: _variables_of(params)
     if callable(params):
@@ -150,7 +150,7 @@ def _asker(params: Any) -> Callable[[], Sequence[tf.Variable]]:
     return lambda: variables
 
 
-def _refuse_keras_3(thing: Any) -> None:
+def _refuse_keras_3(thing: Value) -> None:
     """Refuse Keras 3 before training, as it never calls a compressor in it."""
     things = thing if isinstance(thing, (list, tuple)) else [thing]
     modules = {cls.__module__.split(".")[0] for item in things for cls in type(item).__mro__}

@@ -9,19 +9,18 @@ at every step.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
-from hvd_sparse.untyped import Optimizer, ProcessSet
+from hvd_sparse.untyped import Optimizer, ProcessSet, Value
 
 FRAMES = 8
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 
 
-def check_call_site(process_set: ProcessSet) -> Any:
+def check_call_site(process_set: ProcessSet) -> Value:
     """Return the optimizer that calls, once it has been compared; None where no optimizer of
     Horovod's does."""
     frame = sys._getframe(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import GradScaler, Optimizer, Option, ProcessSet, Report
+from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 
 
 @dataclass(eq=False)
@@ -123,7 +122,7 @@ class TorchCompressor(DurableCompressor):
 
     # -- what Horovod calls -----------------------------------------------------------------------
 
-    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
         needs."""
         if type(tensor) is not torch.Tensor:
@@ -171,7 +170,7 @@ class TorchCompressor(DurableCompressor):
         self._changes.give(position, spec.key, parameter, ticket.run, memory)
         return carrier, ticket
 
-    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+    def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
         """Return the reduced gradient, in the dtype and memory layout of the one that ``compress``
         was given."""
         if ctx is None:
@@ -222,7 +221,7 @@ class TorchCompressor(DurableCompressor):
         if entered == len(self.step.specs):
             self._wait.take(self._driver.has_arrived)
 
-    def _refuse_changes(self, tensor: torch.Tensor, ctx: Any) -> None:
+    def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
         """Raise ChangedGradient at a step's first result if the program changed what this result
         would overwrite."""
         keys, run = self._changes.take()
@@ -242,7 +241,7 @@ class TorchCompressor(DurableCompressor):
             return NOTHING
         return flatten(self._index.parameters[ticket.position], self.step.specs[ticket.position])
 
-    def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from hvd_sparse.errors import InvalidOption, UnknownGradient
 from hvd_sparse.frontend.compressor import check_keys
 from hvd_sparse.torch.arrays import dtype_of
 from hvd_sparse.types import FLOATS
+from hvd_sparse.untyped import Params, Value
 
 FRAMES = 8
 """How far up Horovod's optimizer can be."""
@@ -99,10 +99,10 @@ class ParameterIndex:
             hook.remove()
 
 
-def _parameter_in_frames() -> Any:
+def _parameter_in_frames() -> Value:
     """The parameter that Horovod's optimizer is about to reduce, read off its frame; None if it is
     not there."""
-    frame: Any = sys._getframe(1)
+    frame: Value = sys._getframe(1)
     for _ in range(FRAMES):
         if frame is None:
             return None
@@ -112,7 +112,7 @@ def _parameter_in_frames() -> Any:
     return None
 
 
-def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Callable[[Any], None]:
+def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Callable[[Value], None]:
     """A hook that does not keep the index, and with it the compressor, alive."""
 
     def record(parameter: torch.Tensor) -> None:
@@ -123,7 +123,7 @@ def _recorder(index: Callable[[], ParameterIndex | None], position: int) -> Call
     return record
 
 
-def check_named(named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
+def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that can have a gradient; InvalidOption for what are none.
 
     Those of other dtypes that need no gradient, as the int8 weights below LoRA's, are left out.

@@ -14,7 +14,8 @@ from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.torch.arrays import flatten
-from hvd_sparse.untyped import Optimizer, Option, Settings
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -95,7 +96,7 @@ class Applying:
     state: Any
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Any = None) -> Value:
         """Apply what the compressor made of the gradients."""
         loss = None
         if closure is not None:
@@ -188,7 +189,7 @@ class Follower:
             )
         self._optimizer, self._groups = caller, {}
 
-    def settings_of(self, key: str, parameter: torch.Tensor, spec: Any) -> Settings:
+    def settings_of(self, key: str, parameter: torch.Tensor, spec: TensorSpec) -> Settings:
         """What the optimizer holds for a parameter, as the memory's ``tune`` takes it."""
         optimizer = self._optimizer
         if id(parameter) not in self._groups:

@@ -6,7 +6,7 @@ import re
 
 from architecture.imports import SOURCES
 
-MOST_LINES = 407
+MOST_LINES = 60
 """Lines of the package that may mention ``Any``. It is only ever lowered."""
 
 

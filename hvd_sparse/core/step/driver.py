@@ -10,31 +10,34 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from typing import Any, NoReturn
+from typing import Generic, NoReturn, TypeVar, cast
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective, Pending
+from hvd_sparse.collectives.contract import Collective, Pending, Request
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
+from hvd_sparse.exchanges.context import Arrival
+
+Result = TypeVar("Result")
 
 NOTHING = np.empty(0, np.float32)
 """For memories that need no parameter."""
 
 
-class Conversation:
+class Conversation(Generic[Result]):
     """An exchange in progress: the generator and the collective that it waits for."""
 
     def __init__(
-        self, generator: Generator[Any, np.ndarray, Any], collective: Collective, name: str
+        self, generator: Generator[Request, np.ndarray, Result], collective: Collective, name: str
     ) -> None:
         self._generator = generator
         self._collective = collective
         self._name = name
         self._phase = 0
         self.pending: Pending | None = None
-        self.result: Any = None
+        self.result: Result | None = None
         self.is_done = False
         self._advance(None)
 
@@ -55,10 +58,11 @@ class Conversation:
         assert self.pending is not None
         self._advance(self.pending.wait(timeout_s))
 
-    def finish(self, timeout_s: float | None) -> Any:
+    def finish(self, timeout_s: float | None) -> Result:
+        """Wait for all phases and return what the exchange brings."""
         while not self.is_done:
             self.step(timeout_s)
-        return self.result
+        return cast(Result, self.result)  # which may be None by its type
 
 
 class Driver:
@@ -75,7 +79,7 @@ class Driver:
         self.step = step
         self.collective = collective
         self.name = name
-        self._under_way: dict[BucketRun, Conversation] = {}
+        self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
         self._current: StepRun | None = None
         self._rank = self._world_size = -1  # known from the first step on; some ranks have none
         if step.configuration.exchange.needs_nodes:
@@ -103,7 +107,9 @@ class Driver:
         """Ask for the rank and the size of the world: they stay as they are until ``forget``."""
         self._rank, self._world_size = self.collective.rank, self.collective.world_size
 
-    def poison(self, error: Exception, key: str, dtype: Any) -> tuple[np.ndarray, Ticket]:
+    def poison(
+        self, error: Exception, key: str, dtype: np.dtype | type
+    ) -> tuple[np.ndarray, Ticket]:
         """Tell of a failure as ``Sender.poison`` does."""
         if self._rank < 0:
             self._look_around()
@@ -200,7 +206,7 @@ class Driver:
                     bucket, conversation
                 )  # left behind by a step that failed: its name must be free again
 
-    def _discard(self, bucket: BucketRun, conversation: Conversation) -> None:
+    def _discard(self, bucket: BucketRun, conversation: Conversation[dict[int, Arrival]]) -> None:
         del self._under_way[bucket]
         with contextlib.suppress(SparseError):  # the failed step has been reported already
             conversation.finish(self.step.configuration.timeout_s)
@@ -263,4 +269,4 @@ class Driver:
             if bucket.began_s:
                 keys = ", ".join(self.step.specs[i].key for i in bucket.members)
                 self.step.spans.tell("exchange", f"{self._name_of(bucket)}: {keys}", bucket.began_s)
-            self.step.receiver.receive(bucket, conversation.result)
+            self.step.receiver.receive(bucket, conversation.result or {})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from hvd_sparse.core.wire.replicas import Replicas
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Settings
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -58,7 +58,7 @@ class Shared:
         self.replicas = Replicas(configuration.check_replicas_every)
         self.transactions = Transactions(configuration, self.specs)
         self.placement: Placement | None = None
-        self.settings_of: Callable[[int], Mapping[str, Any]] | None = None
+        self.settings_of: Callable[[int], Settings] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
 
     @property
