@@ -61,7 +61,8 @@ class Sender:
         ticket = self._enter(position, scale)
         state, bucket = ticket.state, ticket.bucket
         assert state is not None and bucket is not None
-        ticket.parts = parts = shared.configuration.at_step(state.steps)
+        parts = shared.fixed_parts or shared.configuration.at_step(state.steps)
+        ticket.parts = parts
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
         place = (state.spec.dtype, dense, world_size)
         layout = self._layouts.get(place)

@@ -33,6 +33,7 @@ class Shared:
     ----------
     configuration, specs : parts and options; the registered tensors, in the same order on every
         rank
+    fixed_parts : of every step, where the density stays as it is; else None
     buckets, bucket_of : members of every bucket, by position; the bucket of every member
     pipeline, stats, replicas, transactions : what the halves work with
     reduction : "average" or "sum", as the carriers have told
@@ -51,6 +52,7 @@ class Shared:
         self.specs = list(specs)
         self.keys = [spec.key for spec in self.specs]
         self._set_buckets(buckets)
+        self.fixed_parts = configuration.fixed_parts
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
         self.stats = Stats()
