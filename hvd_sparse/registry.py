@@ -86,6 +86,15 @@ class Registry(Generic[Part]):
     def create(self, id: str, **options: object) -> Part:
         """Return a part with these options.
 
+        Parameters
+        ----------
+        id : the part's permanent id
+        options : its options, by name
+
+        Returns
+        -------
+        The part: a frozen dataclass
+
         Raises
         ------
         UnknownName : no part has that id
@@ -119,10 +128,24 @@ class Registry(Generic[Part]):
         """Return a part that is given as an id, a mapping ``{"id": ..., option: value}``, or
         itself.
 
+        Parameters
+        ----------
+        part : one of the three
+
+        Returns
+        -------
+        The part: a frozen dataclass
+
         Raises
         ------
         UnknownName : it is none of these
         InvalidOption : an option is unknown, missing or wrong
+
+        Examples
+        --------
+        >>> from hvd_sparse.registry import SELECTORS
+        >>> SELECTORS.resolve({"id": "topk", "density": 0.01})
+        TopK(density=0.01)
         """
         if isinstance(part, str):
             return self.create(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -242,7 +243,7 @@ class CompiledKernels(CompiledPackers):
             return [work(0, numel)]
         # Parts begin at whole lines, so that no two threads write to one.
         bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
-        others = [self._pool.submit(work, *pair) for pair in zip(bounds[1:-1], bounds[2:])]
+        others = [self._pool.submit(work, *pair) for pair in pairwise(bounds[1:])]
         return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
