@@ -10,17 +10,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from hvd_sparse.errors import InvalidOption, UnknownName
-
-if TYPE_CHECKING:  # parts register themselves here, so their modules import this one
-    from hvd_sparse.codecs.contract import Codec
-    from hvd_sparse.core.kernels.contract import Engine
-    from hvd_sparse.exchanges.contract import Exchange
-    from hvd_sparse.memories.contract import Memory
-    from hvd_sparse.schedules.contract import Schedule
-    from hvd_sparse.selectors.contract import Selector
 
 PartType = TypeVar("PartType", bound=type)
 Part = TypeVar("Part")
@@ -172,11 +164,12 @@ def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as 
     }
 
 
-SELECTORS: Registry[Selector] = Registry("selector")
-MEMORIES: Registry[Memory] = Registry("memory")
-CODECS: Registry[Codec] = Registry("codec")
-EXCHANGES: Registry[Exchange] = Registry("exchange")
-SCHEDULES: Registry[Schedule] = Registry("schedule")
-ENGINES: Registry[Engine] = Registry("engine")
+# Parts and their contracts lie above this module: who resolves one names the contract it is of.
+SELECTORS: Registry = Registry("selector")
+MEMORIES: Registry = Registry("memory")
+CODECS: Registry = Registry("codec")
+EXCHANGES: Registry = Registry("exchange")
+SCHEDULES: Registry = Registry("schedule")
+ENGINES: Registry = Registry("engine")
 
 ALL: tuple[Registry, ...] = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES)

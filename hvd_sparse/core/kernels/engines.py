@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 
 from hvd_sparse.checks import check_whole
 from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.contract import Engine, Kernels
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import ENGINES
 
@@ -82,12 +82,11 @@ def resolve_engine(engine: object) -> Kernels:
     UnknownName : no engine has that id
     InvalidOption : the engine is not installed, or lacks an option
     """
-    if engine is not None:
-        return ENGINES.resolve(engine).kernels
-    if is_fast_installed():
-        return ENGINES.create(FAST).kernels
-    _say_slow()
-    return ENGINES.create("numpy").kernels
+    if engine is None and not is_fast_installed():
+        _say_slow()
+        engine = "numpy"
+    chosen: Engine = ENGINES.resolve(FAST if engine is None else engine)
+    return chosen.kernels
 
 
 @lru_cache(maxsize=1)  # once a process
