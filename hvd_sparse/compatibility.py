@@ -157,7 +157,7 @@ def exchanges_that_fit(
     divides = placement.node_count < placement.world_size and not is_elastic()
     fitting = []
     for id in EXCHANGES:
-        exchange = EXCHANGES.create(id)
+        exchange: Exchange = EXCHANGES.create(id)
         if exchange.only_chooses or not exchange.conserves:
             continue
         if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):

@@ -158,7 +158,7 @@ class Configuration:
                 f"unknown option {', '.join(map(repr, unknown))}; the common options are: "
                 f"{', '.join(known)}"
             )
-        chosen = SELECTORS.resolve(selector)
+        chosen: Selector = SELECTORS.resolve(selector)
         return cls(
             selector=chosen,
             memory=MEMORIES.resolve(options.pop("memory", "error_feedback")),

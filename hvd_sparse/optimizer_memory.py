@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
@@ -25,18 +24,18 @@ KEPT = ("masking", "clip_norm")
 
 @dataclass(frozen=True)
 class Handover:
-    """What an optimizer asks of a memory.
+    """The demands of an optimizer on a memory.
 
     Attributes
     ----------
     name : the optimizer's class
-    memory : does what the optimizer would; None where there is none that does
+    memory : the memory that does its work; None where there is none
     """
 
     name: str
     memory: MomentumCorrection | AdamCorrection | None
 
-    def join(self, given: Any) -> Any:
+    def join(self, given: object) -> object:
         """Return the memory to use.
 
         given : as an option of that name; None where it was left out.  InvalidOption where it
@@ -53,16 +52,16 @@ class Handover:
                 COSTS_ACCURACY_AT,
             )
             return "error_feedback" if given is None else given
-        given = None if given is None else MEMORIES.resolve(given)
-        if given is None or given == ErrorFeedback():
+        chosen: object = None if given is None else MEMORIES.resolve(given)
+        if chosen is None or chosen == ErrorFeedback():
             return self.memory
-        if type(given) is not type(self.memory):
+        if type(chosen) is not type(self.memory):
             raise InvalidOption(
-                f"memory is {given!r}, and optimizer={self.name} takes "
+                f"memory is {chosen!r}, and optimizer={self.name} takes "
                 f"{self.memory.id!r}, "  # type: ignore[union-attr]
                 "which does the optimizer's work before the selection: leave out one of them"
             )
-        kept = {name: getattr(given, name) for name in KEPT if hasattr(given, name)}
+        kept = {name: getattr(chosen, name) for name in KEPT if hasattr(chosen, name)}
         return replace(self.memory, **kept)
 
 

@@ -80,8 +80,12 @@ class Registry(Generic[Part]):
 
         Parameters
         ----------
-        id : of the part
-        options : its fields; those with a default may be left out
+        id : the part's permanent id
+        options : its options, by name
+
+        Returns
+        -------
+        The part: a frozen dataclass
 
         Raises
         ------
@@ -118,12 +122,22 @@ class Registry(Generic[Part]):
 
         Parameters
         ----------
-        part : in any of these forms
+        part : one of the three
+
+        Returns
+        -------
+        The part: a frozen dataclass
 
         Raises
         ------
         UnknownName : it is none of these
         InvalidOption : an option is unknown, missing or wrong
+
+        Examples
+        --------
+        >>> from hvd_sparse.registry import SELECTORS
+        >>> SELECTORS.resolve({"id": "topk", "density": 0.01})
+        TopK(density=0.01)
         """
         if isinstance(part, str):
             return self.create(part)
@@ -150,7 +164,7 @@ def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as 
     }
 
 
-# Contracts lie above this module: parts get their types where they are held.
+# Parts and their contracts lie above this module: who resolves one names the contract it is of.
 SELECTORS: Registry = Registry("selector")
 MEMORIES: Registry = Registry("memory")
 CODECS: Registry = Registry("codec")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,18 @@ from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class DirectionState:
+class ClippingOptions(Protocol):
+    """The options that every such memory has."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """Return the bound on the norm of a tensor's gradient; None for no bound."""
+
+
+Options = TypeVar("Options", bound=ClippingOptions)
+
+
+class DirectionState(Generic[Options]):
     """Keep back the directions that the optimizer would take from this rank's own gradients.
 
         residual' = residual + direction,  where the entries that are sent become +0.0
@@ -30,7 +41,7 @@ class DirectionState:
     velocity : the residual
     """
 
-    def __init__(self, spec: TensorSpec, options: Any, rollback: bool) -> None:
+    def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         self.step = 0
         self.is_average = True
         self.rate = 1.0

@@ -94,7 +94,7 @@ class AdamCorrection:
         return AdamCorrectionState(spec, self, rollback)
 
 
-class AdamCorrectionState(DirectionState):
+class AdamCorrectionState(DirectionState[AdamCorrection]):
     """m, s and v of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class MemoryState(Protocol):
         aim : the entries to take out in the same pass; None takes none
         """
 
-    def tune(self, **settings: Any) -> None:
+    def tune(self, **settings: object) -> None:
         """Take over what the optimizer holds for this tensor now; only for memories that declare
         ``finishes``."""
 

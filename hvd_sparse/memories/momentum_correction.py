@@ -86,7 +86,7 @@ class MomentumCorrection:
         return MomentumCorrectionState(spec, self, rollback)
 
 
-class MomentumCorrectionState(DirectionState):
+class MomentumCorrectionState(DirectionState[MomentumCorrection]):
     """u and v of one tensor.  Implements ``MemoryState``."""
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:

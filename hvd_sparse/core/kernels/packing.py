@@ -83,6 +83,7 @@ def blocks_of(numel: int) -> int:
 
 
 def count_blocks(indices: np.ndarray, numel: int) -> np.ndarray:
+    """Return the count of indices of every block, as ``Packers`` says."""
     counts = np.full(blocks_of(numel), indices.size)
     starts = np.searchsorted(indices, _starts(counts.size))
     counts[:-1] = starts[1:]
@@ -91,6 +92,7 @@ def count_blocks(indices: np.ndarray, numel: int) -> np.ndarray:
 
 
 def join_blocks(counts: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+    """Return the indices of counts and positions, as ``Packers`` says."""
     indices = np.repeat(_starts(counts.size), counts)
     indices += positions
     return indices if bool(np.all(indices[1:] > indices[:-1])) else None
