@@ -98,6 +98,7 @@ def test_what_codecs_round_stays_in_the_residual(memory, codec, rollback):
         gradient = draw("normal", spec.numel, seed=step)
         gradient[step] = 1e6  # beyond float16
         twin.load(state.memory.arrays())
+        twin.step = state.steps  # as a step tells its memory
         accumulated = twin.compensate(gradient.copy(), reference).vector.copy()
         outgoing = pipeline.send(state, gradient, 0, 1, dense=False)
         decoded = np.zeros(spec.numel, np.float32)

@@ -8,15 +8,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
-from benchmarks import stepping
-from benchmarks.step import meter, page
-from benchmarks.step.goals import verdicts
-from benchmarks.step.models import OVERHEAD, needed_bytes, tensors_of
-from benchmarks.step.replay import Replay
-from benchmarks.step.summary import merged, summarize
 from hvd_sparse.tracing.spans import Spans
+
+torch = pytest.importorskip("torch", reason="the bench is written in torch")
+for package in ("horovod.torch", "matplotlib"):
+    pytest.importorskip(package, reason="the bench needs it")
+
+from benchmarks import stepping  # noqa: E402 - they import torch and Horovod
+from benchmarks.step import meter, page  # noqa: E402
+from benchmarks.step.goals import verdicts  # noqa: E402
+from benchmarks.step.models import OVERHEAD, needed_bytes, tensors_of  # noqa: E402
+from benchmarks.step.replay import Replay  # noqa: E402
+from benchmarks.step.summary import merged, summarize  # noqa: E402
 
 SENT = {"sparse_steps": 8, "dense_steps": 0, "one_pass": 6}
 
