@@ -77,7 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group("ranks" if file.parts[0] in RANKS else str(file)))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out for want of a package: it never counts as passed."""
-    if missing():
-        terminalreporter.write_line(f"LEFT OUT: {left_out()}", yellow=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say last what was left out for want of a package: it never counts as passed."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if missing() and reporter is not None and not hasattr(config, "workerinput"):
+        reporter.write_line(f"LEFT OUT: {left_out()}", yellow=True)

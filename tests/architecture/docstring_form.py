@@ -135,33 +135,36 @@ def stated_by_contract(path: Path) -> frozenset[str]:
 
 
 @cache
-def _stated_by_ancestors(owner: str) -> frozenset[str]:
-    """Return the methods that the ancestors of a class document, by the class's name."""
-    found: set[str] = set()
+def _classes() -> dict[str, list[ast.ClassDef]]:
+    """Return the classes of the package by name."""
+    found: dict[str, list[ast.ClassDef]] = {}
     for tree in _trees().values():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and node.name == owner:
-                for base in node.bases:
-                    name = ast.unparse(base).split("[")[0].split(".")[-1]
-                    if name != owner:
-                        found |= _documented(name) | _stated_by_ancestors(name)
-    return frozenset(found)
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+    return found
 
 
 @cache
+def _stated_by_ancestors(owner: str) -> frozenset[str]:
+    """Return the methods that the ancestors of a class document, by the class's name."""
+    bases = [base for node in _classes().get(owner, ()) for base in node.bases]
+    names = {ast.unparse(base).split("[")[0].split(".")[-1] for base in bases} - {owner}
+    return frozenset().union(*(_documented(name) | _stated_by_ancestors(name) for name in names))
+
+
 def _documented(owner: str) -> frozenset[str]:
     """Return the methods that a class documents itself, by the class's name."""
+    members = [member for node in _classes().get(owner, ()) for member in node.body]
     return frozenset(
         member.name
-        for tree in _trees().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name == owner
-        for member in node.body
+        for member in members
         if isinstance(member, ast.FunctionDef) and ast.get_docstring(member)
     )
 
 
-def faults() -> list[Fault]:
+@cache
+def faults() -> tuple[Fault, ...]:
     """Return every fault of the package, file by file."""
     found = []
     for path, tree in _trees().items():
@@ -176,7 +179,7 @@ def faults() -> list[Fault]:
                 Fault(path, line, name, reason)
                 for reason in faults_of(ast.get_docstring(node), contracted)
             ]
-    return found
+    return tuple(found)
 
 
 def function(module: str, name: str) -> ast.FunctionDef:
