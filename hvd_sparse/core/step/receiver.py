@@ -184,7 +184,7 @@ class Receiver:
                 reduced = state.memory.finish(
                     reduced, parameter, is_compressed, shared.pipeline.kernels
                 )
-        if ticket.scale != 1.0:
+        if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
             reduced = rescaled(reduced, ticket.scale)
         ticket.run.completed.add(ticket.position)
         is_sure = ticket.scale == 1.0 and not finishes and spec.dtype != "float16"
