@@ -23,7 +23,7 @@ FOR_USERS = {
     "selectors.contract": ("Selector.select",),
     "codecs.contract": ("Codec.encode", "Codec.decode"),
     "configuration": ("Configuration.create",),
-    "methods": ("Methods.build",),
+    "methods.builder": ("Builder.build",),
     "frontend.compressor": (
         "Compressor.stats",
         "Compressor.config",

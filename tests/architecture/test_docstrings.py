@@ -122,6 +122,7 @@ CHECKED: tuple[str, ...] = (
     "core/wire",
     "exchanges",
     "memories",
+    "methods",
     "resilience",
     "schedules",
     "selectors",
@@ -131,7 +132,7 @@ CHECKED: tuple[str, ...] = (
 HELD: tuple[str, ...] = (
     "codecs.contract",
     "configuration",
-    "methods",
+    "methods.builder",
     "registry",
     "selectors.contract",
 )

@@ -267,9 +267,10 @@ def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
 
 def test_every_method_of_the_class_is_listed_with_its_paper():
     not_methods = {"build", "from_config", "compress", "decompress"}
-    assert (
-        set(METHODS) == {name for name in vars(Methods) if not name.startswith("_")} - not_methods
-    )
+    assert set(METHODS) == {name for name in dir(Methods) if name[0] != "_"} - not_methods
+    for method, paper in METHODS.items():
+        words = " ".join(inspect.getdoc(getattr(Methods, method)).split())
+        assert f"Paper: {paper}." in words
 
 
 @pytest.mark.parametrize("method", [*METHODS, "build", "from_config"])

@@ -1,0 +1,121 @@
+"""Methods whose ranks agree on entries, by their exchange or by shared draws."""
+
+from __future__ import annotations
+
+from hvd_sparse.exchanges.gtopk import GTopK
+from hvd_sparse.exchanges.oktopk import OkTopK
+from hvd_sparse.memories.error_feedback import ErrorFeedback
+from hvd_sparse.memories.low_pass import LowPass
+from hvd_sparse.methods.builder import Builder, Compressor, of_paper
+from hvd_sparse.selectors.chunk_max import ChunkMax
+from hvd_sparse.selectors.chunked import Chunked
+from hvd_sparse.selectors.random_k import RandomK
+from hvd_sparse.selectors.reused_threshold import ReusedThreshold
+from hvd_sparse.selectors.topk import TopK
+
+
+class AgreedMethods(Builder[Compressor]):
+    """Methods whose ranks agree on entries, by their exchange or by shared draws."""
+
+    @classmethod
+    @of_paper("chen2020scalecom")
+    def scalecom(
+        cls,
+        params: object,
+        *,
+        density: float,
+        beta: float = 1.0,
+        chunk_wise: bool = False,
+        **options: object,
+    ) -> Compressor:
+        """ScaleCom: a leader's top k, in turns, and all ranks' values there.  Paper:
+        chen2020scalecom.
+
+        Left out: the paper's first epochs run dense, which is ``schedule={"id": "dense_warmup",
+        ...}``.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take
+            0.1 for large batches
+        chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass,
+            instead of the top k
+        """
+        selector = ChunkMax(density) if chunk_wise else TopK(density)
+        memory = ErrorFeedback() if beta == 1 else LowPass(beta)
+        options.setdefault("exchange", "shared_index")
+        return cls.build(params, selector=selector, memory=memory, **options)
+
+    @classmethod
+    @of_paper("shi2019gtopk")
+    def gtopk(
+        cls, params: object, *, density: float, conserving: bool = True, **options: object
+    ) -> Compressor:
+        """gTop-k: a tree of merges, each cut to k.  Paper: shi2019gtopk.
+
+        Parameters
+        ----------
+        density : part of the entries applied, in (0, 1]
+        conserving : lose nothing, where the paper's rule loses entries that are cut on the way at
+            indices that are applied
+        """
+        return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
+
+    @classmethod
+    @of_paper("li2022oktopk")
+    def oktopk(
+        cls, params: object, *, density: float, period: int = 32, **options: object
+    ) -> Compressor:
+        """Ok-Topk: sums by regions, of which the k largest are applied.  Paper: li2022oktopk.
+
+        Left out: the paper's first steps run dense, which is ``schedule={"id": "dense_warmup",
+        ...}``.
+
+        Parameters
+        ----------
+        density : part of the entries applied, in (0, 1]
+        period : steps between exact evaluations of the local and the global threshold
+        """
+        selector = ReusedThreshold(density, period=period)
+        return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)
+
+    @classmethod
+    @of_paper("sun2019csc")
+    def chunked(
+        cls, params: object, *, density: float, chunk_length: int = 512, **options: object
+    ) -> Compressor:
+        """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper: sun2019csc.
+
+        Parameters
+        ----------
+        density : part of the chunks sent, in (0, 1]
+        chunk_length : entries a chunk
+        """
+        options.setdefault("exchange", "shared_index")
+        return cls.build(params, selector=Chunked(density, chunk_length), **options)
+
+    @classmethod
+    @of_paper("stich2018sparsified")
+    def random_k(
+        cls,
+        params: object,
+        *,
+        density: float,
+        shared_seed: bool = False,
+        seed: int = 0,
+        **options: object,
+    ) -> Compressor:
+        """Entries at random positions, with error feedback.  Paper: stich2018sparsified.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        shared_seed : the same positions on all ranks, so that values alone travel, in a sum
+        seed : of the draws
+        """
+        if shared_seed:
+            options.setdefault("exchange", "shared_index")
+        return cls.build(
+            params, selector=RandomK(density, shared_seed=shared_seed, seed=seed), **options
+        )

@@ -1,0 +1,203 @@
+"""``build``, by which every named method makes its compressor, and the options that all take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.untyped import Optimizer
+
+
+class HandedOver(Protocol):
+    """The part of a frontend's compressor that ``Builder.build`` asks for an optimizer's sake."""
+
+    is_forewarned: bool
+
+    def take_over(self, optimizer: Optimizer) -> None:
+        """Do an optimizer's work from now on."""
+
+
+Compressor = TypeVar("Compressor", bound=HandedOver)
+"""The frontend's compressor: an object that Horovod takes as ``compression``."""
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def of_paper(key: str) -> Callable[[Function], Function]:
+    """Return a decorator that marks a named method with the citation key of its paper."""
+
+    def mark(method: Function) -> Function:
+        method.paper = key  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Builder(Generic[Compressor]):
+    """Base of the families of methods: makes compressors of parts, freely composed or named.
+
+    ``params`` are the frontend's: see its ``Compression``. Every method also takes the options of
+    ``Configuration`` and those below.
+
+    Parameters
+    ----------
+    codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
+        "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
+    optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras
+        SGD, Adam or AdamW before the selection, on every rank for itself, where it sees gradients
+        and not rare entries; the optimizer applies what arrives. Not for ``terngrad``, which keeps
+        nothing back; None by default
+    min_numel : tensors with fewer entries go dense; 1024 by default
+    compress_1d : also compress tensors of one dimension (biases, norms), which else go dense
+    process_set : the one given to Horovod; ``hvd.global_process_set`` by default
+    name : part of every collective's name; by default made from the tensors' names and shapes, and
+        from the order in which compressors are made, the same on all ranks. Two live compressors
+        must not be given the same
+    engine : id of the kernels; the best that is installed by default
+    rollback : a failed step leaves no trace, for a second buffer of the residual's size; without it
+        the gradient of a failed step stays in the residual; True by default
+    allow_dense : where dense moves no more bytes, the step runs dense, residual included; True by
+        default
+    groups : how many messages the compressed tensors travel in, or lists of the names of those that
+        travel together (PyTorch); by default small neighbours do; "planned" measures the first
+        steps and the network, and takes the quickest groups from then on. In TensorFlow, groups
+        given to Horovod are messages
+    select_over : "tensor", or "group" to select once from all tensors that travel together, as
+        MGS-SGD does: the density holds for the group, and its tensors compete (exchange
+        "allgather"; in TensorFlow a group of Horovod's)
+    max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
+        where the density asks for more it runs dense, and further entries that a method finds stay
+        in the residual; None, the default, sets no bound
+    check_replicas_every : after how many steps ranks compare checksums of the applied gradients; 0,
+        the default, for never
+    telemetry : send the norm of the residual along (one more pass); False by default
+    on_nonfinite : "propagate", the default: NaN or Inf on any rank makes that tensor's gradient NaN
+        on all ranks, and the step leaves no trace; "raise" makes it an error on all ranks, with
+        rank, tensor and count
+    grad_scaler : the scaler of the loss: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or
+        a callable that returns the scale; residuals are kept in unscaled units; None by default
+    timeout_s : seconds after which a collective that did not finish is an error, 600 by default;
+        None waits for ever
+
+    Examples
+    --------
+    With PyTorch, where ``model`` and ``optimizer`` are the program's own::
+
+        compression = Compression.ldte_bs(model.named_parameters(), density=0.001)
+        optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Let every method that is given to Horovod without a call answer with the remedy."""
+        super().__init_subclass__(**options)
+        for base in cls.__mro__:
+            for name, member in vars(base).items():
+                if (
+                    isinstance(member, classmethod)
+                    and name not in ("compress", "decompress")
+                    and name[0] != "_"
+                ):
+                    member.__func__.compress = _refusal(name)  # type: ignore[attr-defined]
+
+    @classmethod
+    def compress(cls, *_: object) -> NoReturn:
+        """Raise InvalidOption: Horovod was given this class, and not what one of its methods
+        returns."""
+        raise InvalidOption(
+            "compression=Compression gives Horovod the class itself: call one of its methods, as "
+            "in compression=Compression.ldte_bs(params, density=0.001), where params are those "
+            "that Horovod trains"
+        )
+
+    decompress = compress
+
+    @classmethod
+    def _create(
+        cls, params: object, configuration: Configuration, process_set: object, grad_scaler: object
+    ) -> Compressor:
+        """Return the frontend's compressor for a configuration."""
+        raise NotImplementedError
+
+    @classmethod
+    def _read_optimizer(cls, optimizer: object) -> Handover:
+        """Return what a memory has to do in the place of the frontend's optimizer."""
+        raise NotImplementedError
+
+    @classmethod
+    def build(
+        cls,
+        params: object,
+        *,
+        selector: object,
+        process_set: object = None,
+        grad_scaler: object = None,
+        optimizer: object = None,
+        **options: object,
+    ) -> Compressor:
+        """Return a compressor of freely composed parts.
+
+        Parameters
+        ----------
+        params : the tensors to compress
+        selector : a part, as an id, a mapping ``{"id": ..., option: value}`` or an object
+        process_set : the one given to Horovod
+        grad_scaler : the scaler of the loss
+        optimizer : the one that is then given to Horovod, if a memory is to do its work
+        options : ``memory``, ``codec``, ``exchange`` and ``schedule``, given like the selector, and
+            the common options, above
+
+        Raises
+        ------
+        UnknownName : no part has that id
+        InvalidOption : an option is unknown or wrong, or the parts cannot be joined
+        """
+        handover = None if optimizer is None else cls._read_optimizer(optimizer)
+        if handover is not None:
+            options["memory"] = handover.join(options.get("memory"))
+        configuration = Configuration.create(selector=selector, **options)
+        compressor = cls._create(params, configuration, process_set, grad_scaler)
+        if handover is not None:
+            compressor.is_forewarned = True
+            if handover.memory is not None:
+                compressor.take_over(optimizer)
+        return compressor
+
+    @classmethod
+    def from_config(
+        cls,
+        params: object,
+        config: dict[str, object],
+        *,
+        process_set: object = None,
+        grad_scaler: object = None,
+        optimizer: object = None,
+    ) -> Compressor:
+        """Return a compressor like the one whose ``config()`` is given.
+
+        Parameters
+        ----------
+        params : the tensors to compress
+        config : of the other compressor
+        process_set : the one given to Horovod
+        grad_scaler : the scaler of the loss
+        optimizer : the one whose work the memory does, if the other compressor was made with one
+        """
+        return cls.build(
+            params, process_set=process_set, grad_scaler=grad_scaler, optimizer=optimizer, **config
+        )
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    """Return the ``compress`` of a method that was given to Horovod uncalled: it raises the
+    remedy."""
+
+    def compress(*_: object) -> NoReturn:
+        raise InvalidOption(
+            f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
+            f"compression=Compression.{name}(params, ...), where params are those that Horovod "
+            "trains"
+        )
+
+    return compress

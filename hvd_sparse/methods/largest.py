@@ -1,0 +1,93 @@
+"""Methods that send the k largest entries, found exactly, by a sample or by a search."""
+
+from __future__ import annotations
+
+from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.methods.builder import Builder, Compressor, of_paper
+from hvd_sparse.selectors.dgc_sampled import DgcSampled
+from hvd_sparse.selectors.radix_select import RadixSelect
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.selectors.topk import TopK
+
+
+class LargestMethods(Builder[Compressor]):
+    """Methods that send the k largest entries, found exactly, by a sample or by a search."""
+
+    @classmethod
+    @of_paper("aji2017sparse")
+    def topk(cls, params: object, *, density: float, **options: object) -> Compressor:
+        """Exact top-k of every tensor, with error feedback: the yardstick.  Paper: aji2017sparse.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        """
+        return cls.build(params, selector=TopK(density), **options)
+
+    @classmethod
+    @of_paper("alabi2012fast")
+    def radix_select(cls, params: object, *, density: float, **options: object) -> Compressor:
+        """Exact top-k by the digits of bit patterns, with error feedback.  Paper: alabi2012fast.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        """
+        return cls.build(params, selector=RadixSelect(density), **options)
+
+    @classmethod
+    @of_paper("lin2018dgc")
+    def dgc(
+        cls,
+        params: object,
+        *,
+        density: float,
+        optimizer: object = None,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        masking: bool = True,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        sample_density: float = 0.01,
+        **options: object,
+    ) -> Compressor:
+        """Deep gradient compression: sampled threshold and momentum correction.  Paper: lin2018dgc.
+
+        The entries travel as in the authors' later code, as indices and values; ``codec="run16"``
+        is the paper's wire. ``schedule`` takes the warm-up.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        optimizer : as for every method; without it ``momentum``, ``nesterov`` and ``weight_decay``
+            hold, and the optimizer must have none of its own
+        momentum, nesterov, masking, weight_decay, clip_norm : as in ``MomentumCorrection``
+        sample_density : as in ``DgcSampled``
+        """
+        memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
+        if optimizer is not None and isinstance(
+            cls._read_optimizer(optimizer).memory, AdamCorrection
+        ):
+            memory = AdamCorrection(clip_norm=clip_norm)
+        selector = DgcSampled(density, sample_density=sample_density)
+        return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
+
+    @classmethod
+    @of_paper("fang2019redsync")
+    def redsync(
+        cls, params: object, *, density: float, search: bool = False, **options: object
+    ) -> Compressor:
+        """RedSync: trimmed top-k, or its threshold search with reuse.  Paper: fang2019redsync.
+
+        Left out: the alternation of signs with quantized values. The paper's momentum correction is
+        ``optimizer=``, or ``memory="momentum_correction"``.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        search : use the threshold search
+        """
+        selector = RedsyncSearch(density) if search else RedsyncTrimmed(density)
+        return cls.build(params, selector=selector, **options)

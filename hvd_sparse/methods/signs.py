@@ -1,0 +1,81 @@
+"""Methods that send signs in the place of values."""
+
+from __future__ import annotations
+
+from hvd_sparse.methods.builder import Builder, Compressor, of_paper
+from hvd_sparse.selectors.adacomp import AdaComp
+from hvd_sparse.selectors.ef_sign import EfSign
+from hvd_sparse.selectors.fixed_threshold import FixedThreshold
+from hvd_sparse.selectors.stc import Stc
+from hvd_sparse.selectors.terngrad import TernGrad
+
+
+class SignMethods(Builder[Compressor]):
+    """Methods that send signs in the place of values."""
+
+    @classmethod
+    @of_paper("chen2018adacomp")
+    def adacomp(
+        cls, params: object, *, bin_length: int | None = None, **options: object
+    ) -> Compressor:
+        """AdaComp: the entries that could become their bin's largest, as signs.  Paper:
+        chen2018adacomp.
+
+        Parameters
+        ----------
+        bin_length : entries a bin; None takes the paper's for the kind of layer
+        """
+        options.setdefault("codec", "ternary")
+        return cls.build(params, selector=AdaComp(bin_length), **options)
+
+    @classmethod
+    @of_paper("strom2015scalable")
+    def strom(
+        cls, params: object, *, threshold: float, max_density: float = 0.1, **options: object
+    ) -> Compressor:
+        """Signs of the entries above a fixed threshold; the remainder stays.  Paper:
+        strom2015scalable.
+
+        Parameters
+        ----------
+        threshold : in units of the accumulated gradient
+        max_density : part of a tensor that is sent at most
+        """
+        options.setdefault("codec", "sign_index")
+        selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
+        return cls.build(params, selector=selector, **options)
+
+    @classmethod
+    @of_paper("sattler2019stc")
+    def stc(cls, params: object, *, density: float, **options: object) -> Compressor:
+        """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1]
+        """
+        options.setdefault("codec", "sign_mean")
+        return cls.build(params, selector=Stc(density), **options)
+
+    @classmethod
+    @of_paper("karimireddy2019error")
+    def ef_sign(cls, params: object, **options: object) -> Compressor:
+        """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error."""
+        options.setdefault("codec", "one_bit")
+        return cls.build(params, selector=EfSign(), **options)
+
+    @classmethod
+    @of_paper("wen2017terngrad")
+    def terngrad(
+        cls, params: object, *, clip: float | None = 2.5, seed: int = 0, **options: object
+    ) -> Compressor:
+        """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad.
+
+        Parameters
+        ----------
+        clip : in standard deviations; None does not clip
+        seed : of the draws
+        """
+        options.setdefault("memory", "none")
+        options.setdefault("codec", "two_bit")
+        return cls.build(params, selector=TernGrad(clip, seed=seed), **options)
