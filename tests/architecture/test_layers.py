@@ -55,9 +55,10 @@ NUMPY_ONLY = set(LEVEL) - {"collectives", "resilience", "torch", "tensorflow", "
 MAY_ALSO_IMPORT = {
     "hvd_sparse.core.wire.checksum": ("isal",),
     "hvd_sparse.core.kernels.numba": ("numba", "llvmlite"),
+    "hvd_sparse.core.kernels.torch": ("torch",),
 }
 """The exceptions, with all that lies in them: packages that are used if they are there, and change
-nothing but the speed."""
+nothing but the speed, or where the work is done."""
 CATALOGUE = ("selectors", "memories", "codecs", "exchanges", "schedules")
 FULL_FOLDER = 20
 

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from installed import is_installed
+
 TESTS = Path(__file__).parents[1]
 WITHOUT_NUMBA = (
     "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
@@ -51,3 +54,24 @@ def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
     assert "pip install 'hvd-sparse[fast]'" in done.stderr
+
+
+def test_torch_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
+    done = run(
+        "import sys; sys.modules['torch'] = None\n"
+        "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('torch')"
+    )
+    assert done.returncode == 1
+    assert "InvalidOption" in done.stderr
+    assert "pip install 'hvd-sparse[torch]'" in done.stderr
+
+
+@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+def test_the_engine_torch_needs_no_numba():
+    done = run(
+        WITHOUT_NUMBA
+        + "import numpy as np\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
+        "kernels = resolve_engine('torch')\n"
+        "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]"
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -57,6 +57,27 @@ class NumbaEngine:
         return _compiled(self.threads)
 
 
+@ENGINES.register("torch")
+@dataclass(frozen=True)
+class TorchEngine:
+    """Kernels of plain torch operations, on the device that the tensors are on.
+
+    Several passes, and one wait for the device a tensor: for accelerators that have no engine of
+    their own here. What was selected, and its bytes, are left to the best engine of the host.
+    """
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise InvalidOption(
+                "engine 'torch' needs the package torch: pip install 'hvd-sparse[torch]'"
+            )
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the kernels of ``core.kernels.torch``."""
+        return _of_torch()
+
+
 def is_fast_installed() -> bool:
     """Tell whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
@@ -68,6 +89,14 @@ def _compiled(threads: int) -> Kernels:
     from hvd_sparse.core.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
+
+
+@cache
+def _of_torch() -> Kernels:
+    # Not at the top: this loads torch, which TensorFlow's programs do without.
+    from hvd_sparse.core.kernels.torch import TorchKernels
+
+    return TorchKernels(_compiled(1) if is_fast_installed() else reference)
 
 
 def resolve_engine(engine: object) -> Kernels:

@@ -1,0 +1,186 @@
+"""Kernels of plain torch operations, on any device.  Contracts: ``core.kernels.contract``.
+
+Vectors lie where their tensors do (``vector.DeviceVector``); what is selected comes to the host, by
+one copy that waits once. Only operations whose bits every device agrees on are used: no fused
+multiply-add, no sum by atomics, and no top-k where equal magnitudes could go either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Tail, Taking
+from hvd_sparse.core.kernels.torch import statistics
+from hvd_sparse.core.kernels.torch.taking import largest, reaching, rounded, take
+from hvd_sparse.core.kernels.torch.vector import (
+    DeviceVector,
+    Vector,
+    fetch,
+    tensor_of,
+    upload,
+    upload_indices,
+)
+from hvd_sparse.types import Selection
+
+
+class TorchKernels:
+    """Kernels of torch operations; lists and bytes, which are the host's, go to the host's kernels.
+
+    Parameters
+    ----------
+    host : kernels for what lies on the host anyway
+    """
+
+    def __init__(self, host: Kernels) -> None:
+        self._host = host
+        self.count_blocks, self.join_blocks = host.count_blocks, host.join_blocks
+        self.half_codes, self.half_values = host.half_codes, host.half_values
+        self.brain_codes, self.brain_values = host.brain_codes, host.brain_values
+
+    # -- statistics -------------------------------------------------------------------------------
+
+    def moments(self, x: Vector) -> Moments:
+        return statistics.moments(tensor_of(x))
+
+    def mean_and_std(self, x: Vector) -> tuple[float, float]:
+        return statistics.mean_and_std(tensor_of(x))
+
+    def tail(self, x: Vector, threshold: float) -> Tail:
+        return statistics.tail(tensor_of(x), threshold)
+
+    def digit_counts(self, x: Vector, shift: int, prefix: int) -> np.ndarray:
+        return statistics.digit_counts(tensor_of(x), shift, prefix)
+
+    def chunk_norms(self, x: Vector, length: int) -> np.ndarray:
+        return statistics.chunk_norms(tensor_of(x), length)
+
+    def sample_magnitudes(self, x: Vector, start: int, stride: int) -> np.ndarray:
+        return fetch(tensor_of(x)[start::stride].abs())
+
+    # -- taking -----------------------------------------------------------------------------------
+
+    def count_at_least(self, x: Vector, threshold: float) -> int:
+        tensor = tensor_of(x)
+        return int(fetch((tensor.abs() >= rounded(tensor, threshold)).sum()))
+
+    def take_at_least(self, x: Vector, threshold: float) -> Selection:
+        tensor = tensor_of(x)
+        reaches = reaching(tensor, tensor.abs(), threshold)
+        taken = take(tensor, reaches, int(fetch(reaches.sum()))).selection
+        assert taken is not None
+        return taken
+
+    def count_and_take(
+        self, x: Vector, threshold: float, capacity: int
+    ) -> tuple[int, Selection | None]:
+        tensor = tensor_of(x)
+        taken = take(tensor, reaching(tensor, tensor.abs(), threshold), capacity)
+        return taken.found, taken.selection
+
+    def take_at_most(self, x: Vector, threshold: float, most: int) -> tuple[int, Selection]:
+        count, taken = self.count_and_take(x, threshold, most)
+        return count, self.take_largest(x, most) if taken is None else taken
+
+    def take_largest(self, x: Vector, count: int) -> Selection:
+        tensor = tensor_of(x)
+        if count <= 0 or not tensor.numel():
+            return Selection.empty(x.size, x.dtype)
+        count = min(count, x.size)
+        taken = take(tensor, largest(tensor, count), count).selection
+        assert taken is not None
+        return taken
+
+    def take_indices(self, x: Vector, indices: np.ndarray) -> Selection:
+        tensor = tensor_of(x)
+        values = fetch(tensor[upload_indices(indices, tensor.device)])
+        return Selection(indices, values, x.size)
+
+    def take_bins(
+        self, accumulated: Vector, gradient: Vector, length: int
+    ) -> tuple[np.ndarray, Selection]:
+        x = tensor_of(accumulated)
+        if not x.numel():
+            return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
+        maxima = statistics.chunks(x.abs(), length).amax(1)
+        limits = maxima.repeat_interleave(length, output_size=maxima.numel() * length)[: x.numel()]
+        reaches = (x + tensor_of(gradient)).abs() >= limits
+        reaches &= (limits > 0) & (x != 0)
+        count = int(fetch(reaches.sum()))
+        taken = take(x, reaches, count).selection
+        assert taken is not None
+        return fetch(maxima), taken
+
+    # -- the step's passes ------------------------------------------------------------------------
+
+    def compensate(self, gradient: Vector, residual: Vector, out: Vector) -> None:
+        torch.add(tensor_of(residual), tensor_of(gradient), out=tensor_of(out))
+
+    def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
+        kept = tensor_of(residual)
+        total = kept + tensor_of(gradient)
+        found = statistics.pending_moments(total)
+        torch.where(total.isfinite(), total, kept, out=tensor_of(out))
+        return statistics.fetched_moments(found, total.numel())
+
+    def accumulate_and_take(
+        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
+    ) -> Taking:
+        kept = tensor_of(residual)
+        total = kept + tensor_of(gradient)
+        magnitudes = total.abs()
+        is_finite = magnitudes < float("inf")
+        reaches = reaching(total, magnitudes, aim.threshold) & is_finite
+        sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
+        # Taken out of the sum before the host knows how many they are: it need not wait for that.
+        leaves = reaches & (reaches.sum() <= aim.capacity)
+        rest = torch.where(is_finite, total, kept)
+        torch.where(leaves, torch.zeros_like(total), rest, out=tensor_of(out))
+        taken = take(total, reaches, aim.capacity, *sums)
+        abs_sum, nonfinite = taken.also
+        return Taking(abs_sum, int(nonfinite), taken.selection)
+
+    def trim(self, taken: Selection, count: int, out: Vector | None) -> tuple[Selection, float]:
+        if not isinstance(out, DeviceVector):
+            return self._host.trim(taken, count, out)
+        kept, least = self._host.trim(taken, count, None)
+        is_left = np.ones(taken.count, bool)
+        is_left[np.searchsorted(taken.indices, kept.indices)] = False
+        out[taken.indices[is_left]] = taken.values[is_left]
+        return kept, least
+
+    def restore(self, out: Vector, selection: Selection) -> None:
+        out[selection.indices] = selection.values
+
+    def push_momentum(
+        self, gradient: Vector, residual: Vector, out: Vector, momentum: float, nesterov: bool
+    ) -> None:
+        factor = rounded(tensor_of(out), momentum)
+        old, new, result = tensor_of(residual), tensor_of(gradient), tensor_of(out)
+        if nesterov:
+            torch.add(old, new, out=result).mul_(factor)
+        else:
+            torch.mul(old, factor, out=result).add_(new)
+
+    def clear(self, residual: Vector, indices: np.ndarray) -> None:
+        residual[indices] = 0.0
+
+    # -- the sum ----------------------------------------------------------------------------------
+
+    def assemble(self, out: Vector, parts: Sequence[Selection]) -> None:
+        result = tensor_of(out).zero_()
+        if not any(part.count for part in parts):
+            return
+        # Two copies for all ranks; then one rank after the other, as indices are unique in one.
+        indices = upload_indices(np.concatenate([part.indices for part in parts]), result.device)
+        values = upload(np.concatenate([part.values for part in parts]), result.device)
+        counts = [part.count for part in parts]
+        for places, entries in zip(indices.split(counts), values.split(counts)):
+            result[places] = result[places] + entries
+
+    def scatter_add(self, out: Vector, indices: np.ndarray, values: np.ndarray) -> None:
+        result = tensor_of(out)
+        places = upload_indices(indices, result.device)
+        result[places] = result[places] + upload(values, result.device)

@@ -1,0 +1,127 @@
+"""Vectors in a device's memory, and the two ways between it and the host."""
+
+from __future__ import annotations
+
+from typing import NoReturn, Union
+
+import numpy as np
+import torch
+
+LOW = 0xFFFFFFFF
+"""The bits of an index: torch has hardly an operation on uint32, so indices are int64 there."""
+
+
+class DeviceVector:
+    """A vector that lies on a device, as far as the core looks at vectors.
+
+    It has a size and a dtype, parts of it are vectors, and its entries at indices come to the host
+    and go back. Nothing else does by itself: numpy's functions raise TypeError.
+
+    Parameters
+    ----------
+    tensor : 1-D, contiguous, float32 or float64
+    """
+
+    __slots__ = ("dtype", "tensor")
+    __array_ufunc__ = None  # numpy's operators leave it alone
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.dtype = np.dtype(np.float64 if tensor.dtype == torch.float64 else np.float32)
+
+    @property
+    def size(self) -> int:
+        """Return the number of entries."""
+        return int(self.tensor.numel())
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of an entry."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all entries."""
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, where: slice | np.ndarray) -> Vector:
+        """Return a part, or the entries at indices as an array of the host."""
+        if isinstance(where, slice):
+            return DeviceVector(self.tensor[where])
+        return fetch(self.tensor[upload_indices(where, self.tensor.device)])
+
+    def __setitem__(self, where: slice | np.ndarray, values: object) -> None:
+        if isinstance(values, np.ndarray):
+            values = upload(values, self.tensor.device)
+        elif isinstance(values, DeviceVector):
+            values = values.tensor
+        if not isinstance(where, slice):
+            where = upload_indices(where, self.tensor.device)
+        self.tensor[where] = values
+
+    def copy(self) -> np.ndarray:
+        """Return all entries as an array of the host."""
+        return fetch(self.tensor.clone())
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        raise TypeError(
+            f"a vector of {self.size} entries on {self.tensor.device} was given to a function of "
+            "numpy: use the kernels, or copy() it to the host"
+        )
+
+
+Vector = Union[np.ndarray, DeviceVector]
+"""What the kernels of this engine are given; an array of the host is a tensor of the CPU."""
+
+
+def tensor_of(x: Vector) -> torch.Tensor:
+    """Return the vector's tensor; of an array, in its own memory unless that is read-only."""
+    if isinstance(x, DeviceVector):
+        return x.tensor
+    # Made anew: an array of one entry may have any stride, and torch takes no negative one.
+    return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done what this thread's current stream was given."""
+    torch.accelerator.current_stream(device).synchronize()
+
+
+def fetch(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor's entries as an array of the host: one copy, and one wait for the device.
+
+    Parameters
+    ----------
+    tensor : made for this; on the CPU the array lies in its memory
+    """
+    array: np.ndarray
+    if tensor.device.type == "cpu":
+        array = tensor.numpy()
+        return array
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    wait_for(tensor.device)  # before it, the host's memory holds anything
+    array = host.numpy()
+    return array
+
+
+def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return an array's entries on the device, without a wait.
+
+    The array may be written to at once: what the copy reads is memory of its own, pinned, which
+    torch's allocator keeps from others until the copy is done.
+    """
+    if device.type == "cpu":
+        return tensor_of(array)
+    host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
+    host.numpy()[...] = array
+    return host.to(device, non_blocking=True)
+
+
+def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return indices on the device, int64; four bytes each on the way."""
+    words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
+    return upload(words, device).to(torch.int64).bitwise_and_(LOW)
