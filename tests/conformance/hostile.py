@@ -146,7 +146,8 @@ def _questions(
 
     def assembled(kernels: Any) -> Any:
         out = np.full(taken.numel, 9, x.dtype)
-        kernels.assemble(out, [taken, Selection.empty(taken.numel, x.dtype), taken][: count % 4])
+        parts = [taken, Selection.empty(taken.numel, x.dtype), taken][: count % 4]
+        kernels.assemble(out, parts, 1 / (1 + count % 3))
         return out.tobytes()
 
     def counted(kernels: Any) -> Any:

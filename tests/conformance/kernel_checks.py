@@ -7,6 +7,7 @@ used for it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import struct
 from collections.abc import Iterator
@@ -233,17 +234,21 @@ def check_scatter_add(kernels: Any, x: np.ndarray) -> None:
 
 
 def check_assemble(kernels: Any, x: np.ndarray) -> None:
-    """Sums of 0 to 3 lists that overlap, in their order, whatever was there before."""
+    """Sums of 0 to 3 lists that overlap, in their order, whatever was there before.
+
+    A factor rounds every value, and not the sum.
+    """
     lists = [
         np.arange(start, x.size, step, dtype=np.uint32) for start, step in ((0, 2), (1, 3), (0, 1))
     ]
     parts = [Selection(indices, x[::-1][: indices.size].copy(), x.size) for indices in lists]
-    for count in range(4):
+    for count, factor in itertools.product(range(4), (1.0, 1 / 3)):
         out, expected = np.full_like(x, 7), np.zeros_like(x)
         for part in parts[:count]:
             for i, value in zip(part.indices.tolist(), part.values):
-                expected[i] = expected[i] + value
-        kernels.assemble(out, parts[:count])
+                expected[i] = expected[i] + value * x.dtype.type(factor)
+        with untouched(*(part.values for part in parts)):
+            kernels.assemble(out, parts[:count], factor)
         assert out.tobytes() == expected.tobytes()
 
 

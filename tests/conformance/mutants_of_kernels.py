@@ -251,10 +251,18 @@ BROKEN_KERNELS = {
         count_and_take=lambda x, t, capacity: reference.count_and_take(x, t, capacity + 1)
     ),
     "assemble adds to what was there": engine(
-        assemble=lambda out, parts: [reference.scatter_add(out, p.indices, p.values) for p in parts]
+        assemble=lambda out, parts, factor=1.0: [
+            reference.scatter_add(out, p.indices, p.values * out.dtype.type(factor)) for p in parts
+        ]
+    ),
+    "assemble multiplies the sum": engine(
+        assemble=lambda out, parts, factor=1.0: [
+            reference.assemble(out, parts),
+            np.multiply(out, out.dtype.type(factor), out=out),
+        ]
     ),
     "assemble in another order": engine(
-        assemble=lambda out, parts: reference.assemble(out, parts[::-1])
+        assemble=lambda out, parts, factor=1.0: reference.assemble(out, parts[::-1], factor)
     ),
     "tail > for >=": engine(
         tail=lambda x, t: reference.tail(x, float(np.nextafter(x.dtype.type(t), np.inf)))

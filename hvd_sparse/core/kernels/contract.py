@@ -216,9 +216,17 @@ class Kernels(Packers, Protocol):
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         """Write residual[indices] = +0.0."""
 
-    def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
-        """Write out = the sum of the selections, each entry added up in their order; 0
-        elsewhere."""
+    def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
+        """Write out = the sum of factor * the selections, each entry added up in their order; 0
+        elsewhere.
+
+        Parameters
+        ----------
+        out : written, float32 or float64 [numel]
+        parts : of the same length and dtype
+        factor : rounded to the dtype; each value is multiplied by it, and rounded, before it is
+            added
+        """
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Write out[indices] += values, for indices that are unique."""

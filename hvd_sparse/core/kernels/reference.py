@@ -189,10 +189,10 @@ def clear(residual: np.ndarray, indices: np.ndarray) -> None:
     residual[indices] = 0
 
 
-def assemble(out: np.ndarray, parts: Sequence[Selection]) -> None:
+def assemble(out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
     out[:] = 0
     for part in parts:
-        scatter_add(out, part.indices, part.values)
+        scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
 
 def scatter_add(out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:

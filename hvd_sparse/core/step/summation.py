@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -40,32 +41,28 @@ def add_up(
         none
     """
     dtype, arrived = out.dtype, []
-    with np.errstate(over="ignore", invalid="ignore"):
-        is_safe = abs(factor) <= MOST_FACTOR
-        for place, sent in parts:
-            start, numel = place.start, place.stop - place.start
-            if not isinstance(sent, Selection):
-                sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
-            elif sent.numel != numel or sent.values.dtype != dtype:
-                raise CorruptPayload(
-                    f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
-                    f"{sent.numel} of {sent.values.dtype}"
-                )
-            indices = sent.indices + np.uint32(start) if start else sent.indices
-            is_safe = is_safe and is_small(sent.values)
-            arrived.append(Selection(indices, sent.values, spec.numel))
-        if not is_safe:
-            _check_range(spec, arrived, factor, kernels)
-        if factor != 1.0:
-            scale = dtype.type(factor)
-            for number, part in enumerate(arrived):
-                arrived[number] = Selection(part.indices, part.values * scale, part.numel)
-    kernels.assemble(out, arrived)
+    is_safe = abs(factor) <= MOST_FACTOR
+    for place, sent in parts:
+        start, numel = place.start, place.stop - place.start
+        if not isinstance(sent, Selection):
+            sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
+        elif sent.numel != numel or sent.values.dtype != dtype:
+            raise CorruptPayload(
+                f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
+                f"{sent.numel} of {sent.values.dtype}"
+            )
+        is_safe = is_safe and is_small(sent.values)
+        if numel != spec.numel:
+            sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
+        arrived.append(sent)
+    if not is_safe:
+        _check_range(spec, arrived, factor, kernels)
+    kernels.assemble(out, arrived, factor)
 
 
 def is_small(values: np.ndarray) -> bool:
     """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
-    return bool(np.isfinite(np.dot(values, values)))
+    return bool(values.dot(values) < math.inf)  # which NaN is not either
 
 
 def _check_range(
@@ -74,13 +71,10 @@ def _check_range(
     """Raise NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
     out = aligned_empty(spec.numel, spec.accumulator)
     for each in (1.0, factor):
-        kernels.assemble(out, [_times(part, each) for part in parts])
+        with np.errstate(over="ignore", invalid="ignore"):
+            kernels.assemble(out, parts, each)
         if not is_finite(out):
             raise NonFiniteGradient(
                 f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of "
                 f"{spec.accumulator}"
             )
-
-
-def _times(part: Selection, factor: float) -> Selection:
-    return Selection(part.indices, part.values * part.values.dtype.type(factor), part.numel)

@@ -21,8 +21,7 @@ Two builds understand each other exactly when they have the same wire version.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -35,8 +34,9 @@ from hvd_sparse.types import Selection
 MAGIC = b"HS"
 WIRE_VERSION = 1
 HEADER_BYTES = 32
-_FIELDS = struct.Struct("<2sBBBB2xIIQ")
-_CHECK = struct.Struct("<I4x")
+_HEADER = struct.Struct("<2sBBBBHIIQII")
+_CHECKED = struct.Struct("<2sBBBBHIIQ")
+_CHECKSUM = struct.Struct("<I4x")
 
 VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 NATIVE_TYPES = {number: dtype.newbyteorder("=") for number, dtype in VALUE_TYPES.items()}
@@ -53,8 +53,7 @@ class Decoder(Protocol):
         """Return the selection of the one frame that fills the buffer."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame that was read and found whole.
 
     Attributes
@@ -113,12 +112,12 @@ def seal_frame(
 ) -> np.ndarray:
     """Write the header before a body that is complete, and return the buffer."""
     value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
-    header = _FIELDS.pack(
-        MAGIC, WIRE_VERSION, codec, value_number, value_format, numel, count, body_bytes
+    header = _CHECKED.pack(
+        MAGIC, WIRE_VERSION, codec, value_number, value_format, 0, numel, count, body_bytes
     )
     # It covers the header too: a count that was altered must not pass.
     checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
-    buffer.data[:HEADER_BYTES] = header + _CHECK.pack(checksum)
+    buffer.data[:HEADER_BYTES] = header + _CHECKSUM.pack(checksum)
     return buffer
 
 
@@ -127,7 +126,13 @@ def measure_frame(buffer: np.ndarray) -> int:
 
     Its checksum is left to ``read_frame``.
     """
-    return HEADER_BYTES + _fields(buffer)[-1]
+    if buffer.size < HEADER_BYTES:
+        _refuse_start(buffer)
+    magic, version, *_, body_bytes, _, _ = _HEADER.unpack(buffer[:HEADER_BYTES].tobytes())
+    size: int = HEADER_BYTES + body_bytes
+    if magic != MAGIC or version != WIRE_VERSION or size > buffer.size:
+        _refuse_start(buffer)
+    return size
 
 
 def peek_frame(buffer: np.ndarray) -> Frame:
@@ -150,34 +155,36 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
     ------
     CorruptPayload : the frame is not whole
     """
-    header, _, _, codec, value_number, value_format, numel, count, body_bytes = _fields(buffer)
+    if buffer.size < HEADER_BYTES:
+        _refuse_start(buffer)
+    header = buffer[:HEADER_BYTES].tobytes()
+    magic, version, codec, number, value_format, gap, numel, count, body_bytes, checksum, end = (
+        _HEADER.unpack(header)
+    )
+    # Compared before anything is sliced or allocated: these may be anybody's bytes.
+    if magic != MAGIC or version != WIRE_VERSION or body_bytes > buffer.size - HEADER_BYTES:
+        _refuse_start(buffer)
     # What no encoder writes is refused, unused bytes too: what is accepted encodes back to the
     # same bytes.
-    is_known = value_number in VALUE_TYPES and value_format in FORMAT_NUMBERS
-    if header[6:8] != b"\0\0" or header[28:] != b"\0\0\0\0" or not is_known:
+    if gap or end or number not in VALUE_TYPES or value_format not in FORMAT_NUMBERS:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     body = buffer[HEADER_BYTES : HEADER_BYTES + body_bytes]
-    if has_checksum:
-        # CRC functions take contiguous memory only.
-        checksum = crc32(np.ascontiguousarray(body).data, crc32(header[: _FIELDS.size]))
-        if checksum != _CHECK.unpack_from(header, _FIELDS.size)[0]:
-            raise CorruptPayload(
-                "a payload's checksum does not match its bytes: altered on its way"
-            )
-    return Frame(codec, VALUE_TYPES[value_number], value_format, numel, count, body)
+    # CRC functions take contiguous memory only.
+    if has_checksum and checksum != crc32(
+        np.ascontiguousarray(body).data, crc32(header[: _CHECKED.size])
+    ):
+        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
+    return Frame(codec, VALUE_TYPES[number], value_format, numel, count, body)
 
 
-def _fields(
-    buffer: np.ndarray,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int]:
-    """Return the header and its fields: of this build, before a body that is all there."""
+def _refuse_start(buffer: np.ndarray) -> NoReturn:
+    """Raise what is wrong with the start of a frame: not of this build, or not all there."""
     if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
             f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
         )
-    header = buffer[:HEADER_BYTES].tobytes()
-    fields: tuple[bytes, int, int, int, int, int, int, int] = _FIELDS.unpack_from(header)
-    magic, version, body_bytes = fields[0], fields[1], fields[-1]
+    fields = _HEADER.unpack(buffer[:HEADER_BYTES].tobytes())
+    magic, version, body_bytes = fields[0], fields[1], fields[8]
     if magic != MAGIC:
         raise CorruptPayload(
             f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's"
@@ -187,13 +194,9 @@ def _fields(
             f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one "
             "version of hvd_sparse on all ranks"
         )
-    # Compared before anything is sliced or allocated: these may be anybody's bytes.
-    if body_bytes > buffer.size - HEADER_BYTES:
-        raise CorruptPayload(
-            f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: "
-            "truncated"
-        )
-    return header, *fields
+    raise CorruptPayload(
+        f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+    )
 
 
 class Writer(Protocol):
@@ -243,7 +246,11 @@ def need_size(frame: Frame, expected: int) -> None:
 
 def need_ascending(indices: np.ndarray, numel: int) -> None:
     """Raise CorruptPayload unless indices ascend strictly inside a tensor."""
-    if indices.size and (indices[-1] >= numel or not (indices[1:] > indices[:-1]).all()):
+    size = indices.size
+    if not size:
+        return
+    ascending = np.count_nonzero(indices[1:] > indices[:-1]) == size - 1
+    if indices[-1] >= numel or not ascending:
         raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
 
 

@@ -202,15 +202,21 @@ class CompiledKernels(CompiledPackers):
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         lists.clear(residual, indices)
 
-    def assemble(self, out: np.ndarray, parts: Sequence[Selection]) -> None:
-        joined = _joined(parts) if parts else Selection.empty(out.size, out.dtype)
-        bounds = [0]
+    def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
+        # Joined even where there is one: lists out of a message need not be aligned.
+        lists_of_indices, lists_of_values, ends, end = [], [], [], 0
         for part in parts:
-            bounds.append(bounds[-1] + part.indices.size)
-        indices = np.require(joined.indices, requirements="A")
-        values = np.require(joined.values, requirements="A")
-        ends = np.array(bounds)
-        assembly.assemble(out, indices, values, ends[:-1].copy(), ends[1:].copy())
+            lists_of_indices.append(part.indices)
+            lists_of_values.append(part.values)
+            end += part.indices.size
+            ends.append(end)
+        if parts:
+            indices, values = np.concatenate(lists_of_indices), np.concatenate(lists_of_values)
+            if factor != 1.0:
+                values *= out.dtype.type(factor)
+        else:
+            indices, values = _room(0, out)
+        assembly.assemble(out, indices, values, np.array(ends, np.intp))
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(

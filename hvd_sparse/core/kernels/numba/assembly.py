@@ -80,12 +80,11 @@ def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
     return -out.ctypes.data % VECTOR_BYTES // out.itemsize
 
 
-@njit(signatures("OjxII", types.void), nogil=True, cache=True)
-def assemble(out, indices, values, starts, ends):  # type: ignore[no-untyped-def]
-    """Write out = the sum of ascending lists: list i lies in [starts[i], ends[i]).
-
-    ``starts`` is moved along.
-    """
+@njit(signatures("OjxI", types.void), nogil=True, cache=True)
+def assemble(out, indices, values, ends):  # type: ignore[no-untyped-def]
+    """Write out = the sum of ascending lists, one behind the other: ``ends`` of them."""
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
     # Stores past the caches must begin at whole lines: what lies before the first one goes the
     # usual way.
