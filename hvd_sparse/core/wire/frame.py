@@ -21,7 +21,8 @@ Two builds understand each other exactly when they have the same wire version.
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, NamedTuple, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -53,7 +54,8 @@ class Decoder(Protocol):
         """Return the selection of the one frame that fills the buffer."""
 
 
-class Frame(NamedTuple):
+@dataclass(eq=False)
+class Frame:
     """A frame that was read and found whole.
 
     Attributes

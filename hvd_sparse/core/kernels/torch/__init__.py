@@ -169,15 +169,18 @@ class TorchKernels:
 
     # -- the sum ----------------------------------------------------------------------------------
 
-    def assemble(self, out: Vector, parts: Sequence[Selection]) -> None:
+    def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
         result = tensor_of(out).zero_()
         if not any(part.count for part in parts):
             return
         # Two copies for all ranks; then one rank after the other, as indices are unique in one.
         indices = upload_indices(np.concatenate([part.indices for part in parts]), result.device)
-        values = upload(np.concatenate([part.values for part in parts]), result.device)
+        values = np.concatenate([part.values for part in parts])
+        values *= values.dtype.type(factor)
         counts = [part.count for part in parts]
-        for places, entries in zip(indices.split(counts), values.split(counts)):
+        for places, entries in zip(
+            indices.split(counts), upload(values, result.device).split(counts)
+        ):
             result[places] = result[places] + entries
 
     def scatter_add(self, out: Vector, indices: np.ndarray, values: np.ndarray) -> None:
