@@ -19,17 +19,22 @@ pytest.importorskip("numba", reason="these are tests of the engine numba")
 from hvd_sparse.core.kernels.numba import (
     CompiledKernels,
     assembly,
+    copies,
+    counts,
+    fused,
     lists,
+    moments,
     packing,
-    sweeps,
 )
 
 TESTS = Path(__file__).parents[1]
 COMPILED = {
     name: value
-    for module in (assembly, sweeps, lists, packing)
+    for module in (assembly, copies, counts, fused, lists, moments, packing)
     for name, value in vars(module).items()
-    if hasattr(value, "py_func") and not name.startswith("_")
+    if hasattr(value, "py_func")
+    and value.py_func.__module__ == module.__name__
+    and not name.startswith("_")
 }
 
 
@@ -63,7 +68,7 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.core.kernels.engines import resolve_engine\n"
-        "from hvd_sparse.core.kernels.numba.sweeps import add_and_take\n"
+        "from hvd_sparse.core.kernels.numba.fused import add_and_take\n"
         "code = add_and_take.inspect_asm(add_and_take.signatures[0])\n"
         "assert '%zmm' not in code\n"
         "check_kernels(resolve_engine('numba'))\n"

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.contract import Aim, Moments, Taking
-from hvd_sparse.core.kernels.numba import assembly, lists, sweeps
+from hvd_sparse.core.kernels.numba import assembly, copies, counts, fused, lists, moments
 from hvd_sparse.core.kernels.numba._packers import CompiledPackers
+from hvd_sparse.core.kernels.numba.largest import PATTERNS, SHORT, search
+from hvd_sparse.core.kernels.numba.segments import SPARE
+from hvd_sparse.core.kernels.numba.threads import Threads
 from hvd_sparse.types import Selection
-
-ENTRIES_PER_THREAD = 1 << 17
-"""Entries that are worth another thread."""
-
-LINE = 64
-"""Entries to whose multiples the parts of threads are rounded: whole cache
-lines, counted from the vector's first entry."""
 
 LARGEST = float(np.finfo(np.float32).max)
 
-SHORT = 1 << 15
-"""Entries of a vector that is copied and put in order faster than it is counted."""
-
-SAMPLE = 1 << 13
-"""Entries of the sample that tells about where the wanted magnitude lies."""
-
 CANDIDATES = 8
 """Entries over those wanted that are worth a list to be cut."""
-
-PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integer types of the bit patterns, which are ordered as the magnitudes are."""
-
-
-Result = TypeVar("Result")
 
 
 class CompiledKernels(CompiledPackers):
@@ -52,7 +33,8 @@ class CompiledKernels(CompiledPackers):
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
+        self._threads = Threads(threads)
+        self._spread = self._threads.spread
 
     # Kernels that few selectors ask for are left to numpy.
     mean_and_std = staticmethod(reference.mean_and_std)
@@ -66,26 +48,26 @@ class CompiledKernels(CompiledPackers):
     push_momentum = staticmethod(reference.push_momentum)
 
     def moments(self, x: np.ndarray) -> Moments:
-        return self._totals(x.size, lambda start, stop, totals: sweeps.look(x, start, stop, totals))
+        return self._totals(x.size, partial(moments.look, x))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
         def add(start: int, stop: int, totals: np.ndarray) -> None:
-            sweeps.add_and_look(gradient, residual, out, start, stop, totals)
+            moments.add_and_look(gradient, residual, out, start, stop, totals)
 
         return self._totals(out.size, add)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = _pattern(threshold, x.dtype, 0)
-        return sum(
-            self._spread(x.size, lambda start, stop: sweeps.count_at_least(x, start, stop, cut))
+        parts = self._spread(
+            x.size, lambda start, stop: int(counts.count_at_least(x, start, stop, cut))
         )
+        return sum(parts)
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = _pattern(threshold, x.dtype)
         if cut < _pattern(float(np.finfo(x.dtype).smallest_normal), x.dtype):
-            return reference.take_at_least(
-                x, threshold
-            )  # some threads take smaller numbers for zero
+            # Some threads take smaller numbers for zero.
+            return reference.take_at_least(x, threshold)
         return _joined([taken for _, taken in self._take(x, cut, x.size)])
 
     def count_and_take(
@@ -100,10 +82,9 @@ class CompiledKernels(CompiledPackers):
         capacity."""
 
         def take(start: int, stop: int) -> tuple[int, Selection]:
-            indices, values = _room(
-                min(capacity, stop - start) + sweeps.SPARE, x
-            )  # untouched, it costs no memory
-            count = sweeps.take(x, start, stop, cut, indices, values, capacity)
+            # Room that is not touched costs no memory.
+            indices, values = _room(min(capacity, stop - start) + SPARE, x)
+            count = copies.take(x, start, stop, cut, indices, values, capacity)
             kept = count if count <= capacity else 0
             return count, Selection(indices[:kept].copy(), values[:kept].copy(), x.size)
 
@@ -119,36 +100,20 @@ class CompiledKernels(CompiledPackers):
         return Selection(indices[:found], values[:found], x.size)
 
     def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
-        """Return the largest entries of a vector that is not to be copied, however many are equal.
+        """Return the largest entries of a vector that is too long to be copied."""
 
-        The count-th magnitude's bit pattern is searched. The first pass tries the pattern that a
-        sample has there, which settles most vectors, those of a few values too. Every other pass
-        divides by eight the range that the pattern lies in, so that there are at most 12 passes of
-        float32 and 22 of float64, whatever the data.
-        """
-        low, above, few = (
-            1,
-            int(np.array(np.inf, x.dtype).view(PATTERNS[x.dtype])) + 1,
-            4 * count + SHORT,
-        )
-        cuts = _likely_cuts(x, count)
-        while above > low + 1:
-            reached = np.sum(self._spread(x.size, partial(_counted, x, cuts)), axis=0)
-            enough = int(np.count_nonzero(reached >= count))  # of the cuts, which ascend
-            if enough:
-                low = int(cuts[enough - 1])
-                if reached[enough - 1] <= few:
-                    taken = _joined(
-                        [part for _, part in self._take(x, low, int(reached[enough - 1]))]
-                    )
-                    return self.trim(taken, count, None)[0]
-            above = int(cuts[enough]) if enough < cuts.size else above
-            cuts = low + (above - low) * np.arange(1, sweeps.CUTS + 1) // (sweeps.CUTS + 1)
-            cuts = np.maximum(cuts, low + 1)  # near the end several are the same
-        # The pattern is found: take all that is larger, then the first of those equal to it.
+        def reached(cuts: np.ndarray) -> np.ndarray:
+            parts = self._spread(x.size, partial(_counts_of_part, x, cuts))
+            return np.asarray(np.sum(parts, axis=0))
+
+        pattern, above, candidates = search(x, count, reached)
+        if candidates is not None:
+            taken = _joined([part for _, part in self._take(x, pattern, candidates)])
+            return self.trim(taken, count, None)[0]
+        # All that is larger, and then the first of those that are equal to the count-th.
         larger = _joined([part for _, part in self._take(x, above, count)])
-        indices, values = _room(count - larger.count if low < above else 0, x)
-        found = sweeps.take_first(x, low, indices.size, indices, values)
+        indices, values = _room(count - larger.count if pattern < above else 0, x)
+        found = copies.take_first(x, pattern, indices.size, indices, values)
         both = _joined([larger, Selection(indices[:found], values[:found], x.size)])
         # Indices of the two lists interleave: larger entries and the first of the equal ones.
         order = np.argsort(both.indices, kind="stable")
@@ -168,15 +133,15 @@ class CompiledKernels(CompiledPackers):
 
         def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
             # Every thread has room for the whole capacity: how many its part has nobody knows.
-            room, totals = min(aim.capacity, stop - start) + sweeps.SPARE, np.zeros(2)
+            room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
             indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
-            count = sweeps.add_and_take(
+            count = fused.add_and_take(
                 gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
             )
             listed = max(0, count)
             return totals, count, Selection(indices[:listed], values[:listed], out.size)
 
-        if self._pool is None or not self._parts(out.size):
+        if self.threads == 1 or not self._threads.is_shared(out.size):
             totals, count, taken = add(0, out.size)
             return Taking(float(totals[0]), int(totals[1]), taken if count >= 0 else None)
         parts = self._spread(out.size, add)
@@ -237,21 +202,6 @@ class CompiledKernels(CompiledPackers):
         abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
-    def _parts(self, numel: int) -> int:
-        """Return how many threads share a vector; 0 if this one suffices."""
-        parts = min(self.threads, numel // ENTRIES_PER_THREAD)
-        return parts if parts > 1 else 0
-
-    def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Run the work on the parts of a vector, and return the results in order."""
-        parts = self._parts(numel)
-        if self._pool is None or not parts:
-            return [work(0, numel)]
-        # Parts begin at whole lines, so that no two threads write to one.
-        bounds = [*(numel * i // parts // LINE * LINE for i in range(parts)), numel]
-        others = [self._pool.submit(work, *pair) for pair in pairwise(bounds[1:])]
-        return [work(bounds[0], bounds[1]), *(other.result() for other in others)]
-
 
 def _pattern(threshold: float, dtype: np.dtype, least: int = 1) -> int:
     """Return the bit pattern of the threshold in the data's dtype, but at least ``least``.
@@ -271,30 +221,11 @@ def _pattern(threshold: float, dtype: np.dtype, least: int = 1) -> int:
     return max(least, int(rounded.view(PATTERNS[dtype])))
 
 
-def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending bit patterns around that of the count-th largest magnitude of a sample.
-
-    Each pattern comes with the next higher one, so that a value that many entries share is found at
-    once.
-    """
-    # Strided: about as good as drawn at random for this, and the same on every run.
-    sample = np.abs(x[:: max(1, x.size // SAMPLE)])
-    patterns = np.sort(
-        np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
-    )[::-1]
-    rank = sample.size * count / x.size
-    # The rank in a sample scatters by its square root: the cuts stand on both sides of it.
-    margin = 4 * np.sqrt(rank) + 2
-    ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
-    cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])
-    return np.sort(np.clip(cuts, 1, int(np.array(np.inf, x.dtype).view(PATTERNS[x.dtype]))))
-
-
-def _counted(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
+def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
     """Return how many entries of a part reach each cut."""
-    counts = np.zeros(sweeps.CUTS, np.intp)
-    sweeps.count_each(x, start, stop, cuts, counts)
-    return counts
+    found = np.zeros(cuts.size, np.intp)
+    counts.count_each(x, start, stop, cuts, found)
+    return found
 
 
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

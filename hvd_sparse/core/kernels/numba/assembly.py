@@ -6,17 +6,14 @@ tensors' lists and their decoding need.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core.base import BaseContext
-from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
+from hvd_sparse.core.kernels.numba.intrinsics import Call, instructions
 from hvd_sparse.core.kernels.numba.signatures import signatures
-from hvd_sparse.core.kernels.numba.vectors import VECTOR_BYTES, WORD, Vectors, counting
+from hvd_sparse.core.kernels.numba.vectors import VECTOR_BYTES, WORD, counting
 
 BLOCK = 4096
 """Entries of the buffer that sums are added up in, which the first cache holds."""
@@ -27,51 +24,30 @@ LARGE_BYTES = 1 << 18
 They are an eighth of a second-level cache of 2 MiB, which many tensors share."""
 
 
+def _emit_copy(call: Call) -> None:
+    source, to = call.pointers(0, 1)
+    builder, vectors, (start, count) = call.builder, call.vectors, call.arguments[2:4]
+    with counting(builder, ir.Constant(WORD, 0), count, vectors.lanes, []) as (index, _, _):
+        vectors.store_past_caches(vectors.load(source, index), to, builder.add(start, index))
+
+
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
     """Copy source[:count] to out[start : start + count] without reading the lines of ``out``.
 
     The count is one of whole vectors, and ``out[start]`` begins at a multiple of 64 bytes.
     """
+    return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
 
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        arguments: Sequence[ir.Value],
-    ) -> ir.Value:
-        entries, to = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data
-            for i in range(2)
-        )
-        vectors = Vectors(builder, context.get_data_type(signature.args[0].dtype))
-        with counting(builder, ir.Constant(WORD, 0), arguments[3], vectors.lanes, []) as (
-            index,
-            _,
-            _,
-        ):
-            vectors.store_past_caches(
-                vectors.load(entries, index), to, builder.add(arguments[2], index)
-            )
-        return context.get_dummy_value()
 
-    return types.void(source, out, types.intp, types.intp), codegen
+def _emit_fence(call: Call) -> None:
+    call.builder.fence("seq_cst")
 
 
 @intrinsic
 def _fence(typing):  # type: ignore[no-untyped-def]
     """Let other threads see the writes past the caches before anything that follows."""
-
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        arguments: Sequence[ir.Value],
-    ) -> ir.Value:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    return types.void(), instructions(_emit_fence)
 
 
 @njit

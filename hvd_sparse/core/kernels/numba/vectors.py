@@ -1,6 +1,7 @@
 """LLVM instructions on vectors of 64 bytes, for loops that numba has no words for.
 
-A change here does not reach functions that numba has compiled and cached: touch ``sweeps.py`` too.
+A change here does not reach functions that numba has compiled and cached: touch ``fused.py``,
+``moments.py``, ``counts.py``, ``copies.py`` and ``assembly.py`` too.
 """
 
 from __future__ import annotations
