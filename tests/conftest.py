@@ -24,6 +24,7 @@ are."""
 QUICK = (
     "architecture",
     "conformance",
+    "devices",
     "docker",
     "golden",
     "invariants",

@@ -1,0 +1,177 @@
+"""Puts the engine torch to its checks on the pretend device; a process of its own, as the device
+changes torch, and mutants may crash.
+
+``engine_worker.py conformance`` runs the whole suite, ``... mutant NAME`` a part of it on a broken
+engine, ``... waits`` prints how often every kernel waits and which operations it is made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from conformance import fused_checks, hostile, kernel_checks
+from conformance.statistics_checks import ON_FINITE_DATA
+from devices import pretend
+from devices.forbidden import Watch
+from devices.vectors_on_device import VectorsOnDevice
+from distributions import draw
+
+from hvd_sparse.core.kernels import torch as engine
+from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.kernels.torch import taking, vector
+from hvd_sparse.types import Selection
+
+CHECKS = kernel_checks.PER_VECTOR + fused_checks.FUSED
+
+
+def check_all(kernels: Any) -> None:
+    """The conformance suite; doubles, which no other code is run for, on a third of the vectors."""
+    for dtype, every in (("float32", 1), ("float64", 3)):
+        kernel_checks.check_infinity_is_reported(kernels, dtype)
+        kernel_checks.check_largest_of_many(kernels, dtype)
+        fused_checks.check_large(kernels, dtype)
+        check_vectors(kernels, kernel_checks.vectors(dtype)[::every])
+    kernel_checks.check_threshold_is_rounded(kernels)
+    kernel_checks.check_sum_is_wide(kernels)
+    for seed in range(fused_checks.DRAWS):
+        hostile.check_beside_the_reference(kernels, seed)
+
+
+def check_vectors(kernels: Any, vectors: list[np.ndarray]) -> None:
+    for x in vectors:
+        for check in CHECKS:
+            kernel_checks.put(check, kernels, x)
+        for check in ON_FINITE_DATA if kernel_checks.has_statistics(x) else ():
+            kernel_checks.put(check, kernels, x)
+
+
+# -- mutants --------------------------------------------------------------------------------------
+
+
+def leave_out_the_wait() -> None:
+    vector.wait_for = lambda device: None
+
+
+def use_a_pinned_buffer_too_early() -> None:
+    """One buffer for every upload, as if the device had read it when the call returns."""
+    buffer = torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)
+
+    def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+        dtype = torch.from_numpy(array[:0].copy()).dtype
+        host = buffer[: array.nbytes].view(dtype)
+        host.numpy()[...] = array
+        return host.to(device, non_blocking=True)
+
+    vector.upload = engine.upload = upload
+
+
+def read_a_result_on_the_host() -> None:
+    """By its address, as whoever takes a tensor of a device for one of the CPU."""
+
+    def fetch(tensor: torch.Tensor) -> np.ndarray:
+        size = tensor.numel() * tensor.element_size()
+        there = (ctypes.c_char * size).from_address(tensor.data_ptr())
+        return np.frombuffer(bytes(there), np.int32)
+
+    taking.fetch = fetch
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "a wait left out": leave_out_the_wait,
+    "a pinned buffer used too early": use_a_pinned_buffer_too_early,
+    "a result read on the host": read_a_result_on_the_host,
+}
+
+
+# -- waits ----------------------------------------------------------------------------------------
+
+
+def calls(numel: int) -> dict[str, tuple[Any, ...]]:
+    """What every kernel that a step may call is given here."""
+    x, gradient = (draw(name, numel, "float32") for name in ("laplace", "normal"))
+    out = np.empty_like(x)
+    some = np.arange(0, numel, 9, dtype=np.uint32)
+    chosen = Selection(some, x[some], numel)
+    return {
+        "moments": (x,),
+        "mean_and_std": (x,),
+        "tail": (x, 1.0),
+        "digit_counts": (x, 24, 0),
+        "chunk_norms": (x, 64),
+        "sample_magnitudes": (x, 3, 10),
+        "count_at_least": (x, 1.0),
+        "take_at_least": (x, 1.0),
+        "count_and_take": (x, 1.0, numel),
+        "take_at_most": (x, 1.0, numel),
+        "take_largest": (x, 20),
+        "take_indices": (x, some),
+        "take_bins": (x, gradient, 50),
+        "compensate": (gradient, x, out),
+        "accumulate": (gradient, x, out),
+        "accumulate_and_take": (gradient, x, out, Aim(1.0, numel)),
+        "trim": (chosen, 5, out),
+        "restore": (out, chosen),
+        "push_momentum": (gradient, x, out, 0.9, False),
+        "clear": (out, some),
+        "assemble": (out, [chosen, chosen]),
+        "scatter_add": (out, some, x[some]),
+    }
+
+
+class Counted:
+    """Kernels that note for every call how often it waited, and what it should not have used."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels = kernels
+        self.waits: dict[str, int] = {}
+        self.forbidden: dict[str, list[str]] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        kernel = getattr(self._kernels, name)
+
+        def call(*values: Any) -> Any:
+            before, watch = pretend.waits(), Watch()
+            with watch:
+                result = kernel(*values)
+            self.waits[name] = pretend.waits() - before
+            self.forbidden[name] = watch.found
+            return result
+
+        return call
+
+
+def count_waits(device: torch.device) -> dict[str, Any]:
+    counted = Counted(resolve_engine("torch"))
+    kernels = VectorsOnDevice(counted, device)
+    for name, values in calls(1000).items():
+        getattr(kernels, name)(*values)
+    return {"waits": counted.waits, "forbidden": counted.forbidden}
+
+
+def main(task: str, *names: str) -> None:
+    torch.set_num_threads(1)
+    device = pretend.load()
+    pretend.late(True)
+    kernels = VectorsOnDevice(resolve_engine("torch"), device)
+    if task == "waits":
+        print(json.dumps(count_waits(device)))
+        return
+    if task == "conformance":
+        check_all(kernels)
+    else:
+        for name in names:
+            MUTANTS[name]()
+        check_vectors(kernels, kernel_checks.vectors("float32")[3:30:9])
+    assert not pretend.reused(), "a pinned buffer was changed before the device had read it"
+    print(json.dumps(pretend.waits()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

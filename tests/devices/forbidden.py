@@ -1,0 +1,54 @@
+"""Operations that wait for a device behind the program's back, and a watch for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+NEED_THE_HOST = {
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "unique_consecutive",
+    "_unique2",
+    "equal",
+    "bincount",
+    "histc",
+    "topk",  # which of equal entries it takes is the device's affair
+    "scatter_add",  # by atomics: floats in any order
+    "index_add",
+}
+"""Those whose result has a size that the device finds, that return a number, or whose bits depend
+on the order in which threads come."""
+
+
+class Watch(TorchDispatchMode):
+    """Notes every forbidden operation that runs inside of it.
+
+    Attributes
+    ----------
+    found : their names
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, values: Any = (), options: Any = None
+    ) -> Any:
+        options = options or {}
+        name = operation.overloadpacket.__name__
+        of_one_kind = name if name.startswith("_") else name.rstrip("_")
+        tensors = [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+        if of_one_kind in NEED_THE_HOST:
+            self.found.append(name)
+        if name == "repeat_interleave" and options.get("output_size") is None:
+            self.found.append(name)
+        has_mask = any(tensor.dtype == torch.bool for tensor in tensors[1:])
+        if of_one_kind in ("index", "index_put") and has_mask:
+            self.found.append(f"{name} with a mask")
+        return operation(*values, **options)

@@ -1,0 +1,107 @@
+"""The engine torch on a device: whose memory is closed, and whose copies are late."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from installed import is_installed
+
+pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+
+TESTS = Path(__file__).parents[1]
+WAITS = {
+    "compensate": 0,
+    "push_momentum": 0,
+    "clear": 0,
+    "restore": 0,
+    "assemble": 0,
+    "scatter_add": 0,
+    "trim": 0,
+    "take_at_least": 2,  # how many they are, and they themselves
+    "take_bins": 3,
+}
+"""How often a kernel waits for the device; every other one once."""
+MAY_ADD_INTEGERS = {"digit_counts": ["scatter_add_"]}
+"""Sums by atomics that are right in every order."""
+
+
+def work(*task, limit_s=200):
+    return subprocess.run(
+        [sys.executable, str(TESTS / "devices" / "engine_worker.py"), *task],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"},
+    )
+
+
+@pytest.fixture(scope="module")
+def counted():
+    done = work("waits")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_kernel_keeps_its_contract_on_a_device():
+    done = work("conformance")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) > 1000, "the device was hardly ever waited for: was it used?"
+
+
+def test_the_part_that_mutants_are_put_to_passes():
+    """Or every mutant would be caught by the same fault."""
+    done = work("mutant")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mutant", "code", "words"),
+    [
+        ("a wait left out", 1, "NaN"),
+        ("a pinned buffer used too early", 1, "AssertionError"),
+        ("a result read on the host", -signal.SIGSEGV, ""),
+    ],
+)
+def test_a_broken_engine_is_caught(mutant, code, words):
+    done = work("mutant", mutant)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+
+
+def test_a_kernel_waits_for_the_device_no_more_often_than_is_said(counted):
+    assert counted["waits"] == {name: WAITS.get(name, 1) for name in counted["waits"]}
+    assert set(WAITS) < set(counted["waits"])
+
+
+def test_no_kernel_uses_an_operation_that_waits_behind_its_back(counted):
+    expected = {name: MAY_ADD_INTEGERS.get(name, []) for name in counted["forbidden"]}
+    assert counted["forbidden"] == expected
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (lambda x: x.sum().item(), "_local_scalar_dense"),
+        (lambda x: x if x.sum() > 0 else -x, "_local_scalar_dense"),
+        (lambda x: x.nonzero(), "nonzero"),
+        (lambda x: x[x > 0], "index with a mask"),
+        (lambda x: x.__setitem__(x > 0, 1.0), "index_put_ with a mask"),
+        (lambda x: x.masked_select(x > 0), "masked_select"),
+        (lambda x: x.unique(), "_unique2"),
+        (lambda x: x.topk(2), "topk"),
+        (lambda x: x.scatter_add_(0, (x > 0).long(), x.clone()), "scatter_add_"),
+    ],
+)
+def test_an_operation_that_waits_is_found(use, name):
+    import torch
+    from devices.forbidden import Watch
+
+    with Watch() as watch:
+        use(torch.arange(-3.0, 3.0))
+    assert name in watch.found
