@@ -219,6 +219,7 @@ def _reducer(
 def _session_of(line: Line, named: Any, optimizer: Any, collective: Any, steps: int) -> Any:
     from hvd_sparse.core.step.session import Session
     from hvd_sparse.methods import Methods
+    from hvd_sparse.methods.spelling import read_method
     from hvd_sparse.torch.arrays import spec_of
     from hvd_sparse.torch.optimizer import Follower, read_optimizer
 
@@ -246,7 +247,9 @@ def _session_of(line: Line, named: Any, optimizer: Any, collective: Any, steps: 
     schedule = schedule_of(line, steps * line.epochs)
     if schedule is not None:
         options["schedule"] = schedule
-    made = getattr(Simulated, line.method)(None, density=line.density, timeout_s=None, **options)
+    made = read_method(line.method).create(
+        Simulated, None, density=line.density, timeout_s=None, **options
+    )
     specs = [spec_of(name, parameter) for name, parameter in named]
     session = Session(made.configuration, specs, collective, kernels=_kernels())
     if line.is_handed:
@@ -333,8 +336,8 @@ def rank_main() -> None:
         schedule = schedule_of(line, steps_of(task, line, data[0]) * line.epochs)
         if schedule is not None:
             made["schedule"] = schedule
-        compression = getattr(Compression, line.method)(
-            network.named_parameters(), density=line.density, **made
+        compression = read_method(line.method).create(
+            Compression, network.named_parameters(), density=line.density, **made
         )
     wrapped = hvd.DistributedOptimizer(
         optimizer, named_parameters=network.named_parameters(), compression=compression

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.low_pass import LowPass
-from hvd_sparse.methods.builder import Builder, Compressor, of_paper
+from hvd_sparse.methods.builder import (
+    Builder,
+    Compressor,
+    add_dense_warmup,
+    is_as_published,
+    of_paper,
+)
 from hvd_sparse.selectors.chunk_max import ChunkMax
 from hvd_sparse.selectors.chunked import Chunked
 from hvd_sparse.selectors.random_k import RandomK
 from hvd_sparse.selectors.reused_threshold import ReusedThreshold
 from hvd_sparse.selectors.topk import TopK
+
+
+OKTOPK_WARMUP = 512
+"""Dense first steps of Ok-Topk's authors where they train VGG-16; 128 for an LSTM, none for BERT."""
 
 
 class AgreedMethods(Builder[Compressor]):
@@ -24,24 +35,39 @@ class AgreedMethods(Builder[Compressor]):
         params: object,
         *,
         density: float,
+        variant: str = "ours",
         beta: float = 1.0,
-        chunk_wise: bool = False,
+        chunk_wise: bool | None = None,
+        warmup_steps: int | None = None,
         **options: object,
     ) -> Compressor:
         """ScaleCom: a leader's top k, in turns, and all ranks' values there.  Paper:
         chen2020scalecom.
 
-        Left out: the paper's first epochs run dense, which is ``schedule={"id": "dense_warmup",
-        ...}``.
+        The paper selects chunk by chunk and trains the first 1 to 10 % of the epochs dense:
+        ``variant="paper"``.
+
+        Left out: a density of its own for every layer, by its arithmetic; chunks of another length
+        than 1 / density.
 
         Parameters
         ----------
         density : part of the entries sent, in (0, 1]
+        variant : "ours", or "paper": ``chunk_wise``, and ``warmup_steps``, which must be given
         beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take
             0.1 for large batches
         chunk_wise : the leader takes the largest entry of every 1 / density entries, in one pass,
-            instead of the top k
+            instead of the top k; None takes the variant's
+        warmup_steps : dense first steps
         """
+        published = is_as_published(variant, "scalecom")
+        if published and warmup_steps is None:
+            raise InvalidOption(
+                'variant="paper" of scalecom starts with dense steps, 1 to 10 % of the epochs, and '
+                "warmup_steps is left out: say how many, as in warmup_steps=steps_per_epoch"
+            )
+        add_dense_warmup(options, density, warmup_steps or 0)
+        chunk_wise = published if chunk_wise is None else chunk_wise
         selector = ChunkMax(density) if chunk_wise else TopK(density)
         memory = ErrorFeedback() if beta == 1 else LowPass(beta)
         options.setdefault("exchange", "shared_index")
@@ -54,6 +80,8 @@ class AgreedMethods(Builder[Compressor]):
     ) -> Compressor:
         """gTop-k: a tree of merges, each cut to k.  Paper: shi2019gtopk.
 
+        Nothing is left out; the paper's rule is ``conserving=False``.
+
         Parameters
         ----------
         density : part of the entries applied, in (0, 1]
@@ -65,18 +93,32 @@ class AgreedMethods(Builder[Compressor]):
     @classmethod
     @of_paper("li2022oktopk")
     def oktopk(
-        cls, params: object, *, density: float, period: int = 32, **options: object
+        cls,
+        params: object,
+        *,
+        density: float,
+        variant: str = "ours",
+        period: int = 32,
+        warmup_steps: int | None = None,
+        **options: object,
     ) -> Compressor:
         """Ok-Topk: sums by regions, of which the k largest are applied.  Paper: li2022oktopk.
 
-        Left out: the paper's first steps run dense, which is ``schedule={"id": "dense_warmup",
-        ...}``.
+        The authors' code trains its first steps dense: ``variant="paper"``.
+
+        Left out: regions of the local selections, which the ranks agree on by a sum (these follow
+        the applied entries); balancing before the last collective (an owner sends a bounded share).
 
         Parameters
         ----------
         density : part of the entries applied, in (0, 1]
+        variant : "ours", or "paper", which is ``warmup_steps=512``, the authors' for VGG-16
         period : steps between exact evaluations of the local and the global threshold
+        warmup_steps : dense first steps; None takes the variant's
         """
+        published = is_as_published(variant, "oktopk")
+        default = OKTOPK_WARMUP if published else 0
+        add_dense_warmup(options, density, default if warmup_steps is None else warmup_steps)
         selector = ReusedThreshold(density, period=period)
         return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)
 
@@ -86,6 +128,9 @@ class AgreedMethods(Builder[Compressor]):
         cls, params: object, *, density: float, chunk_length: int = 512, **options: object
     ) -> Compressor:
         """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper: sun2019csc.
+
+        Left out: momentum correction of its own, which is ``optimizer=``, and the density that
+        falls in the first epochs, which is a ``schedule``.
 
         Parameters
         ----------
@@ -107,6 +152,8 @@ class AgreedMethods(Builder[Compressor]):
         **options: object,
     ) -> Compressor:
         """Entries at random positions, with error feedback.  Paper: stich2018sparsified.
+
+        Left out: the learning rate inside the residual, which stays with the optimizer.
 
         Parameters
         ----------

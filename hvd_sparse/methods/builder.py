@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, NoReturn, Protocol, TypeVar
 
+from hvd_sparse.checks import check_choice
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover
@@ -33,6 +34,34 @@ def of_paper(key: str) -> Callable[[Function], Function]:
         return method
 
     return mark
+
+
+def is_as_published(variant: str, method: str) -> bool:
+    """Tell whether a method is asked for with its authors' settings.
+
+    Raises
+    ------
+    InvalidOption : the variant is none of those
+    """
+    check_choice(variant, f"variant of {method}", ("ours", "paper"))
+    return variant == "paper"
+
+
+def add_dense_warmup(options: dict[str, object], density: float, steps: int) -> None:
+    """Put a schedule of dense first steps among the options; none where there are none.
+
+    Raises
+    ------
+    InvalidOption : the options have a schedule already
+    """
+    if not steps:
+        return
+    if options.get("schedule") is not None:
+        raise InvalidOption(
+            f"warmup_steps is {steps} and schedule is {options['schedule']!r}: both say how the "
+            "training starts; leave out one of them, as in warmup_steps=0"
+        )
+    options["schedule"] = {"id": "dense_warmup", "value": density, "warmup_steps": steps}
 
 
 class Builder(Generic[Compressor]):

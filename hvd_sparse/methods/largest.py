@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
-from hvd_sparse.methods.builder import Builder, Compressor, of_paper
+from hvd_sparse.methods.builder import Builder, Compressor, is_as_published, of_paper
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
 from hvd_sparse.selectors.radix_select import RadixSelect
 from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_signs import RedsyncSigns
 from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
 from hvd_sparse.selectors.topk import TopK
 
@@ -20,6 +21,9 @@ class LargestMethods(Builder[Compressor]):
     def topk(cls, params: object, *, density: float, **options: object) -> Compressor:
         """Exact top-k of every tensor, with error feedback: the yardstick.  Paper: aji2017sparse.
 
+        Left out: one threshold for all tensors, which the paper takes for networks with layer
+        normalisation; ``select_over="group"`` comes near it.
+
         Parameters
         ----------
         density : part of the entries sent, in (0, 1]
@@ -30,6 +34,8 @@ class LargestMethods(Builder[Compressor]):
     @of_paper("alabi2012fast")
     def radix_select(cls, params: object, *, density: float, **options: object) -> Compressor:
         """Exact top-k by the digits of bit patterns, with error feedback.  Paper: alabi2012fast.
+
+        Left out: the GPU, for which the paper's selection is made.
 
         Parameters
         ----------
@@ -55,8 +61,11 @@ class LargestMethods(Builder[Compressor]):
     ) -> Compressor:
         """Deep gradient compression: sampled threshold and momentum correction.  Paper: lin2018dgc.
 
-        The entries travel as in the authors' later code, as indices and values; ``codec="run16"``
-        is the paper's wire. ``schedule`` takes the warm-up.
+        The entries travel as in the authors' later code, as indices and values.
+
+        Left out: the paper's wire, which is ``codec="run16"``; its warm-up, which is
+        ``schedule={"id": "exponential_warmup", ...}``; clipping by the norm over all tensors, in
+        the place of which ``clip_norm`` bounds each tensor's.
 
         Parameters
         ----------
@@ -77,17 +86,38 @@ class LargestMethods(Builder[Compressor]):
     @classmethod
     @of_paper("fang2019redsync")
     def redsync(
-        cls, params: object, *, density: float, search: bool = False, **options: object
+        cls,
+        params: object,
+        *,
+        density: float,
+        variant: str = "ours",
+        search: bool = False,
+        optimizer: object = None,
+        **options: object,
     ) -> Compressor:
         """RedSync: trimmed top-k, or its threshold search with reuse.  Paper: fang2019redsync.
 
-        Left out: the alternation of signs with quantized values. The paper's momentum correction is
-        ``optimizer=``, or ``memory="momentum_correction"``.
+        The paper's quantized form, ``variant="paper"``, has momentum correction, and sends the
+        largest entries of one sign at a step and those of the other at the next, as indices and one
+        mean.
+
+        Left out: the choice by a tensor's size (dense, trimmed, searched), which is ``min_numel``
+        and ``search``; the dense first epochs, which are ``schedule={"id": "dense_warmup", ...}``;
+        values of the output layer that are not averaged.
 
         Parameters
         ----------
         density : part of the entries sent, in (0, 1]
+        variant : "ours", which sends values of both signs and corrects no momentum without
+            ``optimizer``; or "paper"
         search : use the threshold search
+        optimizer : as for every method; without it "paper" corrects a momentum of 0.9, and the
+            optimizer must have none of its own
         """
-        selector = RedsyncSearch(density) if search else RedsyncTrimmed(density)
-        return cls.build(params, selector=selector, **options)
+        selector: object = RedsyncSearch(density) if search else RedsyncTrimmed(density)
+        if is_as_published(variant, "redsync"):
+            selector = RedsyncSigns(density, search=search)
+            options.setdefault("codec", "sign_index")
+            if optimizer is None:
+                options.setdefault("memory", "momentum_correction")
+        return cls.build(params, selector=selector, optimizer=optimizer, **options)

@@ -21,6 +21,9 @@ class SignMethods(Builder[Compressor]):
         """AdaComp: the entries that could become their bin's largest, as signs.  Paper:
         chen2018adacomp.
 
+        Left out: the paper's framing of bins, which was not open to us (``codec="ternary"`` counts
+        the entries of every bin).
+
         Parameters
         ----------
         bin_length : entries a bin; None takes the paper's for the kind of layer
@@ -36,6 +39,8 @@ class SignMethods(Builder[Compressor]):
         """Signs of the entries above a fixed threshold; the remainder stays.  Paper:
         strom2015scalable.
 
+        Left out: nothing; a bound on what is sent is added.
+
         Parameters
         ----------
         threshold : in units of the accumulated gradient
@@ -50,6 +55,9 @@ class SignMethods(Builder[Compressor]):
     def stc(cls, params: object, *, density: float, **options: object) -> Compressor:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
+        Left out: several local steps between two exchanges, which is Horovod's
+        ``backward_passes_per_step``; a server that compresses what it sends back.
+
         Parameters
         ----------
         density : part of the entries sent, in (0, 1]
@@ -60,7 +68,10 @@ class SignMethods(Builder[Compressor]):
     @classmethod
     @of_paper("karimireddy2019error")
     def ef_sign(cls, params: object, **options: object) -> Compressor:
-        """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error."""
+        """All signs and one magnitude, with error feedback.  Paper: karimireddy2019error.
+
+        Left out: the learning rate inside the residual, which stays with the optimizer.
+        """
         options.setdefault("codec", "one_bit")
         return cls.build(params, selector=EfSign(), **options)
 
@@ -70,6 +81,8 @@ class SignMethods(Builder[Compressor]):
         cls, params: object, *, clip: float | None = 2.5, seed: int = 0, **options: object
     ) -> Compressor:
         """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad.
+
+        Left out: one scale for all ranks, the largest of theirs (every rank has its own).
 
         Parameters
         ----------

@@ -20,28 +20,30 @@ class GaussianK(DensitySelector):
     """Keep what lies above a threshold read off a fitted normal distribution.
 
         threshold = mean + std * Phi^-1(1 - density / 2)
-        up to ``rounds`` times: too few entries: threshold *= lower; too many: threshold *= raise_
+        up to ``rounds`` times: too few entries: threshold *= lower; too many: threshold *= higher
 
     Parameters
     ----------
     density : float in (0, 1]
-    variant : "paper": halve below 2k/3, times 1.5 above 4k/3, 3 rounds;
+    variant : "ours": halve below 2k/3, times 1.5 above 4k/3, 3 rounds;
+        "paper": likewise, from the one-sided quantile Phi^-1(1 - density) of Algorithm 1, and what
+        the last round counted is sent;
         "improved" (Ok-Topk): divide or multiply by 1.02 outside [3k/4, 5k/4], 20 rounds
     cap : float >= 1; never more than cap * k entries: beyond, the largest of them
 
     Notes
     -----
-    The factors of the paper do not bracket the threshold, so the count can end far from k; at least
-    the largest entry is sent.
+    Factors of 0.5 and 1.5 do not bracket the threshold, so the count can end far from k; at least
+    the largest entry is sent. The one-sided quantile asks for twice the density, if the mean is 0.
 
     Cost: one pass for mean and standard deviation, one a round, one to take the entries.
 
-    Paper: shi2019understanding.  Departs: the threshold of the last round is used, where the
-    published code computes it and sends what the round before counted; both tails share the
-    density, where Algorithm 1 takes the one-sided quantile; the cap and the floor of one entry.
+    Paper: shi2019understanding.  Departs, but for "paper": the threshold of the last round is used,
+    where Algorithm 1 sends what the round before counted; both tails share the density, as in the
+    published code. In all variants: the cap, and the floor of one entry.
     """
 
-    variant: str = "paper"
+    variant: str = "ours"
     cap: float = 8.0
 
     paper: ClassVar[str | None] = "shi2019understanding"
@@ -63,17 +65,16 @@ class GaussianK(DensitySelector):
         if moments.nonzeros <= wanted:
             return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
-        threshold = mean + std * NormalDist().inv_cdf(1 - self.density / 2)
+        tails = 1 if rule.is_literal else 2
+        threshold = mean + std * NormalDist().inv_cdf(1 - self.density / tails)
         passes = 0
         while passes < rule.rounds:
             count = context.kernels.count_at_least(accumulated, threshold)
             passes += 1
-            if count < rule.least * wanted:
-                threshold *= rule.lower
-            elif count > rule.most * wanted:
-                threshold *= rule.higher
-            else:
+            if rule.least * wanted <= count <= rule.most * wanted:
                 break
+            if passes < rule.rounds or not rule.is_literal:
+                threshold *= rule.lower if count < wanted else rule.higher
         return take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
@@ -81,16 +82,27 @@ class GaussianK(DensitySelector):
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that moves the threshold: the band of counts over k that ends it, and its factors."""
+    """A rule that moves the threshold.
+
+    Attributes
+    ----------
+    rounds : how often entries are counted
+    least, most : the band of counts over k that ends it
+    lower, higher : factors of the threshold
+    is_literal : Algorithm 1 to the letter: the one-sided quantile, and no factor after the last
+        count
+    """
 
     rounds: int
     least: float
     most: float
     lower: float
     higher: float
+    is_literal: bool = False
 
 
 VARIANTS = {
-    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
+    "ours": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
+    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5, is_literal=True),
     "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
 }

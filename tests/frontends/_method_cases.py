@@ -31,6 +31,11 @@ _TOPK = {"id": "topk", "density": 0.1}
 BUILT: dict[str, dict[str, Any]] = {
     "chunks_of_each_rank": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
     "redsync_trimmed": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
+    "signs_in_turns": {
+        "selector": {"id": "redsync_signs", "density": 0.1},
+        "memory": "momentum_correction",
+        "codec": "sign_index",
+    },
     "fixed_threshold": {"selector": {"id": "fixed_threshold", "threshold": 1.5}},
     "low_pass": {"selector": _TOPK, "memory": {"id": "low_pass", "beta": 0.5}},
     "no_memory": {"selector": _TOPK, "memory": "none"},

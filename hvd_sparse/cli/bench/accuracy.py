@@ -6,7 +6,8 @@ import argparse
 
 from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
-from hvd_sparse.methods import METHODS
+from hvd_sparse.errors import SparseError
+from hvd_sparse.methods.spelling import read_method
 
 TASKS = ("digits", "fashion_mnist")
 OPTIMIZERS = ("sgd", "momentum", "adamw")
@@ -24,7 +25,12 @@ def add_parser(benches: Commands) -> None:
     parser.add_argument(
         "--task", choices=TASKS, default="digits", help="what is learnt (%(default)s)"
     )
-    parser.add_argument("--method", choices=("dense", *sorted(METHODS)), help="one line only")
+    parser.add_argument(
+        "--method",
+        type=_method,
+        metavar="METHOD[,OPTION=VALUE...]",
+        help="one line only: dense, or a method of `hvd-sparse list`, as in ldte_bs,variant=paper",
+    )
     parser.add_argument(
         "--optimizer", choices=OPTIMIZERS, default="momentum", help="of that line (%(default)s)"
     )
@@ -55,6 +61,14 @@ def add_parser(benches: Commands) -> None:
     parser.add_argument("--seeds", type=int, help="runs of each line (5; 1 with --quick)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (%(default)s)")
     parser.set_defaults(run=run)
+
+
+def _method(text: str) -> str:
+    """Return a method as it is spelled, if it can be read."""
+    try:
+        return text if text == "dense" or read_method(text) else text
+    except SparseError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,0 +1,82 @@
+"""RedSync's quantized selection: entries of one sign, in turns, sent as their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_truth
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.redsync_search import RedsyncSearch
+from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("redsync_signs")
+@dataclass(frozen=True)
+class RedsyncSigns(DensitySelector):
+    """Keep the largest positive entries, at the next step the most negative ones, and send their
+    mean.
+
+        side = max(accumulated, 0) at even steps of a tensor, min(accumulated, 0) at odd ones
+        sent_j = mean(side over the kept entries)
+
+    Parameters
+    ----------
+    density : float in (0, 1]
+    search : choose by ``redsync_search``, k to 2k entries, instead of ``redsync_trimmed``, exactly
+        k
+
+    Notes
+    -----
+    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so that
+    one number and the indices are enough; which sign is in turn, the codec says.
+
+    Cost: that of the other two selectors, and a pass that reads the tensor and writes one side of
+    it.
+
+    Paper: fang2019redsync.  Departs: a searched threshold is not used again, as the next step has
+    the other side; the output layer's values are averaged like all others.
+    """
+
+    search: bool = False
+
+    paper: ClassVar[str | None] = "fang2019redsync"
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_truth(self.search, "search of RedsyncSigns")
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    @property
+    def pass_limit(self) -> int:
+        return self._inner.pass_limit
+
+    @property
+    def _inner(self) -> RedsyncSearch | RedsyncTrimmed:
+        if self.search:
+            return RedsyncSearch(self.density, reuse_steps=0)
+        return RedsyncTrimmed(self.density)
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        is_negative = context.age % 2 == 1
+        side = (np.minimum if is_negative else np.maximum)(accumulated, 0)
+        # Moments and threshold of the whole vector say nothing of a side.
+        found = self._inner.find(side, Context(kernels=context.kernels))
+        kept = found.selection
+        mean = kept.values.mean(dtype=np.float64) if kept.count else 0.0
+        values = np.full_like(kept.values, mean)
+        return Found(
+            Selection(kept.indices, values, kept.numel),
+            passes=found.passes,
+            is_fallback=found.is_fallback,
+            memo=float(not is_negative),
+        )

@@ -1,0 +1,189 @@
+"""``variant="paper"``: the authors' settings of named methods, and methods as command lines spell
+them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption, UnknownName
+from hvd_sparse.methods import Methods
+from hvd_sparse.methods.spelling import SpelledMethod, read_method
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context
+
+
+class Recorder(Methods):
+    """The configuration that a named method gives a frontend."""
+
+    @classmethod
+    def _create(cls, params, configuration, process_set, grad_scaler):
+        return configuration
+
+
+def made(method, **options):
+    return getattr(Recorder, method)("p", density=0.01, **options)
+
+
+PUBLISHED = {
+    "ldte_bs": {
+        "selector": {"id": "ldte_bs", "search": "bisection", "warm_start": False},
+    },
+    "gaussian_k": {"selector": {"id": "gaussian_k", "variant": "paper"}},
+    "redsync": {
+        "selector": {"id": "redsync_signs", "search": False},
+        "memory": "momentum_correction",
+        "codec": "sign_index",
+    },
+    "oktopk": {
+        "selector": {"id": "reused_threshold"},
+        "exchange": "oktopk",
+        "schedule": {"id": "dense_warmup", "value": 0.01, "warmup_steps": 512},
+    },
+    "scalecom": {
+        "selector": {"id": "chunk_max"},
+        "exchange": "shared_index",
+        "schedule": {"id": "dense_warmup", "value": 0.01, "warmup_steps": 30},
+    },
+}
+GIVEN = {"scalecom": {"warmup_steps": 30}}
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_the_papers_variant_is_its_parts_and_ours_is_not(method):
+    expected = dict(PUBLISHED[method])
+    expected["selector"] = {"density": 0.01, **expected["selector"]}
+    given = GIVEN.get(method, {})
+    published = made(method, variant="paper", **given)
+    assert published == Configuration.create(**expected)
+    assert published != made(method, variant="ours", **given)
+    assert made(method, variant="ours") == made(method)
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_another_variant_is_refused_with_those_there_are(method):
+    with pytest.raises(InvalidOption, match="variant.*'theirs'.*ours.*paper"):
+        made(method, variant="theirs", **GIVEN.get(method, {}))
+
+
+def test_what_is_said_comes_before_the_variant():
+    selector = made("ldte_bs", variant="paper", search="log_count").selector
+    assert (selector.search, selector.warm_start) == ("log_count", False)
+    assert made("redsync", variant="paper", memory="error_feedback").memory.id == "error_feedback"
+    assert made("redsync", variant="paper", codec="golomb").codec.id == "golomb"
+    assert made("redsync", variant="paper", search=True).selector.search
+    assert made("oktopk", variant="paper", warmup_steps=7).density(6) == 1.0
+    assert made("oktopk", variant="paper", warmup_steps=7).density(7) == 0.01
+    assert made("scalecom", variant="paper", warmup_steps=0, chunk_wise=False).selector.id == "topk"
+
+
+def test_dense_epochs_of_unknown_length_are_asked_for():
+    with pytest.raises(InvalidOption, match=r"scalecom .* warmup_steps is left out"):
+        made("scalecom", variant="paper")
+
+
+@pytest.mark.parametrize("method", ["oktopk", "scalecom"])
+def test_a_schedule_and_a_warm_up_are_not_both_taken(method):
+    schedule = {"id": "constant", "value": 0.01}
+    with pytest.raises(InvalidOption, match="warmup_steps is 5 and schedule is"):
+        made(method, warmup_steps=5, schedule=schedule)
+    assert made(method, variant="paper", warmup_steps=0, schedule=schedule).density(0) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("topk", "topk", {}),
+        ("ldte_bs,variant=paper", "ldte_bs", {"variant": "paper"}),
+        (
+            "ldte_bs,tolerance=(0.9,1.1),warm_start=False,max_passes=20",
+            "ldte_bs",
+            {"tolerance": (0.9, 1.1), "warm_start": False, "max_passes": 20},
+        ),
+        (
+            "topk,codec={'id': 'golomb', 'values': 'float32'},clip=1e-3",
+            "topk",
+            {"codec": {"id": "golomb", "values": "float32"}, "clip": 1e-3},
+        ),
+    ],
+)
+def test_a_method_is_read_with_its_options(text, name, options):
+    assert read_method(text) == SpelledMethod(name, options)
+
+
+@pytest.mark.parametrize("text", ["topk,", "topk,clip", "topk,clip=", "topk,=1", "topk,2=1"])
+def test_what_is_no_option_is_refused(text):
+    with pytest.raises(InvalidOption, match=r"is no option: write OPTION=VALUE"):
+        read_method(text)
+
+
+def test_an_unknown_method_is_refused_with_the_nearest():
+    with pytest.raises(UnknownName, match=r"'ldtebs' \(did you mean 'ldte_bs'\?\)"):
+        read_method("ldtebs,variant=paper")
+
+
+def test_spelled_options_come_before_those_of_the_program():
+    spelled = read_method("gaussian_k,variant=paper,density=0.5,min_numel=3")
+    expected = Configuration.create(
+        selector={"id": "gaussian_k", "density": 0.5, "variant": "paper"}, min_numel=3
+    )
+    assert spelled.create(Recorder, "p", density=0.01) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "takes"), [("ldte_bs", True), ("dgc", True), ("strom", False), ("ef_sign", False)]
+)
+def test_it_is_known_which_methods_are_told_a_density(method, takes):
+    assert read_method(method).takes_density is takes
+
+
+def test_the_signs_of_redsync_take_turns_and_are_sent_as_their_mean():
+    """From the state that steps leave, as a compressor has it."""
+    selector = SELECTORS.create("redsync_signs", density=0.4)
+    x, memo, sent = np.array([5.0, -1.0, 1.0, -4.0, 2.0, 3.0, -2.0], np.float32), None, []
+    for _ in range(3):
+        found = selector.find(x, Context(memo=memo))
+        memo = found.memo
+        sent.append((found.selection.indices.tolist(), found.selection.values.tolist()))
+    assert sent == [([0, 5], [4.0, 4.0]), ([3, 6], [-3.0, -3.0]), ([0, 5], [4.0, 4.0])]
+
+
+def test_a_side_without_entries_sends_nothing_and_gives_the_turn_on():
+    selector = SELECTORS.create("redsync_signs", density=0.5, search=True)
+    x = np.array([-3.0, -1.0], np.float64)
+    first = selector.find(x, Context())
+    assert first.selection.count == 0
+    assert selector.find(x, Context(memo=first.memo)).selection.indices.tolist()[0] == 0
+
+
+def test_gaussian_ks_algorithm_1_asks_one_tail_for_all_entries():
+    """So its first threshold lets through twice k of a normal vector, which is out of its band;
+    what is raised by half then is too few, and the code's two tails are right at once."""
+    x = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
+    ours, paper = (
+        SELECTORS.create("gaussian_k", density=0.01, variant=variant, cap=100.0).select(x).count
+        for variant in ("ours", "paper")
+    )
+    assert 0.95 < ours / 2_000 < 1.05
+    # 2.326 lets 4,000 through; times 1.5, nearly none; halved, 16,000, which the third round sends
+    mean, std = x.mean(dtype=float), x.std(dtype=float, ddof=1)
+    assert paper == np.count_nonzero(np.abs(x) >= 0.75 * (mean + 2.3263478740408408 * std))
+
+
+def test_the_accuracy_bench_trains_a_method_with_its_options(tmp_path):
+    pytest.importorskip("horovod.torch")
+    command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", "--quick", "--seeds", "1"]
+    command += ["--method", "gaussian_k,variant=paper", "--density", "0.01", "--workers", "2"]
+    run = subprocess.run(
+        [*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=280
+    )
+    assert run.returncode == 0, run.stderr
+    assert "gaussian_k,variant=paper" in run.stdout
+    wrong = subprocess.run(
+        [*command[:-6], "--method", "gaussian_l"], capture_output=True, text=True, timeout=60
+    )
+    assert wrong.returncode == 2 and "did you mean 'gaussian_k'?" in wrong.stderr
