@@ -321,6 +321,7 @@ def rank_main() -> None:
 
     import horovod.torch as hvd
 
+    from hvd_sparse.methods.spelling import read_method
     from hvd_sparse.torch import Compression
 
     hvd.init()

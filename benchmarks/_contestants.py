@@ -16,6 +16,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.selectors.contract import Found
 from hvd_sparse.types import TensorSpec
 
 FLOOR = "residual.add_(gradient)"
@@ -52,7 +53,7 @@ class Ours:
     Parameters
     ----------
     shapes : of the tensors
-    selector, rollback : of the configuration
+    selector, rollback, parts : of the configuration
     engine : id, mapping with options, or None for the best that is installed
     residuals : what to start from; None for zeros
     """
@@ -60,11 +61,12 @@ class Ours:
     def __init__(
         self,
         shapes: Sequence[tuple[int, ...]],
-        selector: dict[str, Any],
+        selector: Any,
         *,
         rollback: bool = False,
         engine: Any = None,
         residuals: list[np.ndarray] | None = None,
+        **parts: Any,
     ) -> None:
         self.configuration = Configuration.create(
             selector=selector,
@@ -73,20 +75,23 @@ class Ours:
             min_numel=1,
             compress_1d=True,
             allow_dense=False,
+            **parts,
         )
         self.pipeline = Pipeline(self.configuration, resolve_engine(engine))
         specs = [TensorSpec(f"tensor.{i}", shape, "float32") for i, shape in enumerate(shapes)]
         self.states = [TensorState(spec, self.configuration) for spec in specs]
         self.frames: list[np.ndarray] = []
+        self.found: list[Found] = []
         for state, residual in zip(self.states, residuals or []):
-            state.memory.load({"residual": residual})
+            state.memory.load({**state.memory.arrays(), "residual": residual})
 
     def step(self, gradients: Round) -> None:
-        self.frames = []
+        self.frames, self.found = [], []
         for state, gradient in zip(self.states, gradients.flat):
             outgoing = self.pipeline.send(state, gradient, 0, 2, dense=False)
             state.commit()
             self.frames.append(outgoing.frame)
+            self.found.append(outgoing.found)
 
     def forget(self) -> None:
         """Return to the state before the first step, in memory that has been used: residuals of

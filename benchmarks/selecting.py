@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from benchmarks import _hostile
+from benchmarks import _hostile, _variants
 from benchmarks import _select_lines as lines
 from benchmarks._contestants import (
     FLOOR,
@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
     before = os.getloadavg()[0]
     if options.hostile:
         return run_hostile(options, console)
+    if options.variants:
+        return run_variants(options, console)
     bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bars, console=Console(stderr=True), transient=True) as progress:
         select = Select(scale, options.engine, progress)
@@ -91,6 +93,20 @@ def run_hostile(options: argparse.Namespace, console: Console) -> int:
     made_with = {**machine(), **environment()}
     _hostile.write(measured, entries, made_with, options.output, is_quick=options.quick)
     console.print(f"selecting-hostile.json and selecting-hostile.md are in {options.output}")
+    return 0
+
+
+def run_variants(options: argparse.Namespace, console: Console) -> int:
+    """Measure our settings beside the authors', print them, write JSON and page.  0, whatever they
+    are."""
+    entries = _variants.QUICK_ENTRIES if options.quick else _variants.ENTRIES
+    measured = list(
+        _variants.measure(entries, options.engine, lambda text: console.print(text, style="dim"))
+    )
+    console.print(_variants.table_of(measured))
+    made_with = {**machine(), **environment()}
+    _variants.write(measured, entries, made_with, options.output, is_quick=options.quick)
+    console.print(f"selecting-variants.json and selecting-variants.md are in {options.output}")
     return 0
 
 

@@ -20,9 +20,8 @@ from hvd_sparse.selectors.random_k import RandomK
 from hvd_sparse.selectors.reused_threshold import ReusedThreshold
 from hvd_sparse.selectors.topk import TopK
 
-
 OKTOPK_WARMUP = 512
-"""Dense first steps of Ok-Topk's authors where they train VGG-16; 128 for an LSTM, none for BERT."""
+"""Dense first steps of Ok-Topk's authors for VGG-16; 128 for an LSTM, none for BERT."""
 
 
 class AgreedMethods(Builder[Compressor]):

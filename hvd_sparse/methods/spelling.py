@@ -68,9 +68,7 @@ def read_method(text: str) -> SpelledMethod:
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise UnknownName(
-            f"no method is called {name!r}{hint}; there are: {', '.join(METHODS)}"
-        )
+        raise UnknownName(f"no method is called {name!r}{hint}; there are: {', '.join(METHODS)}")
     options = {}
     for each in rest:
         option, equals, value = each.partition("=")

@@ -124,3 +124,21 @@ def test_select_draws_and_writes_a_page(quick):
     page = (folder / "selecting.md").read_text()
     assert "no figure here means anything" in page
     assert "![Time against size and density](selecting.png)" in page
+
+
+def test_variants_are_timed_beside_ours(tmp_path):
+    for package in ("torch", "matplotlib", "rich"):
+        pytest.importorskip(package, reason="the bench needs it")
+    command = [sys.executable, "-m", "hvd_sparse", "bench", "select", "--variants", "--quick"]
+    run = subprocess.run(
+        [*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=200
+    )
+    assert run.returncode == 0, run.stderr
+    document = json.loads((tmp_path / "selecting-variants.json").read_text())
+    page = (tmp_path / "selecting-variants.md").read_text()
+    methods = {each["method"] for each in document["steps"]}
+    assert {"ldte_bs", "ldte_bs,variant=paper", "redsync,variant=paper"} <= methods
+    for each in document["steps"]:
+        assert each["times_floor"]["median"] > 0 and each["count_over_k"] > 0
+        assert f"`{each['method']}`" in page
+    assert "no figure here means anything" in page

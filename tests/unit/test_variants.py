@@ -66,7 +66,7 @@ def test_the_papers_variant_is_its_parts_and_ours_is_not(method):
 
 @pytest.mark.parametrize("method", PUBLISHED)
 def test_another_variant_is_refused_with_those_there_are(method):
-    with pytest.raises(InvalidOption, match="variant.*'theirs'.*ours.*paper"):
+    with pytest.raises(InvalidOption, match=r"variant.*'theirs'.*ours.*paper"):
         made(method, variant="theirs", **GIVEN.get(method, {}))
 
 

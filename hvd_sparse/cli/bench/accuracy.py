@@ -65,10 +65,12 @@ def add_parser(benches: Commands) -> None:
 
 def _method(text: str) -> str:
     """Return a method as it is spelled, if it can be read."""
-    try:
-        return text if text == "dense" or read_method(text) else text
-    except SparseError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    if text != "dense":
+        try:
+            read_method(text)
+        except SparseError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def run(options: argparse.Namespace) -> int:

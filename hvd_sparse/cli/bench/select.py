@@ -29,6 +29,11 @@ def add_parser(benches: Commands) -> None:
         action="store_true",
         help="only the worst steps: equal magnitudes, plateaus, spikes, subnormals",
     )
+    parser.add_argument(
+        "--variants",
+        action="store_true",
+        help='only methods with our settings beside those with variant="paper"',
+    )
     parser.set_defaults(run=run)
 
 
