@@ -1,235 +1,167 @@
 """Accuracy beside dense, by method, density and optimizer: the work of ``hvd-sparse bench
 accuracy``.
 
-Every run is a file of its own, so that what was measured is not measured again; the best rate of a
-line is that of the first seed's best accuracy, searched alike for dense and sparse.
+A run that the folder's accuracy.json holds is not made again, so that the bench goes on where it
+was stopped.  The rate of a line is that with which its first seed ends best, searched alike for
+dense and sparse: three rates of a ladder, and further ones while the best is at an end.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import multiprocessing
+import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks._accuracy_runs import Line, Run, on_real_ranks, simulate
+from benchmarks._accuracy_lines import best_of, row_of
+from benchmarks._accuracy_matrix import SEEDS, WORKERS, Wanted, dense_line, matrix
+from benchmarks._accuracy_page import table_of, write_page
+from benchmarks._accuracy_real import on_real_ranks
+from benchmarks._accuracy_runs import Line, Run
+from benchmarks._accuracy_simulated import simulate
+from benchmarks._accuracy_store import Store
 from benchmarks._accuracy_tasks import TASKS
 
-OPTIMIZERS = ("sgd", "momentum", "adamw")
-DENSITIES = (0.01, 0.001)
-METHODS = ("topk", "dgc", "gaussian_k", "sidco", "redsync", "gtopk", "oktopk")
-"""Methods beside LDTE-BS that have a line each."""
-WARMUP = 0.25
-SEEDS = 5
+QUICK_STEPS = 40
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train what is not in the folder yet; print and write the table."""
-    lines = [_line_of(options)] if options.method else lines_of(options)
-    if options.method and options.method != "dense":
-        lines.insert(0, _dense_beside(lines[0]))
-    seeds = options.seeds or (1 if options.quick else SEEDS)
-    folder = options.output / "accuracy"
-    folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(folder, options.jobs)
-    chosen = bench.search(lines, [options.rate] if options.rate else None, is_short=options.quick)
-    bench.train([Run(line, chosen[line], seed) for line in lines for seed in range(seeds)])
-    rows = [
-        row_of(
-            line,
-            [bench.results[Run(line, chosen[line], seed)] for seed in range(seeds)],
-            chosen[line],
-        )
-        for line in lines
-    ]
-    compare(rows)
-    (options.output / "accuracy.json").write_text(
-        json.dumps({"seeds": seeds, "rows": rows}, indent=1) + "\n"
-    )
-    text = table_of(rows)
-    (options.output / "accuracy.md").write_text(text)
-    Console(width=150, highlight=False).print(text, markup=False, soft_wrap=True)
-    print(f"accuracy.json and accuracy.md are in {options.output}")
+    """Train what is not in the folder yet; print the table, or write the page."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    store = Store(options.output / "accuracy.json")
+    wanted = _line_and_dense(options) if options.method else matrix()
+    if options.task and not options.method:
+        wanted = [each for each in wanted if each.line.task == options.task]
+    if options.quick and not options.method:
+        wanted = [
+            Wanted(replace(each.line, task="digits", steps=QUICK_STEPS), 1) for each in wanted[:3]
+        ]
+    until = time.monotonic() + 60 * options.minutes if options.minutes else None
+    bench = Bench(store, options.jobs, until)
+    if not options.page:
+        bench.train(wanted, options.rate, is_short=options.quick)
+    rows = [row for each in wanted if (row := row_of(each, store.results)) is not None]
+    console = Console(width=150, highlight=False)
+    if options.method:
+        console.print(table_of(rows), markup=False, soft_wrap=True)
+    else:
+        missing = [each for each in wanted if row_of(each, store.results) is None]
+        write_page(options.output, rows, missing, store.results)
+        console.print(f"accuracy.md and accuracy.png are in {options.output}; ", end="")
+        console.print(f"{len(rows)} of {len(wanted)} lines are there")
     return 0
 
 
-def _line_of(options: argparse.Namespace) -> Line:
-    """The line that the command line asks for."""
-    is_dense = options.method == "dense"
-    return Line(
-        options.task,
+def _line_and_dense(options: argparse.Namespace) -> list[Wanted]:
+    """Return the line that the command line asks for, behind the dense one beside it."""
+    task = options.task or "digits"
+    steps = options.steps or (QUICK_STEPS if options.quick else TASKS[task].steps)
+    seeds = options.seeds or (1 if options.quick else SEEDS.get(task, 5))
+    dense = Wanted(dense_line(task, options.optimizer, steps), seeds)
+    if options.method == "dense":
+        return [dense]
+    way, workers = "kept" if options.kept else "handed", options.workers or WORKERS
+    if TASKS[task].batch % workers:
+        raise SystemExit(
+            f"--workers {workers}: a step of {task} has {TASKS[task].batch} examples, which do not "
+            "part evenly: give a divisor"
+        )
+    line = Line(
+        task,
         options.optimizer,
         options.method,
-        None if is_dense else options.density,
-        not options.kept and not is_dense,
-        0.0 if is_dense else options.warmup,
-        options.workers,
-        _epochs_of(options),
+        options.density,
+        way,
+        options.warmup,
+        workers,
+        steps,
         options.real,
     )
-
-
-def _epochs_of(options: argparse.Namespace) -> int:
-    return int(options.epochs or (1 if options.quick else TASKS[options.task].epochs))
-
-
-def _dense_beside(line: Line) -> Line:
-    return Line(
-        line.task,
-        line.optimizer,
-        "dense",
-        None,
-        False,
-        0.0,
-        line.workers,
-        line.epochs,
-        line.is_real,
-    )
-
-
-def lines_of(options: argparse.Namespace) -> list[Line]:
-    """Return every line of the page for a task: LDTE-BS in all variants, and the other methods with
-    the optimizer handed over."""
-    found = []
-    for optimizer in OPTIMIZERS:
-        common = (options.workers, _epochs_of(options), options.real)
-        found.append(Line(options.task, optimizer, "dense", None, False, 0.0, *common))
-        for density in DENSITIES:
-            ways = [("ldte_bs", True, 0.0), ("ldte_bs", True, WARMUP), ("ldte_bs", False, 0.0)]
-            ways += [(method, True, 0.0) for method in METHODS]
-            found += [
-                Line(options.task, optimizer, m, density, handed, warm, *common)
-                for m, handed, warm in ways
-            ]
-    return found
+    return [dense, Wanted(line, seeds)]
 
 
 class Bench:
-    """Runs, and the folder that keeps their results.
+    """Makes runs, and keeps their results.
 
     Parameters
     ----------
-    folder : a file for every run
-    jobs : how many runs at a time
+    store : of the results
+    jobs : how many runs at a time, each on one core
+    until : time by the monotonic clock at which no further run is begun; None for no end
     """
 
-    def __init__(self, folder: Path, jobs: int) -> None:
-        self._folder = folder
+    def __init__(self, store: Store, jobs: int, until: float | None = None) -> None:
+        self._store = store
         self._jobs = jobs
-        self.results: dict[Run, dict[str, Any]] = {}
+        self._until = until
 
-    def search(
-        self, lines: Sequence[Line], rates: Sequence[float] | None, *, is_short: bool
-    ) -> dict[Line, float]:
-        """The rate of every line: of those given, or of the task's, that with which the first seed
-        ends best."""
-        asked = {line: tuple(rates or TASKS[line.task].rates[line.optimizer]) for line in lines}
-        if is_short:
-            asked = {line: rates[:1] for line, rates in asked.items()}
-        self.train(
-            [
-                Run(line, rate, 0)
-                for line, rates in asked.items()
-                for rate in rates
-                if len(rates) > 1
-            ]
-        )
-        return {
-            line: max(rates, key=lambda rate: self.results[Run(line, rate, 0)]["accuracy"])
-            if len(rates) > 1
-            else rates[0]
-            for line, rates in asked.items()
-        }
+    def train(self, wanted: Sequence[Wanted], rate: float | None, *, is_short: bool) -> None:
+        """Make the runs of all lines, one line after the other.
 
-    def train(self, runs: Sequence[Run]) -> None:
-        """Make the results of these runs; those that are there already are read."""
-        missing = [run for run in dict.fromkeys(runs) if not self._is_read(run)]
+        rate : of every line; None to search
+        is_short : take the first rate that a search would try
+        """
         context = multiprocessing.get_context("spawn")
         with (
             Progress(transient=True) as progress,
-            ProcessPoolExecutor(self._jobs, mp_context=context) as pool,
+            ProcessPoolExecutor(self._jobs, mp_context=context, initializer=_take_a_core) as pool,
         ):
-            bar = progress.add_task("training", total=len(missing))
-            futures = {
-                pool.submit(on_real_ranks if run.line.is_real else simulate, run): run
-                for run in missing
-            }
-            for future in as_completed(futures):
-                run = futures[future]
-                self.results[run] = future.result()
-                partial = self._path(run).with_suffix(".partial")
-                partial.write_text(
-                    json.dumps({"run": asdict(run), "result": self.results[run]}) + "\n"
-                )
-                partial.replace(self._path(run))
+            bar = progress.add_task("lines", total=len(wanted))
+            for each in wanted:
+                progress.update(bar, description=f"{each.line.task} {each.line}")
+                chosen = rate or self._rate_of(each.line, pool, is_short=is_short)
+                if chosen is not None:
+                    runs = [Run(each.line, chosen, seed) for seed in range(each.seeds)]
+                    self._make(runs, pool)
                 progress.advance(bar)
 
-    def _path(self, run: Run) -> Path:
-        return self._folder / f"{run.key}.json"
+    def _rate_of(
+        self, line: Line, pool: ProcessPoolExecutor, *, is_short: bool = False
+    ) -> float | None:
+        """Return the rate with which the first seed ends best; None where time was up before."""
+        ladder = TASKS[line.task].rates[line.optimizer]
+        middle = len(ladder) // 2
+        if is_short:
+            return ladder[middle]
+        low, high = middle - 1, middle + 1
+        while True:
+            self._make([Run(line, rate, 0) for rate in ladder[low : high + 1]], pool)
+            scores = {
+                rate: result["score"]
+                for rate in ladder[low : high + 1]
+                if (result := self._store.results.get(Run(line, rate, 0))) is not None
+            }
+            if len(scores) <= high - low:
+                return None
+            best = best_of(scores, is_text=TASKS[line.task].is_text)
+            if best == ladder[low] and low > 0:
+                low -= 1
+            elif best == ladder[high] and high + 1 < len(ladder):
+                high += 1
+            else:
+                return best
 
-    def _is_read(self, run: Run) -> bool:
-        if run not in self.results and self._path(run).exists():
-            self.results[run] = json.loads(self._path(run).read_text())["result"]
-        return run in self.results
-
-
-def row_of(line: Line, results: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
-    """A line of the table, JSON-able."""
-    densities = [
-        result["density_achieved"] for result in results if result["density_achieved"] is not None
-    ]
-    return {
-        **asdict(line),
-        "what": str(line),
-        "rate": rate,
-        "accuracies": [result["accuracy"] for result in results],
-        "curve": np.mean([result["curve"] for result in results], axis=0).tolist(),
-        "loss": float(np.mean([result["loss"] for result in results])),
-        "density_achieved": float(np.mean(densities)) if densities else None,
-        "bytes_per_step": float(np.mean([result["bytes_per_step"] for result in results])),
-        "steps": results[0]["steps"],
-    }
-
-
-def compare(rows: Sequence[dict[str, Any]]) -> None:
-    """Add to every row its difference to dense, seed by seed, and that difference's standard
-    error."""
-    dense = {_group(row): row["accuracies"] for row in rows if row["method"] == "dense"}
-    for row in rows:
-        differences = np.subtract(row["accuracies"], dense[_group(row)])
-        row["difference"] = float(differences.mean())
-        is_known = row["method"] != "dense" and len(differences) > 1
-        row["error"] = (
-            float(differences.std(ddof=1) / math.sqrt(len(differences))) if is_known else None
-        )
-
-
-def _group(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["task"], row["optimizer"], row["workers"], row["epochs"], row["is_real"]
+    def _make(self, runs: Sequence[Run], pool: ProcessPoolExecutor) -> None:
+        """Make those of the runs that are not there yet."""
+        missing = [run for run in runs if run not in self._store.results]
+        while missing and (self._until is None or time.monotonic() < self._until):
+            now, missing = missing[: self._jobs], missing[self._jobs :]
+            futures = {
+                pool.submit(on_real_ranks if run.line.is_real else simulate, run): run
+                for run in now
+            }
+            for future in as_completed(futures):
+                self._store.add(futures[future], future.result())
 
 
-def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows in Markdown."""
-    text = (
-        "| optimizer | run | density | sent | rate | accuracy | to dense | bytes a step |\n"
-        "|---|---|---|---|---|---|---|---|\n"
-    )
-    for row in rows:
-        sent = "" if row["density_achieved"] is None else f"{row['density_achieved']:.4f}"
-        error = "" if row["error"] is None else f" ± {row['error']:.2f}"
-        beside = "" if row["method"] == "dense" else f"{row['difference']:+.2f}{error}"
-        text += (
-            f"| {row['optimizer']} | {row['what']} | {row['density'] or ''} | {sent} | "
-            f"{row['rate']:g} | "
-            f"{np.mean(row['accuracies']):.2f} % | {beside} | {row['bytes_per_step']:,.0f} |\n"
-        )
-    return text
+def _take_a_core() -> None:
+    """Bind a job to one core: threads that take turns would only carry their caches about."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})

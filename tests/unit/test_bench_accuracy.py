@@ -1,11 +1,14 @@
 """``hvd-sparse bench accuracy``: a line from the command line, which goes on where it was
-stopped."""
+stopped; its data and networks, and the page."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,94 +16,188 @@ import pytest
 
 from hvd_sparse.cli.bench import _checkout
 
-pytest.importorskip("horovod.torch")
-LINE = [
-    "--method",
-    "ldte_bs",
-    "--optimizer",
-    "adamw",
-    "--density",
-    "0.01",
-    "--workers",
-    "2",
-    "--quick",
-    "--seeds",
-    "2",
-]
+torch = pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+LINE = ["--method", "ldte_bs", "--optimizer", "adamw", "--density", "0.01"]
+FEW = ["--workers", "2", "--quick", "--seeds", "2"]
 
 
 @pytest.fixture(scope="module")
 def accuracy():
-    return _checkout.load("accuracy")
+    """The modules of the bench, as one."""
+    parts = ("_accuracy_lines", "_accuracy_matrix", "_accuracy_runs", "_accuracy_store")
+    found = {}
+    for part in (*parts, "accuracy"):
+        found |= vars(_checkout.load(part))
+    return SimpleNamespace(**found)
 
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory):
-    """The same line twice: what the second wrote, and when the files of its runs were written."""
+    """The same line twice: the folder, what each left in its file, and what the second printed."""
     folder = tmp_path_factory.mktemp("accuracy")
-    command = [
-        sys.executable,
-        "-m",
-        "hvd_sparse",
-        "bench",
-        "accuracy",
-        *LINE,
-        "--output",
-        str(folder),
-    ]
-    times = []
+    command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", *LINE, *FEW]
+    found = []
     for _ in range(2):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=280)
-        assert run.returncode == 0, run.stderr
-        times.append(
-            {path.name: path.stat().st_mtime_ns for path in (folder / "accuracy").glob("*.json")}
+        run = subprocess.run(
+            [*command, "--output", str(folder)], capture_output=True, text=True, timeout=280
         )
-    return folder, times, run.stdout
+        assert run.returncode == 0, run.stderr
+        path = folder / "accuracy.json"
+        found.append((path.stat().st_mtime_ns, path.read_text()))
+    return found, run.stdout
 
 
 @pytest.mark.timeout(600)
 def test_runs_that_are_there_are_not_trained_again(twice):
-    _, times, _ = twice
-    assert times[0] == times[1]
-    assert len(times[0]) == 4
+    found, _ = twice
+    assert found[0] == found[1]
+    assert len(json.loads(found[0][1])["runs"]) == 4
 
 
-def test_the_line_has_dense_beside_it_and_what_was_sent(twice):
-    folder, _, printed = twice
-    dense, sparse = json.loads((folder / "accuracy.json").read_text())["rows"]
-    assert (dense["what"], sparse["what"]) == ("dense", "ldte_bs")
-    assert sparse["density_achieved"] == pytest.approx(0.01, rel=0.3)
-    assert sparse["bytes_per_step"] < dense["bytes_per_step"] / 10
-    pairs = np.subtract(sparse["accuracies"], dense["accuracies"])
-    assert sparse["difference"] == pytest.approx(pairs.mean())
-    assert sparse["error"] == pytest.approx(pairs.std(ddof=1) / np.sqrt(2))
-    assert "| adamw | ldte_bs | 0.01 |" in printed
-    assert (folder / "accuracy.md").read_text().strip() in printed
+def test_the_line_has_dense_beside_it_and_what_was_sent(twice, accuracy, tmp_path):
+    found, printed = twice
+    path = tmp_path / "accuracy.json"
+    path.write_text(found[1][1])
+    results = accuracy.Store(path).results
+    (dense,) = {run.line for run in results if run.line.method == "dense"}
+    (sparse,) = {run.line for run in results if run.line.method != "dense"}
+    row = accuracy.row_of(accuracy.Wanted(sparse, 2), results)
+    assert row.density == pytest.approx(0.01, rel=0.3)
+    beside = accuracy.row_of(accuracy.Wanted(dense, 2), results)
+    assert row.nbytes < beside.nbytes / 10
+    pairs = np.subtract(beside.scores, row.scores)
+    assert row.difference == pytest.approx(pairs.mean())
+    assert row.error == pytest.approx(pairs.std(ddof=1) / np.sqrt(2))
+    assert "| adamw | ldte_bs | 0.01 | 2 | 40 |" in printed
 
 
-def test_a_line_takes_the_rate_with_which_its_first_seed_ends_best(accuracy, tmp_path):
-    line = accuracy.Line("digits", "sgd", "dense", None, False, 0.0, 2, 1)
-    bench = accuracy.Bench(tmp_path, 1)
-    for rate, reached in ((0.1, 90.0), (0.2, 95.0), (0.4, 20.0)):
-        bench.results[accuracy.Run(line, rate, 0)] = {"accuracy": reached}
-    assert bench.search([line], None, is_short=False) == {line: 0.2}
+class Told(dict):
+    """Results of runs that are told, in a store's place."""
+
+    @property
+    def results(self):
+        return self
+
+    def add(self, run, result):
+        raise AssertionError(f"{run} was to be made")
 
 
-def test_all_lines_hold_every_method_density_and_optimizer(accuracy):
-    options = SimpleNamespace(task="digits", workers=4, epochs=None, quick=False, real=False)
-    lines = accuracy.lines_of(options)
+class Made(Told):
+    """Results that may be added to."""
+
+    def add(self, run, result):
+        self[run] = result
+
+
+class Pool:
+    """Runs that end as told."""
+
+    def __init__(self, scores):
+        self._scores = scores
+
+    def submit(self, _, run):
+        future = Future()
+        future.set_result(_result(self._scores[run.rate]))
+        return future
+
+
+def _result(score):
+    return {"score": score, "loss": 1.0, "curve": [[5, score]], "density": None, "bytes": 1}
+
+
+def test_a_search_takes_the_best_rate_and_no_number_for_the_worst(accuracy):
+    line = accuracy.dense_line("digits", "sgd")
+    told = {0.1: 20.0, 0.2: 90.0, 0.4: 95.0, 0.8: math.nan}
+    store = Told({accuracy.Run(line, rate, 0): _result(score) for rate, score in told.items()})
+    assert accuracy.Bench(store, 1)._rate_of(line, None) == 0.4
+
+
+def test_a_search_goes_on_while_the_best_rate_is_at_an_end(accuracy):
+    line = accuracy.dense_line("digits", "sgd")
+    store = Made({accuracy.Run(line, rate, 0): _result(90.0 + rate) for rate in (0.1, 0.2, 0.4)})
+    bench = accuracy.Bench(store, 1)
+    assert bench._rate_of(line, Pool({0.8: 95.0, 1.6: 80.0})) == 0.8
+    assert {run.rate for run in store} == {0.1, 0.2, 0.4, 0.8, 1.6}
+
+
+def test_perplexity_is_paired_with_dense_of_the_same_seed(accuracy):
+    dense = accuracy.dense_line("gpt", "adamw")
+    line = replace(dense, method="topk", density=0.01, way="handed", workers=4)
+    results = {
+        accuracy.Run(each, 0.004, seed): _result(score)
+        for each, scores in ((dense, (1.5, 1.7)), (line, (1.51, 1.7)))
+        for seed, score in enumerate(scores)
+    }
+    row = accuracy.row_of(accuracy.Wanted(line, 2), results)
+    assert row.worse == pytest.approx((100 * math.expm1(0.01), 0.0), abs=1e-9)
+    assert row.mean == pytest.approx(math.exp(1.605))
+
+
+def test_a_seed_that_dense_has_not_is_not_compared(accuracy):
+    dense = accuracy.dense_line("gpt", "adamw")
+    line = replace(dense, method="topk", density=0.01, way="handed", workers=4)
+    results = {accuracy.Run(line, 0.004, seed): _result(1.5) for seed in (0, 1)}
+    results[accuracy.Run(dense, 0.004, 0)] = _result(1.5)
+    row = accuracy.row_of(accuracy.Wanted(line, 2), results)
+    assert (row.worse, row.difference, row.error) == ((), None, None)
+
+
+def test_the_matrix_holds_every_method_with_a_density(accuracy):
+    from hvd_sparse.methods import METHODS
+
+    lines = [each.line for each in accuracy.matrix()]
     assert len(set(lines)) == len(lines)
+    assert {line.method for line in lines} == set(METHODS) - {"strom", "terngrad"} | {"dense"}
     for optimizer in ("sgd", "momentum", "adamw"):
-        for density in (0.01, 0.001):
+        for task in ("fashion_mnist", "lstm", "gpt"):
             found = {
-                str(line)
+                (str(line), line.density)
                 for line in lines
-                if (line.optimizer, line.density) == (optimizer, density)
+                if (line.task, line.optimizer) == (task, optimizer)
             }
-            assert found >= {
-                "ldte_bs",
-                "ldte_bs, optimizer kept",
-                "ldte_bs, warm-up",
-                "topk",
-                "dgc",
-            }
+            names = ("ldte_bs", "topk", "dgc")
+            assert found >= {(name, density) for name in names for density in (0.01, 0.001)}
+
+
+def test_goals_are_judged_by_the_error_or_the_limit(accuracy):
+    goals = _checkout.load("_accuracy_goals")
+    line = replace(accuracy.dense_line("digits", "sgd"), method="ldte_bs", way="handed")
+    row = accuracy.Row(line, 0.1, (), (90.0, 90.0), (0.2, 0.6), (), None, 1.0)
+    assert goals.verdict_of(replace(row, line=replace(line, density=0.01))) == "missed by 0.20"
+    assert goals.verdict_of(replace(row, line=replace(line, density=0.001))) == "missed by 0.10"
+    near = replace(row, worse=(-0.1, 0.3))
+    assert goals.verdict_of(replace(near, line=replace(line, density=0.01))) == "met"
+
+
+def test_the_workers_share_what_dense_sees(accuracy):
+    simulated = _checkout.load("_accuracy_simulated")
+    line = replace(accuracy.dense_line("digits", "sgd", 6), method="topk", density=1.0)
+    sparse = replace(line, way="kept", workers=4)
+    run = accuracy.Run(replace(line, method="dense", density=None), 0.2, 3)
+    dense = simulated.simulate(run)
+    everything = simulated.simulate(replace(run, line=sparse))
+    assert everything["loss"] == pytest.approx(dense["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["CharacterLSTM", "SmallGPT"])
+def test_networks_of_text_guess_from_what_came_before(name):
+    networks = _checkout.load("_accuracy_networks")
+    torch.manual_seed(0)
+    network = getattr(networks, name)()
+    characters = torch.randint(90, (2, 16))
+    changed = characters.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 90
+    with torch.no_grad():
+        before, after = network(characters), network(changed)
+    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
+    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
+
+
+def test_text_is_drawn_alike_for_any_number_of_workers_and_held_out():
+    data = _checkout.load("_accuracy_data")
+    text = data.Text("".join(chr(97 + i * i % 26) for i in range(20_000)) + "z" * 1000)
+    assert torch.equal(text.draw(1, 5, 16), text.draw(1, 5, 16))
+    assert not torch.equal(text.draw(1, 5, 16), text.draw(1, 6, 16))
+    assert int(text.draw(0, 0, 10_000).max()) < len(text._train) - data.WINDOW
+    assert set(text._held.flatten()[-64:].tolist()) == {text.alphabet.index("z")}

@@ -9,7 +9,7 @@ from hvd_sparse.cli.bench import _checkout
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import read_method
 
-TASKS = ("digits", "fashion_mnist")
+TASKS = ("digits", "fashion_mnist", "lstm", "gpt")
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 
 
@@ -18,13 +18,20 @@ def add_parser(benches: Commands) -> None:
     parser = benches.add_parser(
         "accuracy",
         help="what training reaches beside dense, by method, density and optimizer",
-        description="Without a method: every line of the page, as far as its runs are not in DIR "
-        "yet. With one: that line.",
+        description="Without a method: every line of the page, the most wanted first, as far as "
+        "its runs are not in DIR/accuracy.json yet. With one: that line and dense.",
     )
     _checkout.add_options(parser)
-    parser.add_argument(
-        "--task", choices=TASKS, default="digits", help="what is learnt (%(default)s)"
-    )
+    parser.add_argument("--task", choices=TASKS, help="what is learnt (all; of one line: digits)")
+    parser.add_argument("--page", action="store_true", help="train nothing, write the page anew")
+    parser.add_argument("--minutes", type=float, help="begin no further run after these")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (%(default)s)")
+    _add_line(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_line(parser: argparse.ArgumentParser) -> None:
+    """Add the options of one line."""
     parser.add_argument(
         "--method",
         type=_method,
@@ -48,19 +55,10 @@ def add_parser(benches: Commands) -> None:
         metavar="PART",
         help="of the steps, at falling densities",
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=4,
-        help="simulated in one process, or real ranks (%(default)s)",
-    )
-    parser.add_argument(
-        "--real", action="store_true", help="by Horovod, on real ranks of this machine"
-    )
-    parser.add_argument("--epochs", type=int, help="of training; without it, the task's own")
-    parser.add_argument("--seeds", type=int, help="runs of each line (5; 1 with --quick)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (%(default)s)")
-    parser.set_defaults(run=run)
+    parser.add_argument("--workers", type=int, help="that share a step's examples (4)")
+    parser.add_argument("--real", action="store_true", help="as real ranks of this machine")
+    parser.add_argument("--steps", type=int, help="of training; without it, the task's own")
+    parser.add_argument("--seeds", type=int, help="runs of the line; without it, the page's")
 
 
 def _method(text: str) -> str:

@@ -1,0 +1,157 @@
+"""Data of ``hvd-sparse bench accuracy``: images with labels, and text as characters."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+WINDOW = 64
+"""Characters that a network of text sees at a time."""
+HELD_OUT = 512
+"""Windows of text that nobody trains on."""
+
+
+class Data(Protocol):
+    """What a task draws its examples from."""
+
+    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
+        """Return the indices of the examples of all workers in a step, in the workers' order."""
+
+    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of some examples."""
+
+    def score(self, network: nn.Module, part: float = 1.0) -> float:
+        """Return what is reported of a network, on data that it was not trained on.
+
+        part : of that data, for points of a curve
+        """
+
+
+class Images:
+    """Images with labels, of which every epoch sees a permutation.  Scored by test accuracy in %.
+
+    Parameters
+    ----------
+    train, test : images and labels
+    """
+
+    def __init__(
+        self, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        self._train = train
+        self._test = test
+        self._order: tuple[tuple[int, int], torch.Tensor] | None = None
+
+    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
+        epoch, position = divmod(step, len(self._train[0]) // size)
+        if self._order is None or self._order[0] != (seed, epoch):
+            drawn = torch.Generator().manual_seed(1000 * seed + epoch)
+            self._order = (seed, epoch), torch.randperm(len(self._train[0]), generator=drawn)
+        return self._order[1][position * size : (position + 1) * size]
+
+    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(network(self._train[0][chosen]), self._train[1][chosen])
+
+    @torch.no_grad()
+    def score(self, network: nn.Module, part: float = 1.0) -> float:
+        images, labels = (whole[: round(part * len(whole))] for whole in self._test)
+        found = torch.cat([network(some).argmax(1) for some in images.split(500)])
+        return 100.0 * int((found == labels).sum()) / len(labels)
+
+
+class Text:
+    """Text, of which every step draws windows.  Scored by the loss in nats a character.
+
+    Parameters
+    ----------
+    text : of which the last twentieth is held out
+    """
+
+    def __init__(self, text: str) -> None:
+        self.alphabet = sorted(set(text))
+        codes = np.zeros(ord(self.alphabet[-1]) + 1, np.int64)
+        codes[[ord(character) for character in self.alphabet]] = np.arange(len(self.alphabet))
+        whole = torch.from_numpy(codes[np.frombuffer(text.encode("utf-32-le"), np.uint32)])
+        self._train, held = whole[: -(len(whole) // 20)], whole[-(len(whole) // 20) :]
+        first = torch.linspace(0, len(held) - WINDOW - 1, HELD_OUT).long()
+        self._held = held[first[:, None] + torch.arange(WINDOW + 1)]
+
+    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
+        drawn = torch.Generator().manual_seed(1_000_003 * seed + step)
+        return torch.randint(len(self._train) - WINDOW, (size,), generator=drawn)
+
+    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
+        return _loss_of(network, self._train[chosen[:, None] + torch.arange(WINDOW + 1)])
+
+    @torch.no_grad()
+    def score(self, network: nn.Module, part: float = 1.0) -> float:
+        parts = self._held[:: round(1 / part)].split(32)
+        return float(np.mean([float(_loss_of(network, windows)) for windows in parts]))
+
+
+def _loss_of(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of every character but the first."""
+    guesses = network(windows[:, :-1])
+    return nn.functional.cross_entropy(guesses.flatten(0, 1), windows[:, 1:].flatten())
+
+
+@cache
+def digits() -> Images:
+    """Load scikit-learn's 1,797 images of 8 x 8, split as the examples do."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    loaded = load_digits()
+    images = (loaded.images / 16).astype(np.float32)[:, None]
+    split = train_test_split(
+        images, loaded.target, test_size=450, random_state=0, stratify=loaded.target
+    )
+    train, test, train_labels, test_labels = map(torch.from_numpy, split)
+    return Images((train, train_labels), (test, test_labels))
+
+
+@cache
+def fashion() -> Images:
+    """Load 60,000 and 10,000 images of 28 x 28, from Debian's package."""
+    if not FASHION.is_dir():
+        raise SystemExit(f"{FASHION} is not there: apt-get install dataset-fashion-mnist")
+    train, test = (
+        _idx(f"{part}-images-idx3-ubyte.gz").astype(np.float32)[:, None]
+        for part in ("train", "t10k")
+    )
+    labels = [_idx(f"{part}-labels-idx1-ubyte.gz").astype(np.int64) for part in ("train", "t10k")]
+    mean, std = train.mean(), train.std()
+    images = [torch.from_numpy((each - mean) / std) for each in (train, test)]
+    return Images(
+        (images[0], torch.from_numpy(labels[0])), (images[1], torch.from_numpy(labels[1]))
+    )
+
+
+def _idx(name: str) -> np.ndarray:
+    """Return an array of the IDX format: two zeros, type and number of dimensions, sizes, bytes."""
+    with gzip.open(FASHION / name) as file:
+        content = file.read()
+    dimensions = content[3]
+    shape = np.frombuffer(content, ">u4", dimensions, 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+@cache
+def scripture() -> Text:
+    """Load 4.4 MB of English, the King James Bible of Debian's package."""
+    program = shutil.which("bible", path="/usr/bin:/usr/games:/usr/local/bin")
+    if program is None:
+        raise SystemExit("the program bible is not there: apt-get install bible-kjv")
+    done = subprocess.run(
+        [program, "-f", "Gen1:1-Rev22:21"], capture_output=True, text=True, check=True, timeout=60
+    )
+    return Text(done.stdout)

@@ -1,0 +1,116 @@
+"""The lines of the accuracy page, in the order in which they are worth having."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from benchmarks._accuracy_runs import Line
+from benchmarks._accuracy_tasks import TASKS
+
+WORKERS, WARMUP = 4, 0.25
+SEEDS, FEW = {"fashion_mnist": 5, "lstm": 3, "gpt": 3}, 3
+"""Seeds of the lines that goals are set for and of dense, by task; and of all other lines."""
+OPTIMIZERS = ("momentum", "adamw", "sgd")
+DENSITIES = (0.01, 0.001)
+MAIN = (
+    ("fashion_mnist", "momentum"), ("gpt", "adamw"), ("lstm", "adamw"),
+    ("fashion_mnist", "adamw"), ("fashion_mnist", "sgd"), ("lstm", "momentum"),
+    ("gpt", "momentum"), ("lstm", "sgd"), ("gpt", "sgd"),
+)  # fmt: skip
+NAMED = (
+    "topk", "dgc", "gaussian_k", "sidco", "redsync", "oktopk", "gtopk", "scalecom", "stc",
+    "ldte", "radix_select", "random_k", "chunked",
+)  # fmt: skip
+WITHOUT_DENSITY = ("adacomp", "ef_sign")
+"""Methods beside LDTE-BS.  Strom's wants a threshold that suits the task, TernGrad has no
+residual."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A line, and how many seeds it is run with."""
+
+    line: Line
+    seeds: int
+
+
+def dense_line(task: str, optimizer: str, steps: int | None = None) -> Line:
+    """Return the dense line of a task, which is one training for any number of workers."""
+    return Line(task, optimizer, "dense", None, "", 0.0, 1, steps or TASKS[task].steps)
+
+
+def sparse_line(
+    task: str,
+    optimizer: str,
+    density: float | None,
+    method: str = "ldte_bs",
+    way: str = "handed",
+    warmup: float = 0.0,
+) -> Line:
+    """Return a line of the usual workers and steps."""
+    return Line(task, optimizer, method, density, way, warmup, WORKERS, TASKS[task].steps)
+
+
+def goal_lines(task: str, optimizer: str) -> list[Line]:
+    """Return dense, and LDTE-BS as it is advised."""
+    return [
+        dense_line(task, optimizer),
+        sparse_line(task, optimizer, 0.01),
+        sparse_line(task, optimizer, 0.001, warmup=WARMUP),
+    ]
+
+
+def other_ways(task: str, optimizer: str) -> list[Line]:
+    """Return LDTE-BS without a warm-up, and with the optimizer kept."""
+    lines = [sparse_line(task, optimizer, 0.001)]
+    if optimizer == "sgd":  # plain SGD leaves nothing to hand over
+        return lines
+    return [
+        *lines,
+        *(sparse_line(task, optimizer, density, way="kept") for density in (0.001, 0.01)),
+    ]
+
+
+def matrix() -> list[Wanted]:
+    """Return every line of the page, the most wanted first."""
+    usual = {line for task, optimizer in MAIN for line in goal_lines(task, optimizer)}
+    return [
+        Wanted(line, SEEDS[line.task] if line in usual else FEW)
+        for line in dict.fromkeys(_ordered())
+    ]
+
+
+def _ordered() -> Iterator[Line]:
+    for task, optimizer in MAIN[:5]:
+        yield from goal_lines(task, optimizer)
+    for task, optimizer in MAIN[:4]:
+        yield from other_ways(task, optimizer)
+    for task, optimizer in MAIN[5:]:
+        yield from goal_lines(task, optimizer)
+    yield from _methods("fashion_mnist", ("topk", "dgc"))
+    yield from _more_steps_and_workers()
+    for task, optimizer in MAIN[4:]:
+        yield from other_ways(task, optimizer)
+    yield from _methods("fashion_mnist", NAMED)
+    for optimizer, method in product(OPTIMIZERS, WITHOUT_DENSITY):
+        yield sparse_line("fashion_mnist", optimizer, None, method)
+    for task in ("gpt", "lstm"):
+        yield from _methods(task, NAMED)
+
+
+def _methods(task: str, methods: tuple[str, ...]) -> Iterator[Line]:
+    for optimizer, density, method in product(OPTIMIZERS, DENSITIES, methods):
+        yield sparse_line(task, optimizer, density, method)
+
+
+def _more_steps_and_workers() -> Iterator[Line]:
+    for task, optimizer in MAIN[:5]:
+        line = sparse_line(task, optimizer, 0.001, warmup=WARMUP)
+        for times in (1.5, 2.0):
+            yield replace(line, steps=round(times * line.steps))
+    for workers, (task, optimizer) in product((8, 32), MAIN[:3]):
+        for density, warmup in ((0.01, 0.0), (0.001, WARMUP)):
+            line = sparse_line(task, optimizer, density, warmup=warmup)
+            yield replace(line, workers=workers)

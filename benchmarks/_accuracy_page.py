@@ -1,0 +1,142 @@
+"""The page and the picture of ``hvd-sparse bench accuracy``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks._accuracy_goals import goals_table
+from benchmarks._accuracy_lines import Results, Row
+from benchmarks._accuracy_matrix import FEW, OPTIMIZERS, WORKERS, Wanted
+from benchmarks._accuracy_picture import draw
+from benchmarks._accuracy_runs import Line, Run
+from benchmarks._accuracy_tasks import TASKS
+from benchmarks._streams import markdown_table
+
+TITLES = {
+    "fashion_mnist": "Fashion-MNIST, a CNN of 478,766 parameters",
+    "lstm": "Characters of the King James Bible, an LSTM of 222,816 parameters",
+    "gpt": "The same text, a GPT of two blocks and 116,576 parameters",
+    "digits": "scikit-learn's digits",
+}
+INTRODUCTION = """# Accuracy, with the optimizers people use
+
+What training reaches when entries are rare, beside dense, with the optimizer handed over
+(`optimizer=`) and with the optimizer kept (plain error feedback). Made by `hvd-sparse bench
+accuracy`, which goes on where it was stopped; [accuracy.json](accuracy.json) has every run. What
+was tried on the way to these memories, and dropped, is on [a page of its own](accuracy-ways.md).
+
+Workers are simulated in one process, with the package's sessions between them. All lines of a task
+take the same steps over the same examples, 64 images or 16 windows of 64 characters a step, which
+the workers share; so dense is one training for any number of workers. Rates fall to 0 along a
+cosine, AdamW decays by 0.01, and no gradient is clipped. The rate of every line, dense or sparse,
+is searched alike with its first seed: three of a ladder of doubling rates, and further ones while
+the best is at an end. *Worse by* is paired with dense seed by seed, with its standard error: points
+of test accuracy, or percent of perplexity on text that was held out; less than nothing is better
+than dense. Lines with a *warm-up* send 0.25, 0.0625, 0.0156 and 0.0039 of the entries over the
+first quarter of their steps, which *sent* includes. *Dense's end after* is the step at which the
+mean curve first is where dense's ends.
+"""
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """Return the rows of one task in Markdown."""
+    header = ["optimizer", "run", "density", "workers", "steps", "sent", "rate", "seeds"]
+    is_text = any(TASKS[row.line.task].is_text for row in rows)
+    header += ["perplexity" if is_text else "accuracy", "worse by", "dense's end after"]
+    header += ["bytes a step"]
+    return markdown_table(header, [_cells(row, _end_of_dense(row, rows)) for row in rows])
+
+
+def _cells(row: Row, end: float | None) -> list[str]:
+    line, is_text = row.line, TASKS[row.line.task].is_text
+    error = "" if row.error is None else f" ± {row.error:.2f}"
+    beside = "" if row.difference is None else f"{row.difference:+.2f}{error}"
+    return [
+        line.optimizer,
+        str(line),
+        f"{line.density or ''}",
+        "" if line.method == "dense" else str(line.workers),
+        f"{line.steps:,}",
+        "" if row.density is None else f"{row.density:.4f}",
+        f"{row.rate:g}",
+        str(len(row.scores)),
+        f"{row.mean:.3f}" if is_text else f"{row.mean:.2f} %",
+        f"{beside}{' %' if beside and is_text else ''}",
+        "" if end is None else _reached(row, end, is_text=is_text),
+        f"{row.nbytes:,.0f}",
+    ]
+
+
+def _end_of_dense(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return the last score of dense's curve."""
+    for other in rows:
+        same = (other.line.task, other.line.optimizer) == (row.line.task, row.line.optimizer)
+        if same and other.line.method == "dense" and row.line.method != "dense":
+            return other.curve[-1][1]
+    return None
+
+
+def _reached(row: Row, end: float, *, is_text: bool) -> str:
+    """Return the first step of the mean curve that is as good as this; "never" where none is."""
+    for step, score in row.curve:
+        if (score <= end) if is_text else (score >= end):
+            return f"{step:,}"
+    return "never"
+
+
+def write_page(
+    folder: Path, rows: Sequence[Row], missing: Sequence[Wanted], results: Results
+) -> None:
+    """Write accuracy.md and accuracy.png."""
+    parts = [INTRODUCTION, "![Learning curves](accuracy.png)\n"]
+    parts += ["## The goals\n", goals_table(rows)]
+    for task in dict.fromkeys(row.line.task for row in rows):
+        mine = [row for row in rows if row.line.task == task and not row.line.is_real]
+        ordered = sorted(mine, key=lambda row: OPTIMIZERS.index(row.line.optimizer))
+        parts += [f"## {TITLES[task]}\n", table_of(ordered)]
+    parts += [_real_ranks(results), _missing(rows, missing)]
+    (folder / "accuracy.md").write_text("\n".join(part for part in parts if part))
+    draw(rows, folder / "accuracy.png")
+
+
+def _real_ranks(results: Results) -> str:
+    """Return the runs on real ranks, each beside the simulated one of its rate and seed."""
+    rows = []
+    for run, real in results.items():
+        simulated = results.get(Run(replace(run.line, is_real=False), run.rate, run.seed))
+        if run.line.is_real and simulated is not None:
+            line = run.line
+            what = f"{line.task}, {line.optimizer}, {line}, density {line.density:g}"
+            cells = [f"{real['score']:g}", f"{simulated['score']:g}"]
+            rows.append([what, f"{line.workers}", f"{line.steps:,}", f"{run.rate:g}", *cells])
+    if not rows:
+        return ""
+    header = ["run, first seed", "ranks", "steps", "rate", "real ranks", "simulated"]
+    return (
+        "## On real ranks\n\nThe same training by Horovod under Gloo, on this machine: accuracy in "
+        "%, or the loss in nats a character.\n\n" + markdown_table(header, rows)
+    )
+
+
+def _missing(rows: Sequence[Row], missing: Sequence[Wanted]) -> str:
+    """Return what the page has not, in words."""
+    if not missing and all(len(row.scores) >= FEW for row in rows):
+        return ""
+    text = "## What is missing\n\nA column says how many seeds a line has.\n"
+    for task in dict.fromkeys(each.line.task for each in missing):
+        lines = [each.line for each in missing if each.line.task == task]
+        text += f"\nOf `{task}` {len(lines)} lines were not run:\n\n"
+        for optimizer in dict.fromkeys(line.optimizer for line in lines):
+            names = [_short(line) for line in lines if line.optimizer == optimizer]
+            text += f"* {optimizer}: {'; '.join(dict.fromkeys(names))}\n"
+    return text
+
+
+def _short(line: Line) -> str:
+    """Return a line in words, without its task and optimizer."""
+    density = f" at {line.density:g}" if line.density else ""
+    workers = "" if line.workers in (1, WORKERS) else f" with {line.workers} workers"
+    more = f" for {line.steps:,} steps" if line.steps > TASKS[line.task].steps else ""
+    return f"{line}{density}{workers}{more}"

@@ -1,0 +1,69 @@
+"""Learning curves of ``hvd-sparse bench accuracy``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+from benchmarks._accuracy_lines import Row
+from benchmarks._accuracy_matrix import OPTIMIZERS, WORKERS
+from benchmarks._accuracy_tasks import TASKS
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+METHODS = ("dense", "ldte_bs")
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Draw dense and LDTE-BS: a row of pictures for every task, a column for every optimizer."""
+    shown = [row for row in rows if _is_shown(row)]
+    tasks = list(dict.fromkeys(row.line.task for row in shown))
+    if not tasks:
+        return
+    size = (4.2 * len(OPTIMIZERS), 3.2 * len(tasks))
+    figure, grid = plt.subplots(
+        len(tasks), len(OPTIMIZERS), figsize=size, squeeze=False, layout="constrained"
+    )
+    for task, axes_of_task in zip(tasks, grid):
+        for optimizer, axes in zip(OPTIMIZERS, axes_of_task):
+            mine = [r for r in shown if (r.line.task, r.line.optimizer) == (task, optimizer)]
+            _draw_one(axes, mine)
+            axes.set_title(f"{task}, {optimizer}", fontsize=9)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _is_shown(row: Row) -> bool:
+    line = row.line
+    usual = line.method == "dense" or line.workers == WORKERS
+    return (
+        line.method in METHODS
+        and usual
+        and not line.is_real
+        and line.steps == TASKS[line.task].steps
+    )
+
+
+def _draw_one(axes: plt.Axes, rows: Sequence[Row]) -> None:
+    if not rows:
+        axes.set_axis_off()
+        return
+    for row in rows:
+        density = f" {row.line.density:g}" if row.line.density else ""
+        steps, scores = zip(*row.curve)
+        style = "k-" if row.line.method == "dense" else "--" if row.line.way == "kept" else "-"
+        axes.plot(steps, scores, style, label=f"{row.line}{density}", linewidth=1.2)
+    ends = [row.curve[-1][1] for row in rows]
+    if TASKS[rows[0].line.task].is_text:
+        axes.set_ylim(min(ends) - 0.05, max(ends) + 0.6)
+        axes.set_ylabel("nats a character", fontsize=8)
+    else:
+        axes.set_ylim(min(ends) - 6, max(ends) + 1)
+        axes.set_ylabel("test accuracy, %", fontsize=8)
+    axes.set_xlabel("step", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=6)
