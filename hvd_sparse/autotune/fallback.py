@@ -20,60 +20,64 @@ TRIAL = "what ranks tell each other for Compression.auto"
 
 
 class Debts:
-    """The tensors that keep something back, which a dense way must not leave behind, and the step
-    that sends it."""
+    """The tensors that keep something back, and the steps that send it.
+
+    A dense way must leave nothing behind.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[int, StepRun | None] = {}
 
     def owe(self, position: int) -> None:
-        """A step of a tensor keeps something back."""
+        """Note that a step of a tensor keeps something back."""
         self._runs[position] = None
 
     def pay(self, position: int, run: StepRun) -> None:
-        """A step sends everything; what becomes of it is to be seen."""
+        """Note that a step sends everything; what becomes of it is to be seen."""
         self._runs[position] = run
 
     def is_owed(self, position: int) -> bool:
-        """Whether something is kept back that no step is known to have sent: see ``settle``."""
+        """Tell whether something is kept back that no step is known to have sent."""
         return position in self._runs
 
     def is_paid(self, position: int) -> bool:
-        """Whether a step that all ranks found good has sent everything."""
+        """Tell whether a step that all ranks found good has sent everything."""
         run = self._runs.get(position)
         return (
             run is not None and run.is_finite and run.failure is None and position in run.completed
         )
 
     def settle(self, position: int) -> None:
-        """It is paid, and all ranks know."""
+        """Forget a tensor that is paid, as all ranks know."""
         self._runs.pop(position, None)
 
     def clear(self) -> None:
-        """Nobody owes anything."""
+        """Forget all tensors."""
         self._runs.clear()
 
     def recall(self) -> None:
-        """What was being sent has gone nowhere."""
+        """Take back every payment: what was being sent has gone nowhere."""
         self._runs = dict.fromkeys(self._runs)
 
 
 class StepClock:
-    """What the last step took, from its first gradient to its last result."""
+    """Clock of a step, from its first gradient to its last result."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """As before the first step."""
+        """Begin anew, as before the first step."""
         self._began: float | None = None
         self._ended: float | None = None
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """A step begins: the seconds that the last one took, to this moment if nobody has said when
-        it ended.  None where there was none, or it failed; the same on all ranks, as all hear of a
-        failure."""
+        """Begin a step, and return the seconds that the last one took.
+
+        It ends now if nobody has said when it ended. None where there was none, or it failed; the
+        same on all ranks, as all hear of a failure.
+        """
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -82,24 +86,26 @@ class StepClock:
         return last_s
 
     def resume(self) -> None:
-        """The step that has begun was held up by what is not its own."""
+        """Begin the step again: what held it up was not its own."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
-        """A result is there; the step's last one ends it."""
+        """Note that a result is there; the step's last one ends it."""
         self._ended = time.perf_counter()
 
     def fail(self) -> None:
-        """The step is taken back."""
+        """Note that the step is taken back."""
         self._has_failed = True
 
 
 class Fallback(Policy):
-    """Goes the way that a trial says.
+    """Policy that goes the way that a trial says.
 
     On a dense way gradients are Horovod's own business, without a copy and without a carrier; but
     first every tensor has one step that sends its residual along.
 
+    Parameters
+    ----------
     trial : the ways and their measures
     """
 
@@ -112,7 +118,7 @@ class Fallback(Policy):
 
     @property
     def verdict(self) -> Verdict | None:  # type: ignore[override]
-        """What the last trial found; None until one has ended."""
+        """Return the result of the last trial; None until one has ended."""
         return self.trial.verdict
 
     def begin(self, owner: Owner, position: int | None) -> str:
@@ -125,8 +131,10 @@ class Fallback(Policy):
         return EVERYTHING if self._is_owed(position) else self._way
 
     def next_way(self, owner: Owner) -> str:
-        """Return the way of the step that begins.  Called by all ranks at each step; it may be
-        collective."""
+        """Return the way of the step that begins.
+
+        All ranks call it at each step, and it may be collective.
+        """
         before = self.verdict
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
         if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
@@ -135,12 +143,12 @@ class Fallback(Policy):
         return way
 
     def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        """Bring together what all ranks say: see ``tell_all``."""
+        """Return the numbers of all ranks, float64 [ranks, n]: see ``tell_all``."""
         return tell_all(owner, mine)
 
     def _is_owed(self, position: int) -> bool:
-        """Tell whether a residual has not yet been sent.  All results of the last step are there,
-        on all ranks."""
+        """Tell whether a residual has not yet been sent."""
+        # All results of the last step are there, on all ranks: so all find the same.
         if self.debts.is_paid(position):
             self.debts.settle(position)
         return self.debts.is_owed(position)
@@ -180,7 +188,7 @@ class Fallback(Policy):
 
 
 def tell_all(owner: Owner, mine: np.ndarray) -> np.ndarray:
-    """Bring together float64 [n] of every rank as float64 [ranks, n]."""
+    """Return every rank's float64 [n] as float64 [ranks, n].  Collective."""
     ledger = owner.watchdog.ledger
     ledger.begin(TRIAL)
     try:

@@ -1,9 +1,8 @@
-"""What the first steps of a run tell about it: when gradients come, what selecting and coding take,
-what is sent.
+"""Measurements in the first steps of a run, and of the network between two of them.
 
-And what the collectives that carry it take on this network, with these ranks: timed in one go
-between two steps. All of it is medians, so that a step or a message that was held up by something
-else has no say.
+Of the steps: when gradients come, the seconds of selecting and coding, the bytes that are sent. Of
+the network, with these ranks: the seconds of the collectives, timed in one go. All of it is
+medians, so that a step or a message that was held up by something else has no say.
 """
 
 from __future__ import annotations
@@ -41,16 +40,22 @@ repetition."""
 
 
 class StepStarts:
-    """Tells a step's first gradient from the others: by what has come since the last result was
-    asked for."""
+    """Distinction of a step's first gradient from the others.
+
+    It is told by what has come since the last result was asked for.
+    """
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
         self._is_between = True
 
     def begins(self, position: int | None) -> bool:
-        """A tensor is handed over, or a gradient that is no known tensor's: whether it is its
-        step's first."""
+        """Tell whether the gradient that is handed over is its step's first.
+
+        Parameters
+        ----------
+        position : of its tensor; None for one that is no known tensor's
+        """
         is_first = self._is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
@@ -60,12 +65,12 @@ class StepStarts:
         return is_first
 
     def end(self) -> None:
-        """A result is asked for: whatever comes next begins a step."""
+        """Note that a result is asked for: whatever comes next begins a step."""
         self._is_between = True
 
 
 class Measurements:
-    """One rank's, of its own steps.
+    """Measurements that a rank makes of its own steps.
 
     A step's numbers are kept apart until it is known to have ended well: of one that failed, or
     that NaN has taken back, none count.
@@ -80,7 +85,7 @@ class Measurements:
         self._began_s = self._own_s = self._ended_s = 0.0
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
-        """A step begins; ``was_good`` says of the last one whether its numbers count."""
+        """Begin a step; ``was_good`` says of the last one whether its numbers count."""
         if was_good:
             self._good += 1
             for kind, values in self._step.items():
@@ -94,31 +99,35 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def end(self, now_s: float) -> None:
-        """A result is given back; the step's last one ends it."""
+        """Note that a result is given back; the step's last one ends it."""
         self._ended_s = now_s
 
     def arrive(self, key: str, now_s: float) -> None:
-        """A gradient is handed over; what this package did since the step's first is taken out."""
+        """Note that a gradient is handed over: when, less what this package did since the step's
+        first."""
         self._step["ready"][key] = max(0.0, now_s - self._began_s - self._own_s)
 
     def spend(self, seconds: float) -> None:
-        """This package was at work, and the backward pass was not."""
+        """Note that this package was at work, and the backward pass was not."""
         self._own_s += seconds
 
     def send(self, key: str, nbytes: float) -> None:
-        """What a tensor adds to its message."""
+        """Note the bytes that a tensor adds to its message."""
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """A ``tracing.spans.Listener``."""
+        """Note a span, as a ``tracing.spans.Listener``."""
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
 
     def to_dict(self) -> Report:
-        """JSON-able: by tensor, the medians of "ready", "work", "decode" (seconds) and "nbytes";
-        "seen" has the numbers of the steps that brought it; "whole" the seconds from first gradient
-        to last result, by the step's number; and "steps" is how many counted in all."""
+        """Return what was measured, JSON-able.
+
+        By tensor there are the medians of "ready", "work", "decode" (seconds) and "nbytes", and
+        "seen", the numbers of the steps that brought it. "whole" has the seconds from first
+        gradient to last result, by the step's number, and "steps" how many counted in all.
+        """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
             for kind in ("ready", "work", "decode", "nbytes")
@@ -133,10 +142,14 @@ class Measurements:
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Lengths of message to time, in bytes, ascending: from the smallest tensor's share to what all
-    send together.
+    """Return the lengths of message to time, in bytes, ascending.
 
-    told : what all ranks have measured; the same lengths on every rank
+    They go from the smallest tensor's share to what all send together, and are the same on every
+    rank.
+
+    Parameters
+    ----------
+    told : what all ranks have measured
     """
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
@@ -147,9 +160,9 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Seconds that the route's collectives take where every rank submits so many bytes, on this
-    rank.  Collective.
+    """Return this rank's seconds in the route's collectives.  Collective.
 
+    Every rank submits so many bytes.
     No two messages are of one length, as those of a run hardly ever are: Horovod agrees anew on
     what it has not seen.
     """

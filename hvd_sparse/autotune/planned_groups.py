@@ -61,16 +61,20 @@ class Planning:
 
     @property
     def is_due(self) -> bool:
-        """Whether the step that begins is one at which all ranks come together."""
+        """Tell whether the step that begins is one at which all ranks come together."""
         measured = self._steps - WARMUP
         return measured > 0 and measured % STEPS == 0
 
     def next(
         self, collective: Collective, timeout_s: float | None, *, was_good: bool
     ) -> GroupPlan | None:
-        """A step begins, on all ranks: the plan, at the step that adopts it.  Collective where
-        ``is_due``.
+        """Begin a step, on all ranks; return the plan at the step that adopts it, else None.
 
+        Collective where ``is_due``.
+
+        Parameters
+        ----------
+        collective, timeout_s : brings the ranks together; seconds after which that is an error
         was_good : the last step ended well
         """
         is_counted = was_good and self._steps > WARMUP
@@ -124,6 +128,8 @@ class PlannedGroups(Policy):
 
     Until there is a plan small neighbours travel together.
 
+    Parameters
+    ----------
     step, name : of the compressor
     """
 
@@ -137,7 +143,7 @@ class PlannedGroups(Policy):
 
     @property
     def plan(self) -> GroupPlan | None:  # type: ignore[override]
-        """What was measured and decided; None until it is."""
+        """Return what was measured and decided; None until it is."""
         return self._planning.plan
 
     def begin(self, owner: Owner, position: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What a compressor asks at every step, if it does not always go one way: a policy."""
+"""Policy: what a compressor asks at every step, if it does not always go one way."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ EVERYTHING = "everything"
 
 
 class Owner(Protocol):
-    """A compressor, as its policy sees it.  It comes with every call, so that neither keeps the
-    other alive."""
+    """A compressor, as its policy sees it.
+
+    It comes with every call, so that neither keeps the other alive.
+    """
 
     name: str
     configuration: Configuration
@@ -30,14 +32,14 @@ class Owner(Protocol):
 
     @property
     def limit_s(self) -> float | None:
-        """Seconds after which a wait is an error."""
+        """Return the seconds after which a wait is an error."""
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
         """Return the error, with the ranks that are behind it."""
 
 
 class Policy:
-    """Decides how the gradients of a step travel.  This one leaves everything as it is.
+    """Decision on how the gradients of a step travel; this one leaves everything as it is.
 
     All ranks ask the same, at the same steps: what is asked may be collective.
     """
@@ -48,6 +50,8 @@ class Policy:
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of the step that a gradient is in: one of ``trial.WAYS``, or "everything".
 
+        Parameters
+        ----------
         position : of its tensor; None for one that belongs to none
         """
         return SPARSE

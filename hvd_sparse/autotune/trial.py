@@ -1,5 +1,4 @@
-"""Finding out, in the first steps of a run, which way of averaging gradients is the fastest here,
-and staying with it.
+"""Search for the fastest way of averaging gradients, in the first steps of a run.
 
 Every way has its turn: some steps to warm up, one to see whether it can win at all, and some that
 are measured.  The time of a step is that of its exchange: from the first gradient that is handed
@@ -37,7 +36,7 @@ Agree = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a trial found.
+    """Result of a trial.
 
     Attributes
     ----------
@@ -59,7 +58,7 @@ class Verdict:
 
 
 class Trial:
-    """Says of every step which way it goes.
+    """Choice of the way that every step goes.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ class Trial:
         """Steps of this turn, or since the verdict."""
 
     def describe(self) -> Report:
-        """What must be the same on all ranks, JSON-able."""
+        """Return what must be the same on all ranks, JSON-able."""
         return {
             "ways": list(self.ways),
             "trial_steps": self._steps,
@@ -93,7 +92,7 @@ class Trial:
 
     @property
     def is_timed(self) -> bool:
-        """Whether anybody will ask what the step that has begun takes."""
+        """Tell whether anybody will ask what the step that has begun takes."""
         left = (
             self._review_every - self._done % self._review_every
             if self._review_every
@@ -102,9 +101,14 @@ class Trial:
         return self.verdict is None or left <= RECENT
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """The way of the step that begins.  Called by all ranks at each step; it may be collective.
+        """Return the way of the step that begins.
 
-        last_s : what the last step took; None if there was none, or it failed
+        All ranks call it at each step, and it may be collective.
+
+        Parameters
+        ----------
+        last_s : seconds of the last step; None if there was none, or it failed
+        agree : brings the numbers of all ranks together
         """
         if last_s is not None:
             self._durations.append(last_s)
@@ -116,6 +120,7 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
+        """End the turn of a way, once it is measured or hopeless."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self._steps:
@@ -131,6 +136,7 @@ class Trial:
             self._turn = 0
 
     def _fastest(self) -> str:
+        """Return the way with the least median; sparse has to win by a margin."""
         weighted = {
             way: median * (MARGIN if way == SPARSE else 1.0)
             for way, median in self._medians.items()
@@ -138,6 +144,7 @@ class Trial:
         return min(weighted, key=weighted.__getitem__)
 
     def _review(self, agree: Agree) -> None:
+        """Begin another trial where the chosen way has become slower than another one was."""
         assert self.verdict is not None
         now = self._slowest(agree, self._durations[-RECENT:])
         self._durations = self._durations[-RECENT:]
@@ -148,6 +155,7 @@ class Trial:
             self.restart()
 
     def _slowest(self, agree: Agree, durations: list[float]) -> float:
+        """Return the slowest rank's median, in seconds.  Collective."""
         return float(agree(np.array([np.median(durations)])).max())
 
 

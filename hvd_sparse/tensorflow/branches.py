@@ -22,17 +22,20 @@ Build = Callable[[], Value]
 
 
 class Unbranched:
-    """The graph of a compressor that always compresses: what it asks for is built, and that is
-    all."""
+    """Graph of a compressor that always compresses: what it asks for is built, and that is all."""
 
     inputs: Sequence[tf.Tensor] = ()
     """What the function that sends is given besides."""
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
-        """Return what ``GraphBucket.send`` builds: the array to reduce, the tensor's number and,
-        by their dtypes, what is moved first.
+        """Return what ``GraphBucket.send`` builds.
 
+        That is the array to reduce, the tensor's number and what is moved first.
+
+        Parameters
+        ----------
         flat : the gradient
+        moved : dtypes of what is moved first
         """
         return build()
 
@@ -43,6 +46,8 @@ class Unbranched:
     def receive(self, build: Build, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
         """Return the reduced gradient, flat.
 
+        Parameters
+        ----------
         flat, reduced : the gradient, and what Horovod made of the array that was sent for it
         """
         return build()
@@ -50,7 +55,7 @@ class Unbranched:
 
 @dataclass(frozen=True, eq=False)
 class Branched(Unbranched):
-    """A graph with a branch for every way, side by side; a number tells at every step which runs.
+    """Graph with a branch for every way, side by side; a number tells at every step which runs.
 
     Collectives of the other branches are not submitted.  All ranks take the same branch.
 
@@ -76,11 +81,15 @@ class Branched(Unbranched):
 
     @property
     def inputs(self) -> Sequence[tf.Tensor]:  # type: ignore[override]
+        """Return the way, which the function that sends is given besides."""
         return [self.way]
 
     def send(self, build: Build, flat: tf.Tensor, moved: Sequence[tf.DType]) -> Value:
-        """On a dense way, return the gradient itself; one entry where it travels apart as float16,
-        as Horovod's operation has one dtype."""
+        """Return the gradient itself on a dense way, else what is built.
+
+        One entry stands for a gradient that travels apart as float16: Horovod's operation has one
+        dtype.
+        """
 
         def aside() -> list[tf.Tensor]:
             wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
@@ -105,8 +114,8 @@ class Branched(Unbranched):
         return tf.cond(self.is_timed, lambda: self._noted(result), lambda: result)
 
     def _noted(self, result: tf.Tensor) -> tf.Tensor:
-        """Return the same, once its arrival has been noted: on all ways alike, so that none looks
-        slower for it."""
+        """Return the same, once its arrival has been noted."""
+        # On all ways alike, so that none looks slower for it.
         noted = tf.numpy_function(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
         with tf.control_dependencies([noted]):
             return tf.identity(result)

@@ -1,4 +1,4 @@
-"""Which variable does a gradient belong to?
+"""Identification of the variable that a gradient belongs to.
 
 Horovod's TensorFlow frontends hand a compressor a tensor and no name. The calling frame of Horovod,
 however, holds the list of gradients and the list of variables side by side, and the tensor is one
@@ -31,15 +31,17 @@ _CALLS = "_hvd_sparse_identity_calls"
 
 @dataclass(frozen=True)
 class CallSite:
-    """What Horovod's frames say about one call of `compress`; None where they do not say it.
+    """A call of ``compress``, as Horovod's frames tell it; None where they do not.
 
-    `gradients` and `variables` are all that Horovod is given at once, side by side, without
-    gradients as None.
-
-    `scales` are what Horovod multiplies with before and after it reduces.
-
-    `together` is the list of tensors that Horovod hands over before it asks for the first one back,
-    if they are several.
+    Attributes
+    ----------
+    variable : the one whose gradient is handed over
+    process_set, op : that Horovod reduces among, and with
+    together : the tensors that Horovod hands over before it asks for the first one back, if they
+        are several
+    gradients, variables : all that Horovod is given at once, side by side, without gradients that
+        are None
+    scales : what Horovod multiplies with before and after it reduces
     """
 
     variable: object | None
@@ -52,8 +54,7 @@ class CallSite:
 
 
 def find_call_site(tensor: object) -> CallSite:
-    """The variable whose gradient `tensor` is, and how and with which others Horovod is about to
-    reduce it.
+    """Return what Horovod is about to do with a gradient, and which variable it is of.
 
     Call it from `compress` itself, in the thread in which Horovod called, and keep `compress` from
     AutoGraph (`tf.autograph.experimental.do_not_convert`), or TensorFlow rewrites all of it. The

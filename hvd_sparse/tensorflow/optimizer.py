@@ -18,7 +18,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return what a memory has to do in a Keras optimizer's place.  Nothing is changed yet.
+    """Return what a memory has to do in a Keras optimizer's place; nothing is changed yet.
 
     Keras's own weight decay is decoupled from the gradient and so stays with the optimizer.  Keras
     multiplies the rate into its momentum, this does it behind: where the rate changes, momentum
@@ -62,8 +62,7 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 
 
 class Applying:
-    """What a Keras Adam becomes that was handed over: it applies what arrives, times the learning
-    rate.
+    """Base that a Keras Adam gets when it is handed over: it applies what arrives, times the rate.
 
     Put before the optimizer's class, of which Horovod derives its own.
     """
@@ -85,7 +84,7 @@ class Applying:
 
 
 class Follower:
-    """Tells the memory the learning rate of the step.
+    """Source of the settings that the memory needs: above all the learning rate of the step.
 
     Horovod's Keras optimizer is a copy of the one that was handed over, and has a rate of its own.
 
@@ -108,7 +107,7 @@ class Follower:
         self._settings = {field: getattr(memory, field) for field in fields}
 
     def meet(self, caller: Optimizer) -> None:
-        """Horovod's optimizer, which calls."""
+        """Take the settings from Horovod's optimizer, which calls."""
         self._optimizer = caller
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
@@ -131,7 +130,7 @@ class Follower:
         )
 
     def settings(self) -> Settings:
-        """What the optimizer holds in this step, as the memory's ``tune`` takes it."""
+        """Return the settings of this step, as the memory's ``tune`` takes them."""
         return {**self._settings, "rate": self.rate}
 
 
@@ -169,7 +168,7 @@ def calling_optimizer() -> Optimizer:
 
 
 def habits_of(optimizer: Optimizer) -> str | None:
-    """What rare and large entries spoil in a Keras optimizer, in words; None where nothing."""
+    """Return what rare and large entries spoil in a Keras optimizer, in words; None if nothing."""
     with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
         config = optimizer.get_config()
     if config.get("momentum"):
@@ -184,7 +183,7 @@ def habits_of(optimizer: Optimizer) -> str | None:
 
 
 def refuse_momentum(optimizer: Optimizer) -> None:
-    """InvalidOption for an optimizer with momentum behind a memory that applies it already."""
+    """Raise InvalidOption for an optimizer with momentum, as the memory applies it already."""
     what = habits_of(optimizer)
     if what is not None and what.startswith(("momentum", "beta_1")):
         raise InvalidOption(

@@ -1,4 +1,4 @@
-"""Where the loss scale comes from."""
+"""Source of the loss scale."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from hvd_sparse.untyped import GradScaler, Value
 
 
 def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
-    """Builds what gives the scale at every step: a Keras ``LossScaleOptimizer``'s, or a callable's;
-    1 for None.
+    """Return what builds the scale of a step, to be called while a graph is traced.
 
-    Called while a graph is traced.  The optimizer's scale is a variable, which the graph reads; a
-    callable is asked anew at every step.
+    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads; a callable is
+    asked anew at every step; None gives 1.
+
+    Raises
+    ------
+    InvalidOption : it is none of these
     """
     if grad_scaler is None:
         return lambda: tf.constant(1.0, tf.float32)

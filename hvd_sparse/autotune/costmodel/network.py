@@ -97,7 +97,7 @@ class Network:
         return Line(self.call_s + (2 if kind in SUMS else 1) * start_s, 8 / between[1])
 
     def local_line(self, placement: Placement) -> Line:
-        """Of an alltoall inside every node."""
+        """Return the cost of an alltoall inside every node."""
         return Line(self.call_s + self.local_latency_s, 8 / self.local_bandwidth_bit_s)
 
     def _hops(self, ranks: int) -> int:
@@ -168,7 +168,7 @@ class MeasuredNetwork:
         return Line(max(0.0, measured.start_s + passes * more * self.latency_s), measured.byte_s)
 
     def local_line(self, placement: Placement) -> Line:
-        """Of an alltoall inside every node."""
+        """Return the cost of an alltoall inside every node."""
         return MeasuredWire(self.lines).local_line(placement)
 
 
