@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_sparse.autotune.costmodel.costs import Line, one_after_another
-from hvd_sparse.autotune.costmodel.predict import by_collective, inbound_bytes
+from hvd_sparse.autotune.costmodel.volumes import by_collective, inbound_bytes
 from hvd_sparse.autotune.timed_collectives import LOCAL
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective
@@ -75,7 +75,7 @@ class Route:
     def messages(self, numel: int) -> float:
         """Return the number of payloads that a rank adds up, its own among them.
 
-        It need not be whole, and is counted as in ``autotune.costmodel.predict``.
+        It need not be whole, and is counted as in ``autotune.costmodel.volumes``.
 
         Parameters
         ----------

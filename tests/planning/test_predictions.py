@@ -18,7 +18,6 @@ from hvd_sparse.autotune.costmodel.planner import best
 from hvd_sparse.autotune.costmodel.predict import (
     dense_instance,
     dense_step,
-    exchange_of,
     sparse_instance,
     sparse_step,
 )
@@ -26,6 +25,7 @@ from hvd_sparse.autotune.costmodel.published import CPU
 from hvd_sparse.autotune.costmodel.simulation import simulate
 from hvd_sparse.autotune.costmodel.strategies import no_merge
 from hvd_sparse.autotune.costmodel.timeline import end_s, evaluate
+from hvd_sparse.autotune.costmodel.volumes import exchange_of
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes

@@ -10,7 +10,8 @@ import pytest
 
 from hvd_sparse.autotune.costmodel.costs import MeasuredWire, Work
 from hvd_sparse.autotune.measured_costs import Timings
-from hvd_sparse.autotune.probe import LEAST, LONG_S, MOST, Prober, probe
+from hvd_sparse.autotune.probe import probe
+from hvd_sparse.autotune.prober import LEAST, LONG_S, MOST, Prober
 from hvd_sparse.autotune.submissions import SUBMITTED, PlainSubmission
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import in_nodes_of

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hvd_sparse.autotune.probe import Prober
+from hvd_sparse.autotune.prober import Prober
 from hvd_sparse.autotune.processor_time import MOST_CORES, Stopwatch, available_cores, idle_share
 from hvd_sparse.collectives.local import LocalWorld
 

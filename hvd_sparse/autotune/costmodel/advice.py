@@ -14,10 +14,11 @@ from hvd_sparse.autotune.costmodel.candidate import Candidate
 from hvd_sparse.autotune.costmodel.costs import Work
 from hvd_sparse.autotune.costmodel.network import Network, Setting
 from hvd_sparse.autotune.costmodel.planner import STRATEGIES
-from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, density_of, sparse_step
+from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, sparse_step
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.costmodel.published import with_codec
 from hvd_sparse.autotune.costmodel.simulation import divides, exchanges
+from hvd_sparse.autotune.costmodel.volumes import density_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import CODECS, EXCHANGES

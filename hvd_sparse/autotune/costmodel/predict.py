@@ -11,7 +11,6 @@ from hvd_sparse.autotune.costmodel.costs import (
     DENSE,
     FP16,
     Line,
-    Numbers,
     Work,
     one_after_another,
 )
@@ -20,13 +19,18 @@ from hvd_sparse.autotune.costmodel.network import Setting
 from hvd_sparse.autotune.costmodel.planner import best
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.autotune.costmodel.timeline import evaluate
+from hvd_sparse.autotune.costmodel.volumes import (
+    by_collective,
+    density_of,
+    exchange_of,
+    inbound_bytes,
+    received_entries,
+)
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange, dense_inbound
-from hvd_sparse.schedules.contract import LONG_RUN
 
 Strategy = Callable[[Instance], Plan]
 """A function that makes a plan for an instance."""
@@ -100,12 +104,6 @@ def dense_step(
     instance = dense_instance(profile, setting, value_bytes, cast_s)
     settle_s = cast_s * profile.numel + setting.work.dense_collect_s * len(profile.layers)
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, 0.0)
-
-
-def exchange_of(configuration: Configuration, profile: Profile, setting: Setting) -> Exchange:
-    """Return the exchange that runs: the one that ``auto`` chooses, where that is configured."""
-    numel, layers = profile.compressed.numel, len(profile.layers)
-    return configuration.resolve_exchange(setting.placement, numel, layers)
 
 
 def sparse_instance(
@@ -221,65 +219,6 @@ def sparse_step(
     return _prediction(profile.other_s, instance, strategy(instance), settle_s, carriers_s)
 
 
-def density_of(configuration: Configuration) -> float:
-    """Return the density behind any warm-up.
-
-    Raises
-    ------
-    InvalidOption
-        If the method takes no density.
-    """
-    density = configuration.density(LONG_RUN)
-    if density is None:
-        raise InvalidOption(
-            f"{configuration.selector.id} is told no density: how much it sends cannot be predicted"
-        )
-    return density
-
-
-def inbound_bytes(
-    configuration: Configuration,
-    exchange: Exchange,
-    placement: Placement,
-    numel: int,
-    density: float,
-) -> float:
-    """Return the bytes that a node receives of a tensor in a step; at least one entry is sent.
-
-    Parameters
-    ----------
-    configuration : its codec counts
-    exchange : the one that runs
-    placement : the node of every rank
-    numel : entries of the tensor
-    density : in (0, 1]
-    """
-    real = count_from_density(numel, density) / numel
-    entry_bytes = configuration.codec.entry_bytes(numel, density)
-    return float(exchange.inbound(real, entry_bytes, placement)) * numel
-
-
-def by_collective(
-    exchange: Exchange, collectives: int, placement: Placement, numel: Numbers, inbound: Numbers
-) -> tuple[Numbers, Numbers]:
-    """Return the bytes that the first collective brings, and the bytes of those behind it.
-
-    Every collective brings the same number, except in exchanges that sum first.
-
-    Parameters
-    ----------
-    exchange : the one that runs
-    collectives : their number
-    placement : the node of every rank
-    numel : entries of a tensor, or float64 [tensors]
-    inbound : bytes that all collectives bring by ``inbound_bytes``, or float64 [tensors]
-    """
-    if exchange.sums_first:
-        return numel * exchange.inside(placement), inbound
-    first = inbound / collectives
-    return first, inbound - first
-
-
 def goes_dense(profile: Profile, configuration: Configuration, setting: Setting) -> bool:
     """Tell whether a compressor would go dense by itself, by a tensor of average size."""
     if not configuration.allow_dense:
@@ -323,24 +262,6 @@ def _again_s(
         measured_on = getattr(setting.wire, "world_size", None) or ranks
         rounds -= len(exchange.phases(configuration.selector, measured_on)) - 1
     return max(0, rounds) * ((work.sent_s + work.received_s) * sent + work.tensor_s * instance.size)
-
-
-def received_entries(
-    instance: Instance, configuration: Configuration, exchange: Exchange, setting: Setting
-) -> float:
-    """Return the number of entries that a rank adds up in a step.
-
-    They are those that came over the wire, by their bytes, and its own.
-    """
-    nbytes = float(np.sum(instance.late_nbytes)) + (
-        0.0 if exchange.sums_first else float(np.sum(instance.nbytes))
-    )
-    sent = float(np.sum(instance.sent))
-    density = max(sent / max(float(np.sum(instance.numel)), 1.0), 1e-9)
-    typical = int(np.sum(instance.numel)) // instance.size
-    return float(
-        nbytes / configuration.codec.entry_bytes(max(1, typical), min(1.0, density)) + sent
-    )
 
 
 def _with_headers(line: Line, headers: float) -> Line:
