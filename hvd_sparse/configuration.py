@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Union
 
-from hvd_sparse.checks import check_choice, check_whole, count_from_density, is_number
+from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density, is_number
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
@@ -36,6 +36,7 @@ from hvd_sparse.registry import (
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.step_parts import StepParts
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option, Report
 
@@ -51,32 +52,6 @@ EngineChoice = Union[str, dict[str, object], None]
 
 LOCAL = {"name", "engine", "timeout_s"}
 """Options that may differ between ranks."""
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """The parts of a tensor's step, at the density of that step.
-
-    Attributes
-    ----------
-    density : asked for at this step; None where the method decides by itself
-    selector, codec : at this density
-    is_exact : the codec gives selections back bit for bit
-    sends_accumulated : what is sent are accumulated values, bit for bit
-    """
-
-    density: float | None
-    selector: Selector
-    codec: Codec
-    is_exact: bool
-    sends_accumulated: bool
-
-    @classmethod
-    def of(cls, density: float | None, selector: Selector, codec: Codec) -> StepParts:
-        """Return the record of these parts, with what they declare."""
-        is_exact = codec.is_exact
-        sends_accumulated = is_exact and not selector.changes_values
-        return cls(density, selector, codec, is_exact, sends_accumulated)
 
 
 @dataclass(frozen=True)
@@ -169,14 +144,7 @@ class Configuration:
         )
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.min_numel, bool)
-            or not isinstance(self.min_numel, int)
-            or self.min_numel < 0
-        ):
-            raise InvalidOption(
-                f"min_numel is {self.min_numel!r}: a whole number of entries, 0 or more"
-            )
+        check_whole(self.min_numel, "min_numel", 0)
         if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
             raise InvalidOption(
                 f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait for ever"
@@ -196,8 +164,7 @@ class Configuration:
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector, self.groups)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
-            if not isinstance(getattr(self, option), bool):
-                raise InvalidOption(f"{option} is {getattr(self, option)!r}: True or False")
+            check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:
         """Return a JSON-able mapping; ``Configuration.create(**described)`` is equal to this."""

@@ -38,8 +38,13 @@ class Handover:
     def join(self, given: object) -> object:
         """Return the memory to use.
 
-        given : as an option of that name; None where it was left out.  InvalidOption where it
-            cannot be kept
+        Parameters
+        ----------
+        given : the option ``memory``; None where it was left out
+
+        Raises
+        ------
+        InvalidOption : the option cannot be kept
         """
         if self.memory is None:
             logger.warning(
@@ -66,9 +71,11 @@ class Handover:
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Say that accuracy is at stake where an optimizer's momentum meets a memory that knows nothing
-    of it.
+    """Say that accuracy is at stake where a memory knows nothing of an optimizer's momentum.
 
+    Parameters
+    ----------
+    configuration : of the compressor
     what : the momentum, in words
     """
     density = configuration.density(LONG_RUN)

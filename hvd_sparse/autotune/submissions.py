@@ -37,9 +37,13 @@ class Users(Protocol):
         are."""
 
     def sum(self, kind: str, nbytes: int) -> Callable[[], None]:
-        """A sum of so many bytes a rank, from handing over to the result, without this package.
+        """Return a sum of so many bytes a rank, from handing over to the result, without this
+        package.
 
+        Parameters
+        ----------
         kind : "allreduce_dense", or "allreduce_fp16" with the casts of Horovod's compression
+        nbytes : bytes of the gradient
         """
 
 

@@ -115,6 +115,9 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     ) -> None:
         """Take over what the optimizer holds for this tensor now.
 
+        Parameters
+        ----------
+        rate, beta1, beta2, epsilon, weight_decay : the optimizer's
         parameter : its value, flat; where there is weight decay
         """
         self.rate, self._parameter, options = rate, parameter, self._options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -13,16 +12,18 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import one_per_tensor
 from hvd_sparse.core.step.step import Step
-from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import check_process_set, is_elastic
 from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.bucket import GraphBucket
+from hvd_sparse.tensorflow.call_checks import check_reduction, spec_of_unknown
+from hvd_sparse.tensorflow.contexts import DenseContext, SparseContext
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
-from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, runtime_token
+from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, token_of
 from hvd_sparse.tensorflow.optimizer import (
     Follower,
     calling_optimizer,
@@ -31,7 +32,6 @@ from hvd_sparse.tensorflow.optimizer import (
 )
 from hvd_sparse.tensorflow.scaler import scale_of
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
-from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import (
     Context,
     GradScaler,
@@ -42,29 +42,6 @@ from hvd_sparse.untyped import (
     State,
     Value,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class SparseContext:
-    """A compressed gradient on its way, and the bucket that it is in."""
-
-    number: tf.Tensor
-    bucket: GraphBucket
-    flat: tf.Tensor
-    spec: TensorSpec
-    dtype: tf.DType
-    shape: tf.TensorShape
-    parameter: tf.Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class DenseContext:
-    """A gradient that Horovod's allreduce takes, as float32 where it has 16 bits."""
-
-    dtype: tf.DType
-    token: tf.Tensor
-    scale: tf.Tensor
-    parameter: tf.Tensor
 
 
 class TensorflowCompressor(DurableCompressor):
@@ -134,7 +111,6 @@ class TensorflowCompressor(DurableCompressor):
             self.step.settings_of = lambda position: follower.settings()
         if self.configuration.exchange.needs_nodes and self.process_set.included():
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
-        self._variables = variables
         self._index = VariableIndex(variables)
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
@@ -191,18 +167,21 @@ class TensorflowCompressor(DurableCompressor):
         needs."""
         refuse_tensorflow_1()
         site = find_call_site(tensor)
-        self._check_reduction(site)
+        check_reduction(site, self.process_set)
         if not self._has_shaken_hands:
             self._shake_hands(site)
         elif self._follower is not None:
             self._look_at(calling_optimizer())
-        position = self._position(tensor, site)
-        spec = self.step.specs[position] if position is not None else self._unknown(tensor, site)
+        assert self._index is not None
+        position, variable = self._index.find(tensor, site.variable)
+        if position is not None:
+            spec = self.step.specs[position]
+        else:
+            spec = spec_of_unknown(tensor, variable, self.configuration)
         wire_dtype = tf.as_dtype(spec.accumulator)
         flat = tf.reshape(tf.cast(tensor, wire_dtype), [-1])
-        token = self._token(position, site)
-        parameter = self._read(position, site, wire_dtype)
-        scale = self._scale()
+        token, scale = token_of(variable), self._scale()
+        parameter = self._read(variable, wire_dtype)
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             self._functions.note_dense(spec)
             return (
@@ -234,28 +213,11 @@ class TensorflowCompressor(DurableCompressor):
             self._filling = (site.together, bucket) if is_group else (None, None)
         return bucket
 
-    def _read(self, position: int | None, site: CallSite, dtype: tf.DType) -> tf.Tensor:
+    def _read(self, variable: Value, dtype: tf.DType) -> tf.Tensor:
         """Return the variable's value, flat, for memories that finish with it."""
         if not self.configuration.memory.finishes:
             return tf.zeros([0], dtype)
-        variable = (
-            site.variable
-            if site.variable is not None or position is None
-            else self._variables[position]
-        )
         return tf.reshape(tf.cast(tf.convert_to_tensor(variable), dtype), [-1])
-
-    def _token(self, position: int | None, site: CallSite) -> tf.Tensor:
-        """Return what tells at every step which variable it is: a trace may run for other variables
-        than it was made for.
-
-        An unregistered variable has one, too: TensorFlow numbers the branches of a graph by what is
-        in them, and the numbers are part of the collectives' names, so all ranks must build the
-        same operations.
-        """
-        if site.variable is not None:
-            return runtime_token(site.variable)
-        return tf.constant(b"") if position is None else runtime_token(self._variables[position])
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
@@ -291,46 +253,6 @@ class TensorflowCompressor(DurableCompressor):
             name="hvd_sparse_finish",
         )
         return tf.reshape(flat, tf.shape(reduced))
-
-    def _position(self, tensor: tf.Tensor, site: CallSite) -> int | None:
-        assert self._index is not None
-        return (
-            self._index.lookup(site.variable)
-            if site.variable is not None
-            else self._index.by_unique_shape(tensor)
-        )
-
-    def _unknown(self, tensor: tf.Tensor, site: CallSite) -> TensorSpec:
-        """Return what stands in for a gradient that has no registered variable: compressing it
-        fails, on all ranks.
-
-        UnknownGradient, here and now, for one that would go dense: it has no carrier to tell the
-        other ranks.
-        """
-        name = getattr(site.variable, "name", "of unknown name")
-        if tensor.shape.is_fully_defined():
-            spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
-            if self.configuration.is_sparse(spec.shape, spec.numel):
-                return spec
-        raise UnknownGradient(
-            f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
-            "variable: give the compressor all variables that the tape or optimizer has (outside "
-            "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
-            "unique are known)"
-        )
-
-    def _check_reduction(self, site: CallSite) -> None:
-        if site.op is not None and site.op not in (hvd.Average, hvd.Sum):
-            raise UnsupportedReduction(
-                "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use "
-                "one"
-            )
-        theirs = site.process_set
-        if theirs is not None and theirs.process_set_id != self.process_set.process_set_id:  # type: ignore[attr-defined]
-            raise RankMismatch(
-                f"the compressor's process set is {self.process_set}, Horovod's is {theirs}: give "
-                "process_set= to both"
-            )
 
     def take_over(self, optimizer: Optimizer) -> None:
         """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever

@@ -38,13 +38,15 @@ class GraphOwner(Owner, Protocol):
 
 
 class GraphFallback(Fallback):
-    """Goes the way that a trial says, by a branch of the graph.
+    """Policy that goes the way that a trial says, by a branch of the graph.
 
     One function a step says which way it is, when a first gradient is there, for all gradients that
     Horovod is given at once: they take the same.  On a dense way they are Horovod's own business,
     without a carrier and without a call of Python; but first there is a step that sends all
     residuals along.
 
+    Parameters
+    ----------
     trial : the ways and their measures
     """
 

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllToAll, Collective, Request
-from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.resilience.ledger import Ledger
 from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
+from hvd_sparse.tensorflow.failing import FailingStep
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Value
 
-logger = logging.getLogger("hvd_sparse")
-
-LONGEST_WAIT_S = 5.0
-"""After a failure; a graph that leaves out some of the traced tensors waits this long for
-nothing."""
-
 NO_SPLITS = np.empty(0, np.int32)
-"""Of what goes to all ranks alike."""
+"""Splits of an array that goes to all ranks alike."""
 
 
 @dataclass(eq=False)
@@ -56,8 +48,7 @@ class BucketUnderWay:
 
 
 class GraphFunctions:
-    """Runs a tensor's half steps when TensorFlow's executor calls for them, in whatever thread that
-    is.
+    """Half steps of tensors, run when TensorFlow's executor calls for them, in any thread.
 
     Every tensor is a bucket of its own, unless Horovod hands several over together: it reduces each
     gradient, or group of them, inside a branch of its own, and no tensor can pass from one branch's
@@ -93,6 +84,7 @@ class GraphFunctions:
         self.dense_bytes = 0
         """Of the tensors that Horovod reduces dense, in a step."""
         self._traced: set[str] = set()
+        self._failing = FailingStep(step, ledger, policy, self._traced)
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
 
@@ -135,6 +127,8 @@ class GraphFunctions:
     ) -> tuple[np.ndarray, np.int64]:
         """Return the array to allreduce for a tensor that travels with others, and its number.
 
+        Parameters
+        ----------
         gradient : flat; only read, as it is TensorFlow's own memory
         token : of its variable
         scale : of the loss
@@ -216,23 +210,20 @@ class GraphFunctions:
     ) -> np.ndarray:
         """Return the reduced gradient, flat; on any error the step is taken back before it is
         raised.
-
-        Of a step that has failed already, and whose failure is about to be raised, return zeros,
-        which nobody will see: only one thread is kept waiting until the step's other exchanges are
-        through.
         """
         ticket, under_way = self._tickets.pop(int(number)), self._under_way.pop(int(number))
         run = ticket.run
         run.received.update(under_way.numbers)  # all of its phases are over
+        # Another thread waits for this exchange, to raise the step's failure: zeros, which nobody
+        # will see, let it go on at once.
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
-            self._receiver.report(
-                ticket, reduced
-            )  # refuses before anything of the message is taken in
+            # The carrier first: it refuses before anything of the message is taken in.
+            self._receiver.report(ticket, reduced)
             with under_way.lock:  # the thread that comes first does it for all
                 if not under_way.is_finished:
                     under_way.is_finished = True
@@ -241,14 +232,13 @@ class GraphFunctions:
                 raise under_way.failure
             result = self._receiver.result(ticket, reduced, parameter)
         except Exception as error:
-            self._fail(run, error)
+            self._failing.take_back(run, error)
             raise
         self._ledger.end(ticket.key)
         return result
 
     def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:
-        """Take in what the last phase brought; what goes wrong is for all of the bucket's tensors
-        to raise."""
+        """Take in what the last phase brought."""
         try:
             try:
                 under_way.conversation.send(received)
@@ -256,20 +246,8 @@ class GraphFunctions:
                 self._receiver.receive(under_way.bucket, stop.value)
             else:
                 raise AssertionError("an exchange asks for more collectives than its phases name")
-        except Exception as error:
+        except Exception as error:  # for every tensor of the bucket to raise, in its own thread
             under_way.failure = error
-
-    def _fail(self, run: StepRun, error: Exception) -> None:
-        """Take a step back, once the other ranks have this one's part in all of its exchanges."""
-        self._ledger.clear()
-        if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
-            logger.error("%s: %s", type(error).__name__, error)
-        if self._policy is not None:
-            self._policy.fail()
-        run.is_raising, run.failure = True, run.failure or error
-        self._wait_for_others(run)
-        self._step.fail(run, error)
-        run.is_raising = False
 
     def _note(self, scale: Value) -> float:
         """Return the loss scale; the optimizer's rate, if it comes behind it, is noted."""
@@ -277,13 +255,6 @@ class GraphFunctions:
         if self.follower is not None:
             self.follower.rate = float(values[1])
         return float(values[0])
-
-    def _wait_for_others(self, run: StepRun) -> None:
-        """Let the step's other tensors go through all phases: once this one has raised, TensorFlow
-        drops what it has not begun, and the other ranks would wait for it."""
-        deadline = time.monotonic() + LONGEST_WAIT_S
-        while len(run.received) < len(self._traced) and time.monotonic() < deadline:
-            time.sleep(0.001)
 
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray

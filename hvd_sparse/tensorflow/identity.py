@@ -109,6 +109,16 @@ def runtime_token(variable: Value) -> Value:
     return tf.io.serialize_tensor(variable.handle)
 
 
+def token_of(variable: Value) -> Value:
+    """Return the token of a variable, and an empty one for None.
+
+    An unregistered variable has one, too: TensorFlow numbers the branches of a graph by what is in
+    them, and the numbers are part of the collectives' names, so all ranks must build the same
+    operations.
+    """
+    return tf.constant(b"") if variable is None else runtime_token(variable)
+
+
 def _horovod_frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         if frame.f_globals.get("__name__") == _HOROVOD:
@@ -194,6 +204,19 @@ class VariableIndex:
                 bytes(runtime_token(variable).numpy()): position
                 for position, variable in enumerate(self._held)
             }
+
+    def find(self, tensor: object, variable: object | None) -> tuple[int | None, Value]:
+        """Return the position of a gradient's variable, and the variable; None for what is unknown.
+
+        Parameters
+        ----------
+        tensor : the gradient
+        variable : as Horovod's frames tell it; None where they do not
+        """
+        if variable is not None:
+            return self.lookup(variable), variable
+        position = self.by_unique_shape(tensor)
+        return position, None if position is None else self._held[position]
 
     def by_unique_shape(self, tensor: object) -> int | None:
         """The position of the only registered variable of this static shape and dtype; None if

@@ -42,6 +42,8 @@ class VariableSource:
 
     It is asked as late as possible: models are often built by their first batch.
 
+    Parameters
+    ----------
     params : a model, a list of variables, or a callable that returns one
     """
 
@@ -51,10 +53,15 @@ class VariableSource:
         self._ask = _asker(params)
 
     def variables(self) -> list[tf.Variable]:
-        """Return the variables; InvalidOption if there are none, or one is given twice.
+        """Return the variables.
 
         Those that are neither floats nor trained, as counters and the states of random generators,
         are left out.
+
+        Raises
+        ------
+        InvalidOption : there are none, or one is given twice
+        UnsupportedInput : they are Keras 3's, or TensorFlow 1's
         """
         refuse_tensorflow_1()
         variables = list(self._ask())
@@ -80,8 +87,10 @@ class VariableSource:
 
 
 def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-    """Return what ranks must agree on; variables of one name are told apart by their order, as
-    Keras layers may share names."""
+    """Return what ranks must agree on.
+
+    Variables of one name are told apart by their order, as Keras layers may share names.
+    """
     seen: Counter[str] = Counter()
     specs = []
     for variable in variables:
@@ -101,8 +110,13 @@ def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
 
 
 def refuse_graphs() -> None:
-    """Raise where no compressor can be made: in a graph of TensorFlow 1, and while a function is
-    traced."""
+    """Raise where no compressor can be made.
+
+    Raises
+    ------
+    UnsupportedInput : in a graph of TensorFlow 1
+    InvalidOption : while a function is traced
+    """
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(MADE_WHILE_TRACED)

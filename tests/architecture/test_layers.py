@@ -32,7 +32,7 @@ LAYERS = (
     ("core.wire",),
     ("selectors", "memories", "codecs", "schedules"),
     ("exchanges",),
-    ("compatibility",),
+    ("compatibility", "step_parts"),
     ("configuration",),
     (
         "core.step",
