@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks._limited import ROOT, run_limited
+
 RESULTS = "HVD_SPARSE_BENCH_RESULTS"
 SHOWN = 4000
 """Characters of what a failed launch printed, from its end."""
@@ -48,7 +47,8 @@ def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any
     launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", str(ranks)]
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-bench-") as folder:
         command = [*launcher, sys.executable, "-m", module, *arguments]
-        code, printed = _run(command, {**os.environ, **_environment(), RESULTS: folder}, limit_s)
+        environment = {**os.environ, **_environment(), RESULTS: folder}
+        code, printed = run_limited(command, environment, limit_s)
         files = [_file_of(folder, rank) for rank in range(ranks)]
         if code == 0 and all(file.exists() for file in files):
             return [json.loads(file.read_text(encoding="utf-8")) for file in files]
@@ -68,27 +68,3 @@ def _file_of(folder: str, rank: int) -> Path:
 def _environment() -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**SETTINGS, "PATH": path, "PYTHONPATH": str(ROOT)}
-
-
-def _run(command: list[str], environment: dict[str, str], limit_s: float) -> tuple[int | None, str]:
-    """Return the exit code, None if the time was over, and what was printed.
-
-    The whole process group is killed then: horovodrun can ignore a polite signal.
-    """
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        printed = process.communicate(timeout=limit_s)[0]
-        return process.returncode, printed
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]

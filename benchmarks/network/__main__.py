@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks._limited import run_limited
 from benchmarks.network import counting, page, plans, probe, simulated, tensorflow_page
 from benchmarks.network.cluster import (
     INTERFACE,
@@ -25,7 +26,6 @@ from benchmarks.network.cluster import (
     Cluster,
     bits_per_second,
     inside,
-    run_limited,
 )
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 AGENT = Path(__file__).resolve().parent / "agent"
-ROOT = Path(__file__).resolve().parent.parent.parent
 SUBNET = "10.77.0"
 INTERFACE = "eth0"
 MARK = "HVD_SPARSE_CLUSTER"
@@ -152,27 +150,3 @@ def _run(*command: str) -> str:
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
-
-
-def run_limited(
-    command: Sequence[str], environment: Mapping[str, str], limit_s: float
-) -> tuple[int | None, str]:
-    """Exit code (None: it ran out of time and was killed) and output of a command and all its
-    children."""
-    process = subprocess.Popen(
-        list(command),
-        cwd=ROOT,
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output = process.communicate(timeout=limit_s)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
-    return process.returncode, output

@@ -21,7 +21,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.network.cluster import Cluster, run_limited
+from benchmarks._limited import run_limited
+from benchmarks.network.cluster import Cluster
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.registry import EXCHANGES
 

@@ -6,21 +6,48 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
 from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
 from hvd_sparse.types import Selection, TensorSpec
 
 
-class ClippingOptions(Protocol):
+class CommonOptions(Protocol):
     """The options that every such memory has."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Return the L2 penalty."""
 
     @property
     def clip_norm(self) -> float | None:
         """Return the bound on the norm of a tensor's gradient; None for no bound."""
 
 
-Options = TypeVar("Options", bound=ClippingOptions)
+Options = TypeVar("Options", bound=CommonOptions)
+
+
+def check_common(options: CommonOptions, *fractions: str) -> None:
+    """Raise InvalidOption where an option that such memories share is wrong.
+
+    Parameters
+    ----------
+    options : the memory
+    fractions : names of its options that are numbers in [0, 1)
+    """
+    owner = type(options).__name__
+    for name in fractions:
+        value = getattr(options, name)
+        if not is_number(value) or not 0 <= value < 1:
+            raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
+    if not is_number(options.weight_decay) or options.weight_decay < 0:
+        raise InvalidOption(
+            f"weight_decay of {owner} is {options.weight_decay!r}: a number, 0 or more"
+        )
+    if options.clip_norm is not None:
+        check_number(options.clip_norm, f"clip_norm of {owner}", 0)
 
 
 class DirectionState(Generic[Options]):

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, is_number
+from hvd_sparse.checks import check_number
 from hvd_sparse.core.kernels.contract import Kernels
-from hvd_sparse.errors import InvalidOption, NonFiniteGradient
-from hvd_sparse.memories._directions import DirectionState
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.memories._directions import DirectionState, check_common
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -77,18 +77,8 @@ class AdamCorrection:
     finishes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
-                raise InvalidOption(
-                    f"{name} of AdamCorrection is {getattr(self, name)!r}: a number in [0, 1)"
-                )
+        check_common(self, "beta1", "beta2")
         check_number(self.epsilon, "epsilon of AdamCorrection", 0)
-        if not is_number(self.weight_decay) or self.weight_decay < 0:
-            raise InvalidOption(
-                f"weight_decay of AdamCorrection is {self.weight_decay!r}: a number, 0 or more"
-            )
-        if self.clip_norm is not None:
-            check_number(self.clip_norm, "clip_norm of AdamCorrection", 0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
         return AdamCorrectionState(spec, self, rollback)
@@ -143,7 +133,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
-        """NonFiniteGradient for a gradient whose squares would spoil the only buffer there is."""
+        """Raise NonFiniteGradient where squares would spoil the only buffer there is."""
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(
@@ -156,9 +146,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _moments(self, gradient: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, np.ndarray]:
         """Take a gradient in; return mean and square, without the bias of their start."""
         options, real = self._options, gradient.dtype.type
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what is not finite is found in the result
+        # What is not finite is found in the result.
+        with np.errstate(over="ignore", invalid="ignore"):
             first: np.ndarray = gradient * real(1 - options.beta1)
             second = gradient * gradient
             second *= real(1 - options.beta2)
@@ -174,9 +163,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         """Return numerator / (sqrt(square) + epsilon), written over both; NaN where the square is
         infinite."""
         with np.errstate(over="ignore", invalid="ignore"):
-            overflow = square * square.dtype.type(
-                0
-            )  # divided by an infinite square, nothing would show
+            # NaN where the square is infinite: divided by it, nothing would show.
+            overflow = square * square.dtype.type(0)
             np.sqrt(square, out=square)
             square += square.dtype.type(self._options.epsilon)
             numerator /= square

@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, check_truth, is_number
+from hvd_sparse.checks import check_truth
 from hvd_sparse.core.kernels.contract import Kernels
-from hvd_sparse.errors import InvalidOption
-from hvd_sparse.memories._directions import DirectionState
+from hvd_sparse.memories._directions import DirectionState, check_common
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -69,16 +68,7 @@ class MomentumCorrection:
     finishes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
-            raise InvalidOption(
-                f"momentum of MomentumCorrection is {self.momentum!r}: a number in [0, 1)"
-            )
-        if not is_number(self.weight_decay) or self.weight_decay < 0:
-            raise InvalidOption(
-                f"weight_decay of MomentumCorrection is {self.weight_decay!r}: a number, 0 or more"
-            )
-        if self.clip_norm is not None:
-            check_number(self.clip_norm, "clip_norm of MomentumCorrection", 0)
+        check_common(self, "momentum")
         check_truth(self.nesterov, "nesterov of MomentumCorrection")
         check_truth(self.masking, "masking of MomentumCorrection")
 
@@ -92,9 +82,8 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.momentum = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self.decay = DoubleBuffer(
-            spec.numel if options.weight_decay else 0, spec.accumulator, rollback=rollback
-        )
+        decays = bool(options.weight_decay)
+        self.decay = DoubleBuffer(spec.numel if decays else 0, spec.accumulator, rollback=rollback)
         self._masked = self._sent.values
 
     def tune(self, *, rate: float, momentum: float, nesterov: bool, weight_decay: float) -> None:
@@ -108,13 +97,15 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
             self._options = replace(
                 options, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
             )
-        if (
-            weight_decay and not self.decay.old.size
-        ):  # a group without weight decay has been given some
+        if weight_decay:  # which a parameter group may be given in mid-run
+            self._hold_decay()
+
+    def _hold_decay(self) -> None:
+        """Make the memory of weight decay, if there is none yet: many tensors never need it."""
+        old = self.velocity.old
+        if not self.decay.old.size:
             rollback = self.velocity.can_roll_back
-            self.decay = DoubleBuffer(
-                self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
-            )
+            self.decay = DoubleBuffer(old.size, old.dtype, rollback=rollback)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         u, options = self.momentum, self._options
@@ -204,9 +195,6 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.momentum.old[:] = arrays["momentum"]
         self.velocity.old[:] = arrays["residual"]
-        if not self.decay.old.size and arrays["decay"].size:
-            rollback = self.velocity.can_roll_back
-            self.decay = DoubleBuffer(
-                self.velocity.old.size, self.velocity.old.dtype, rollback=rollback
-            )
+        if arrays["decay"].size:
+            self._hold_decay()
         self.decay.old[:] = arrays["decay"]

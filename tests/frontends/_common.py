@@ -25,6 +25,17 @@ class Cases(dict[str, Case]):
         return function
 
 
+SCRIPT = (
+    ["sparse"] * 3
+    + ["dense"] * 3
+    + ["fp16"] * 2
+    + ["sparse"] * 3
+    + ["fp16"] * 2
+    + ["sparse", "dense", "sparse"]
+)
+"""Ways of a run that changes them often."""
+
+
 class Scripted:
     """Says what it was told to say, in the place of a trial."""
 

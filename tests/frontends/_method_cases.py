@@ -84,3 +84,31 @@ def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> A
     if case in BUILT:
         return compression.build(params, **BUILT[case], **options)
     return getattr(compression, case)(params, **METHODS[case], **options)
+
+
+def session_beside(compressor: Any) -> Any:
+    """The numpy core over mpi4py, with the parts and the buckets of a frontend's compressor."""
+    # Not at the top: MPI is Horovod's to initialize, and pytest has none.
+    from hvd_sparse.collectives.mpi import MpiCollective
+    from hvd_sparse.core.step.session import Session
+
+    step = compressor.step
+    return Session(
+        compressor.configuration,
+        step.specs,
+        MpiCollective(),
+        buckets=step.buckets,
+        kernels=step.pipeline.kernels,
+    )
+
+
+def found(compressor: Any, differences: int, applied: str) -> dict[str, Any]:
+    """What a case reports, once its compressor is closed."""
+    stats = compressor.stats()
+    compressor.close()
+    return {
+        "differences": differences,
+        "applied": applied,
+        "entries_sent": stats["entries_sent"],
+        "sparse_steps": stats["sparse_steps"],
+    }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, Scripted
+from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _tensorflow_cases import (
     Compression,
     digest_of,
@@ -25,14 +25,6 @@ from _tensorflow_laws import student, teacher_data, train_by_keras, train_by_tap
 from hvd_sparse.autotune.trial import WAYS, Trial
 
 SHAPES = ((16, 40), (60, 5), (30,))
-SCRIPT = (
-    ["sparse"] * 3
-    + ["dense"] * 3
-    + ["fp16"] * 2
-    + ["sparse"] * 3
-    + ["fp16"] * 2
-    + ["sparse", "dense", "sparse"]
-)
 SPOILED_STEP = 3
 """The first dense one, which sends the residuals."""
 AUTO = Cases()

@@ -8,7 +8,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
-from _common import SPARSE_ONLY, Cases, Scripted
+from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _torch_cases import digest_of
 from _torch_laws import Ledger
 
@@ -16,14 +16,6 @@ from hvd_sparse.errors import RankMismatch
 from hvd_sparse.torch import Compression
 
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
-SCRIPT = (
-    ["sparse"] * 3
-    + ["dense"] * 3
-    + ["fp16"] * 2
-    + ["sparse"] * 3
-    + ["fp16"] * 2
-    + ["sparse", "dense", "sparse"]
-)
 cases = Cases()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
 from _integer_gradients import SHAPES, gradients_of
-from _method_cases import BUILT, METHODS, STEPS, compressor_of
+from _method_cases import BUILT, METHODS, STEPS, compressor_of, found, session_beside
 from _tensorflow_cases import (
     Compression,
     begin,
@@ -23,23 +23,13 @@ from _tensorflow_cases import (
     variables_of,
 )
 
-from hvd_sparse.collectives.mpi import MpiCollective
-from hvd_sparse.core.step.session import Session
-
 
 def same_as_the_core(name: str) -> dict[str, Any]:
     variables = variables_of(SHAPES, prefix=name)
     compressor = compressor_of(Compression, name, variables, name=name, **SPARSE_ONLY)
     compressor.resolve()
     specs = compressor.step.specs
-    core = compressor.step
-    session = Session(
-        compressor.configuration,
-        specs,
-        MpiCollective(),
-        buckets=core.buckets,
-        kernels=core.pipeline.kernels,
-    )
+    session = session_beside(compressor)
     run = tf.function(
         lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor)
     )
@@ -54,14 +44,7 @@ def same_as_the_core(name: str) -> dict[str, Any]:
         differences += sum(
             int((reduced[spec.key] != result).sum()) for spec, result in zip(specs, results)
         )
-    stats = compressor.stats()
-    compressor.close()
-    return {
-        "differences": differences,
-        "applied": digest_of(applied),
-        "entries_sent": stats["entries_sent"],
-        "sparse_steps": stats["sparse_steps"],
-    }
+    return found(compressor, differences, digest_of(applied))
 
 
 if __name__ == "__main__":

@@ -10,29 +10,19 @@ import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases
 from _integer_gradients import SHAPES, gradients_of
-from _method_cases import BUILT, METHODS, STEPS, compressor_of
+from _method_cases import BUILT, METHODS, STEPS, compressor_of, found, session_beside
 from _torch_cases import digest_of, give_gradients, run_torch_cases
 from _torch_laws import optimizer_without_motion
 from torch import nn
 
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.torch import Compression
 
 
 def same_as_the_core(name: str) -> dict[str, Any]:
-    from hvd_sparse.collectives.mpi import MpiCollective  # MPI is Horovod's to initialize
-
     parameters = {f"t{i}": nn.Parameter(torch.zeros(shape)) for i, shape in enumerate(SHAPES)}
     compressor = compressor_of(Compression, name, parameters.items(), name=name, **SPARSE_ONLY)
     optimizer = optimizer_without_motion(parameters, compressor)
-    core = compressor.step
-    session = Session(
-        compressor.configuration,
-        core.specs,
-        MpiCollective(),
-        buckets=core.buckets,
-        kernels=core.pipeline.kernels,
-    )
+    session = session_beside(compressor)
     differences, applied = 0, []
     for step in range(STEPS):
         gradients = {
@@ -48,14 +38,7 @@ def same_as_the_core(name: str) -> dict[str, Any]:
         differences += sum(
             int((parameters[key].grad.numpy() != reduced[key]).sum()) for key in parameters
         )
-    stats = compressor.stats()
-    compressor.close()
-    return {
-        "differences": differences,
-        "applied": digest_of(applied),
-        "entries_sent": stats["entries_sent"],
-        "sparse_steps": stats["sparse_steps"],
-    }
+    return found(compressor, differences, digest_of(applied))
 
 
 if __name__ == "__main__":

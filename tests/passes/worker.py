@@ -26,9 +26,10 @@ from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.types import TensorSpec
 
-NUMEL, DENSITY = 2_000_000, 2e-5
-"""So few entries that the pages which they are in do not add up to a pass."""
-WARM, MEASURED = 40, 4
+NUMEL, DENSITY = 1_100_000, 4e-5
+"""So few entries that the pages which they are in do not add up to a pass; arrays so large that the
+kernels write past the caches."""
+WARM, MEASURED = 30, 4
 """Steps: until the aim has settled, and looked at, of which every other one with the trap."""
 CASES = {
     f"{selector}, rollback={rollback}": (selector, rollback)

@@ -4,33 +4,16 @@ codecs."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from programs import run_quick_bench
 
 from hvd_sparse.registry import CODECS
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """A quick run: what it printed, and the folder that it wrote to."""
-    for package in ("matplotlib", "rich"):
-        pytest.importorskip(package, reason="benches draw")
-    folder = tmp_path_factory.mktemp("bench")
-    command = [
-        sys.executable,
-        "-m",
-        "hvd_sparse",
-        "bench",
-        "codecs",
-        "--quick",
-        "--output",
-        str(folder),
-    ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert run.returncode == 0, run.stderr
-    return run.stdout, folder
+    return run_quick_bench("codecs", tmp_path_factory.mktemp("bench"), "matplotlib", "rich")
 
 
 def test_every_codec_is_in_the_table_the_page_and_the_picture(quick):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import run_quick_bench
 
 from hvd_sparse.cli.bench import _checkout
 from hvd_sparse.errors import NotInstalled
@@ -47,23 +48,8 @@ def test_without_the_folder_the_error_says_what_to_install(tmp_path):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """A quick run: what it printed, and the folder that it wrote to."""
-    for package in ("torch", "matplotlib", "rich"):
-        pytest.importorskip(package, reason="the bench needs it")
-    folder = tmp_path_factory.mktemp("bench")
-    command = [
-        sys.executable,
-        "-m",
-        "hvd_sparse",
-        "bench",
-        "select",
-        "--quick",
-        "--output",
-        str(folder),
-    ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert run.returncode == 0, run.stderr
-    return run.stdout, folder
+    packages = ("torch", "matplotlib", "rich")
+    return run_quick_bench("select", tmp_path_factory.mktemp("bench"), *packages)
 
 
 def test_select_prints_every_line_that_it_writes(quick):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from programs import run_python
 
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.engines import resolve_engine
@@ -27,7 +23,6 @@ from hvd_sparse.core.kernels.numba import (
     packing,
 )
 
-TESTS = Path(__file__).parents[1]
 COMPILED = {
     name: value
     for module in (assembly, copies, counts, fused, lists, moments, packing)
@@ -36,16 +31,6 @@ COMPILED = {
     and value.py_func.__module__ == module.__name__
     and not name.startswith("_")
 }
-
-
-def run(script, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **environment},
-    )
 
 
 def test_the_fast_engine_is_used_unless_told_otherwise():
@@ -78,7 +63,7 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
         "NUMBA_CPU_FEATURES": features,
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
-    done = run(script, **machine)
+    done = run_python("-c", script, **machine)
     assert done.returncode == 0, done.stderr
 
 
@@ -97,7 +82,7 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
         "    assert kernels.take_at_least(x, 0.0).indices.tolist() == list(range(0, 1000, 5))\n"
         "    assert kernels.take_at_least(x, 0.5).indices.tolist() == list(range(0, 1000, 5))\n"
     )
-    done = run(script)
+    done = run_python("-c", script)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from installed import is_installed
+from programs import run_python
 
-TESTS = Path(__file__).parents[1]
 WITHOUT_NUMBA = (
     "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
 )
-
-
-def run(script, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **environment},
-    )
 
 
 def test_without_numba_it_is_numpy_which_says_so_once():
@@ -31,25 +16,28 @@ def test_without_numba_it_is_numpy_which_says_so_once():
         "from hvd_sparse.core.kernels import reference\n"
         "from hvd_sparse.core.kernels.engines import resolve_engine\n"
     )
-    done = run(
-        WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference"
+    done = run_python(
+        "-c",
+        WITHOUT_NUMBA + script + "assert resolve_engine(None) is resolve_engine(None) is reference",
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
 
 
 def test_numpy_that_was_asked_for_says_nothing():
-    done = run(
+    done = run_python(
+        "-c",
         WITHOUT_NUMBA
-        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numpy')"
+        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numpy')",
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
-    done = run(
+    done = run_python(
+        "-c",
         WITHOUT_NUMBA
-        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numba')"
+        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numba')",
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
@@ -57,9 +45,10 @@ def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
 
 
 def test_torch_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
-    done = run(
+    done = run_python(
+        "-c",
         "import sys; sys.modules['torch'] = None\n"
-        "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('torch')"
+        "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('torch')",
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
@@ -68,10 +57,11 @@ def test_torch_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
 
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 def test_the_engine_torch_needs_no_numba():
-    done = run(
+    done = run_python(
+        "-c",
         WITHOUT_NUMBA
         + "import numpy as np\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
         "kernels = resolve_engine('torch')\n"
-        "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]"
+        "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]",
     )
     assert (done.returncode, done.stderr) == (0, "")

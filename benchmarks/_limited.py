@@ -1,0 +1,37 @@
+"""Commands that are killed with all their children when their time is over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_limited(
+    command: Sequence[str], environment: Mapping[str, str], limit_s: float
+) -> tuple[int | None, str]:
+    """Run a command in the checkout; return its exit code, None if it was killed, and its output.
+
+    The whole process group is killed: horovodrun can ignore a polite signal.
+    """
+    process = subprocess.Popen(
+        list(command),
+        cwd=ROOT,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output = process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]
+    return process.returncode, output
