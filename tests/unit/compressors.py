@@ -1,0 +1,47 @@
+"""Compressors around a numpy session, for tests of what both frontends' have in common."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import worlds
+from worlds import configure, normals, tensors
+
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.frontend.compressor import Compressor
+
+SPECS = tensors((30, 4), (9,))
+
+
+class NumpyCompressor(Compressor):
+    """A compressor around a numpy session, in a world of one."""
+
+    def __init__(self, collective, configuration, specs=SPECS):
+        super().__init__(configuration, "numpy", collective.world_size)
+        self._take_name(specs)
+        self.collective = collective
+        self.session = Session(configuration, specs, collective)
+        self.step = self.session.step
+
+    def _place_in_world(self):
+        return self.collective.rank, self.collective.world_size
+
+    def train(self, steps):
+        return [self.session.reduce(normals(SPECS, step))["t0"].tobytes() for step in steps]
+
+
+@contextmanager
+def making():
+    """Give a function that makes compressors in a world of one; close all of them at the end."""
+    made = []
+
+    def make_one(configuration=None, specs=SPECS):
+        compressor = worlds.run(
+            1, lambda c: NumpyCompressor(c, configuration or configure("ldte_bs", 0.1), specs)
+        )[0]
+        made.append(compressor)
+        return compressor
+
+    yield make_one
+    for compressor in made:
+        compressor.close()

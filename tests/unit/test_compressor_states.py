@@ -1,0 +1,289 @@
+"""A compressor's state goes on as if nothing had been, or is refused with what does not fit."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import worlds
+from compressors import SPECS, making
+from worlds import configure
+
+from hvd_sparse.errors import CorruptCheckpoint, RankMismatch
+from hvd_sparse.types import TensorSpec
+
+
+@pytest.fixture
+def make():
+    """Makes compressors in a world of one, and closes them."""
+    with making() as make_one:
+        yield make_one
+
+
+@pytest.mark.parametrize("over", ["tensor", "group"])
+def test_five_steps_a_checkpoint_and_five_steps_are_ten_steps_bit_for_bit(make, over):
+    through = make(configure("ldte_bs", 0.1, name="through", select_over=over))
+    expected = through.train(range(10))
+    before = make(configure("ldte_bs", 0.1, name="before", select_over=over))
+    first_half = before.train(range(5))
+    state = pickle.loads(pickle.dumps(before.state_dict()))
+    after = make(configure("ldte_bs", 0.1, name="after", select_over=over))
+    after.load_state_dict(state)
+    assert first_half + after.train(range(5, 10)) == expected
+    assert worlds.snapshot(after.session) == worlds.snapshot(through.session)
+
+
+def test_a_state_is_a_copy_that_later_steps_do_not_touch(make):
+    compressor = make()
+    compressor.train(range(2))
+    state = compressor.state_dict()
+    kept = pickle.dumps(state)
+    compressor.train(range(2, 5))
+    assert pickle.dumps(state) == kept
+
+
+def test_a_state_can_be_loaded_into_a_compressor_that_has_trained_meanwhile(make):
+    compressor = make()
+    compressor.train(range(2))
+    state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
+    compressor.train(range(2, 5))
+    compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_a_state_from_before_there_were_groups_to_select_from_is_loaded_as_it_was(make):
+    compressor = make()
+    compressor.train(range(3))
+    state = compressor.state_dict()
+    compressor.train(range(3, 5))
+    expected = worlds.snapshot(compressor.session)
+    del state["config"]["select_over"]
+    for tensor in state["tensors"].values():
+        del tensor["selected_in"]
+    compressor.load_state_dict(state)
+    compressor.train(range(3, 5))
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_a_state_from_before_the_first_step_takes_everything_back(make):
+    compressor = make()
+    untrained = compressor.state_dict()
+    compressor.train(range(3))
+    compressor.load_state_dict(untrained)
+    assert not any(residual.any() for residual in worlds.residuals(compressor.session).values())
+    assert all(steps == 0 for steps, _, _ in worlds.snapshot(compressor.session).values())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda s: s.update(version=99), "it has version 99, this build reads 2"),
+        (lambda s: s["tensors"].update(other=s["tensors"]["t0"]), "tensor 'other' is unknown"),
+        (
+            lambda s: s["tensors"].update(t1=s["tensors"]["t0"]),
+            "its residual of 't1' has 120 entries, the tensor 9",
+        ),
+        (lambda s: s["config"].update(rollback=False), "rollback was False and is True"),
+        (lambda s: s["config"]["selector"].update(density=0.5), "'density': 0.5"),
+        (
+            lambda s: s["config"]["selector"].update(id="unheard_of"),
+            "its configuration is none of this build's",
+        ),
+        (
+            lambda s: s["model"].update(t1="[7] float32"),
+            "tensor 't1' was [7] float32 and is [9] float32",
+        ),
+        (lambda s: s["model"].update(t2="[7] float32"), "tensor 't2' is no longer there"),
+        (lambda s: s["model"].pop("t1"), "tensor 't1' is new"),
+        (
+            lambda s: s.update(world_size=2),
+            "it is of a world of 2 ranks, this one has 1: save(path) and load(path)",
+        ),
+        (
+            lambda s: s.update(rank=1),
+            "it is rank 1's, this is rank 0: residuals belong to their rank",
+        ),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_with_what_differs(make, spoil, words):
+    compressor = make()
+    compressor.train(range(2))
+    before, state = worlds.snapshot(compressor.session), compressor.state_dict()
+    spoil(state)
+    with pytest.raises(RankMismatch, match=re.escape(words)):
+        compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == before
+
+
+def with_residual(change):
+    """Spoils t1's residual."""
+
+    def spoil(state):
+        arrays = state["tensors"]["t1"]["arrays"]
+        arrays["residual"] = change(arrays["residual"])
+
+    return spoil
+
+
+def nan_at_4(residual):
+    return np.where(np.arange(residual.size) == 4, np.nan, residual).astype(residual.dtype)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (
+            lambda s: s["tensors"]["t1"]["arrays"].pop("residual"),
+            RankMismatch,
+            "its residual of 't1' is missing",
+        ),
+        (
+            lambda s: s["tensors"]["t1"]["arrays"].update(u=np.zeros(9)),
+            RankMismatch,
+            "its u of 't1' is unknown",
+        ),
+        (
+            with_residual(lambda r: r[:0]),
+            RankMismatch,
+            "its residual of 't1' has 0 entries, the tensor 9",
+        ),
+        (
+            with_residual(lambda r: r.reshape(3, 3)),
+            CorruptCheckpoint,
+            "its residual of 't1' is no vector",
+        ),
+        (with_residual(lambda r: r[0]), CorruptCheckpoint, "its residual of 't1' is no vector"),
+        (
+            with_residual(lambda r: ["x"] * 9),
+            CorruptCheckpoint,
+            "its residual of 't1' is no vector",
+        ),
+        (
+            with_residual(lambda r: [[1.0], [2.0, 3.0]]),
+            CorruptCheckpoint,
+            "its residual of 't1' is no vector",
+        ),
+        (with_residual(lambda r: None), CorruptCheckpoint, "its residual of 't1' is no vector"),
+        (with_residual(nan_at_4), CorruptCheckpoint, "its residual of 't1' is nan at entry 4"),
+        (
+            with_residual(lambda r: r + np.inf),
+            CorruptCheckpoint,
+            "its residual of 't1' is inf at entry 0",
+        ),
+        (
+            with_residual(lambda r: r.astype("f8") + 1e300),
+            CorruptCheckpoint,
+            "its residual of 't1' is 1e+300 at entry 0",
+        ),
+        (lambda s: s["tensors"]["t1"].update(steps="x"), CorruptCheckpoint, "steps of 't1' is 'x'"),
+        (lambda s: s["tensors"]["t1"].update(steps=-1), CorruptCheckpoint, "steps of 't1' is -1"),
+        (lambda s: s["tensors"]["t1"].update(steps=1.5), CorruptCheckpoint, "steps of 't1' is 1.5"),
+        (
+            lambda s: s["tensors"]["t1"].update(threshold="0"),
+            CorruptCheckpoint,
+            "threshold of 't1' is '0'",
+        ),
+        (
+            lambda s: s["tensors"]["t1"].update(threshold=np.nan),
+            CorruptCheckpoint,
+            "threshold of 't1' is nan",
+        ),
+        (
+            lambda s: s["tensors"]["t1"].update(memo=[[[]]]),
+            CorruptCheckpoint,
+            "memo of 't1' is [[[]]]",
+        ),
+        (lambda s: s["tensors"]["t1"].update(memo="x"), CorruptCheckpoint, "memo of 't1' is 'x'"),
+        (
+            lambda s: s["tensors"]["t1"].update(selected_in=3),
+            CorruptCheckpoint,
+            "selected_in of 't1' is 3",
+        ),
+        (lambda s: s["tensors"]["t1"].update(arrays=[]), CorruptCheckpoint, "arrays of 't1' is []"),
+        (lambda s: s["tensors"].update(t1=None), CorruptCheckpoint, "tensors is {"),
+        (lambda s: s.update(tensors=[]), CorruptCheckpoint, "tensors is []"),
+        (lambda s: s.update(model=None), CorruptCheckpoint, "model is None"),
+        (lambda s: s.update(config="x"), CorruptCheckpoint, "config is 'x'"),
+        (lambda s: s.update(reduction="max"), CorruptCheckpoint, "reduction is 'max'"),
+        (lambda s: s.update(rank=None), CorruptCheckpoint, "rank is None"),
+        (
+            lambda s: s["config"].update(selector=[[]]),
+            RankMismatch,
+            "its configuration is none of this build's",
+        ),
+        (
+            lambda s: s["config"].update(unheard_of=1),
+            RankMismatch,
+            "its configuration is none of this build's",
+        ),
+    ],
+)
+def test_a_state_that_is_spoilt_is_refused_with_what_is_wrong_and_nothing_is_lost(
+    make, spoil, error, words
+):
+    compressor = make()
+    compressor.train(range(2))
+    before, kept = worlds.snapshot(compressor.session), residual_bytes(compressor)
+    state = compressor.state_dict()
+    spoil(state)
+    with pytest.raises(error, match=re.escape(words)):
+        compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == before
+    assert residual_bytes(compressor) == kept
+    assert any(residual.any() for residual in worlds.residuals(compressor.session).values()), (
+        "there was something to lose"
+    )
+
+
+def residual_bytes(compressor):
+    return {
+        key: residual.tobytes() for key, residual in worlds.residuals(compressor.session).items()
+    }
+
+
+def test_an_engine_that_is_not_here_does_not_keep_a_state_from_being_loaded(make):
+    """It may differ between ranks, and from run to run."""
+    compressor = make()
+    compressor.train(range(2))
+    state, expected = compressor.state_dict(), worlds.snapshot(compressor.session)
+    state["config"].update(engine="unheard_of", timeout_s=1.0)
+    compressor.load_state_dict(state)
+    assert worlds.snapshot(compressor.session) == expected
+
+
+def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
+    """As torch does; another shape is an error either way."""
+    old = make()
+    old.train(range(2))
+    state, expected = old.state_dict(), worlds.snapshot(old.session)
+    specs = [SPECS[0], TensorSpec("t7", (9,), "float32")]
+    new = make(specs=specs)
+    with pytest.raises(RankMismatch, match="'t7' is new; tensor 't1' is no longer there"):
+        new.load_state_dict(state)
+    taken = new.load_state_dict(state, strict=False)
+    assert (taken.missing_keys, taken.unexpected_keys) == (["t7"], ["t1"])
+    assert worlds.snapshot(new.session) == {"t0": expected["t0"]}
+    other_shape = make(specs=[TensorSpec("t0", (30, 5), "float32")])
+    with pytest.raises(
+        RankMismatch, match=r"tensor 't0' was \[30, 4\] float32 and is \[30, 5\] float32"
+    ):
+        other_shape.load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize("field", ["config", "model", "rank", "world_size", "reduction", "tensors"])
+def test_a_state_that_lacks_a_field_is_no_state(make, field):
+    compressor = make()
+    state = compressor.state_dict()
+    del state[field]
+    with pytest.raises(CorruptCheckpoint, match=field):
+        compressor.load_state_dict(state)
+
+
+def test_a_state_is_loaded_by_a_compressor_of_another_name(make):
+    first, second = make(), make()
+    first.train(range(3))
+    second.load_state_dict(first.state_dict())
+    assert first.name != second.name
+    assert first.train(range(3, 5)) == second.train(range(3, 5))
