@@ -127,6 +127,16 @@ SCHEDULES = (
     Case("exponential_warmup", {"value": 0.001, "stage_steps": 10, "formula": "code"}),
     Case("piecewise", {"boundaries": (2, 5), "densities": (1.0, 0.1, 0.01)}),
 )
-EVERY_ENGINE = (Case("numpy"), Case("numba"), Case("numba", {"threads": 3}), Case("torch"))
-ENGINES = tuple(case for case in EVERY_ENGINE if case.id == "numpy" or is_installed(case.id))
+EVERY_ENGINE = (
+    Case("numpy"),
+    Case("numba"),
+    Case("numba", {"threads": 3}),
+    Case("torch"),
+    Case("triton"),
+)
+INSTALLED_ENGINES = tuple(
+    case for case in EVERY_ENGINE if case.id == "numpy" or is_installed(case.id)
+)
 """Those whose package is installed here; the end of every run says which are left out."""
+ENGINES = tuple(case for case in INSTALLED_ENGINES if case.id != "triton")
+"""Those that run without a GPU; ``tests/devices`` has the other one's checks."""

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 NEEDED = {
     "numba": "the cases of the engine numba",
     "torch": "tests of PyTorch's tensors",
+    "triton": "tests of the engine triton",
     "tensorflow": "tests of TensorFlow's tensors",
     "horovod": "tests on real ranks and of the frontends",
     "matplotlib": "tests of pictures",

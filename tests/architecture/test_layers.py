@@ -56,6 +56,7 @@ MAY_ALSO_IMPORT = {
     "hvd_sparse.core.wire.checksum": ("isal",),
     "hvd_sparse.core.kernels.numba": ("numba", "llvmlite"),
     "hvd_sparse.core.kernels.torch": ("torch",),
+    "hvd_sparse.core.kernels.triton": ("torch", "triton"),
 }
 """The exceptions, with all that lies in them: packages that are used if they are there, and change
 nothing but the speed, or where the work is done."""

@@ -22,7 +22,7 @@ EVERY_CASE = [
     pytest.param(parts, case.create(parts, **extra), id=f"{kind}-{case}")
     for kind, (parts, listed, extra) in KINDS.items()
     for case in listed
-    if kind != "engine" or case in cases.ENGINES
+    if kind != "engine" or case in cases.INSTALLED_ENGINES
 ]
 
 

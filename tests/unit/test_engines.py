@@ -65,3 +65,16 @@ def test_the_engine_torch_needs_no_numba():
         "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]",
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(
+    not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
+)
+def test_triton_without_a_gpu_is_an_error_with_the_remedy():
+    done = run(
+        "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('triton')",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert done.returncode == 1
+    assert "needs a GPU" in done.stderr
+    assert "engine='torch'" in done.stderr

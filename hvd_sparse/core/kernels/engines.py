@@ -78,6 +78,28 @@ class TorchEngine:
         return _of_torch()
 
 
+@ENGINES.register("triton")
+@dataclass(frozen=True)
+class TritonEngine:
+    """Kernels compiled for GPUs: each vector is gone over once in a step.
+
+    Experimental: tested by Triton's interpreter and by compilation for GPUs from sm_70 to sm_100,
+    and not yet run on one.
+    """
+
+    def __post_init__(self) -> None:
+        for package in ("torch", "triton"):
+            if importlib.util.find_spec(package) is None:
+                raise InvalidOption(
+                    f"engine 'triton' needs the package {package}: pip install 'hvd-sparse[gpu]'"
+                )
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the kernels of ``core.kernels.triton``."""
+        return _of_triton()
+
+
 def is_fast_installed() -> bool:
     """Tell whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
@@ -96,7 +118,25 @@ def _of_torch() -> Kernels:
     # Not at the top: this loads torch, which TensorFlow's programs do without.
     from hvd_sparse.core.kernels.torch import TorchKernels
 
-    return TorchKernels(_compiled(1) if is_fast_installed() else reference)
+    return TorchKernels(_of_host())
+
+
+@cache
+def _of_triton() -> Kernels:
+    # Not at the top: this loads torch and triton.
+    from hvd_sparse.core.kernels.triton import TritonKernels, has_gpu
+
+    if not has_gpu():
+        raise InvalidOption(
+            "engine 'triton' needs a GPU, and torch finds none here: leave engine out, or say "
+            "engine='torch'"
+        )
+    return TritonKernels(_of_host())
+
+
+def _of_host() -> Kernels:
+    """Return the kernels for what lies on the host whatever the engine."""
+    return _compiled(1) if is_fast_installed() else reference
 
 
 def resolve_engine(engine: object) -> Kernels:

@@ -1,0 +1,205 @@
+"""The code that Triton compiles for a GPU.
+
+A program works on one block of a tensor.  No order of programs is assumed, so whatever must be in
+order is put in order by a launch of its own; nothing is added up by atomics but the counts that
+give out places.  ``launches`` makes the arguments and says what the columns of a table are.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def take_blocks(
+    table: tl.tensor,
+    owners: tl.tensor,
+    cuts: tl.tensor,
+    taken: tl.tensor,
+    places: tl.tensor,
+    values: tl.tensor,
+    counts: tl.tensor,
+    bases: tl.tensor,
+    sums: tl.tensor,
+    nonfinite: tl.tensor,
+    DTYPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_ALIGNED: tl.constexpr,
+) -> None:
+    """Add a block, find what is not finite, compare, take, clear: each entry is read and written
+    once.
+
+    Where a tensor's list has no room left, entries stay; ``order_taken`` finds out.
+    """
+    program = tl.program_id(0)
+    tensor = tl.load(owners + program)
+    row = table + tensor * 8
+    gradient = tl.load(row + 1).to(tl.pointer_type(DTYPE))
+    residual = tl.load(row + 2).to(tl.pointer_type(DTYPE))
+    out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
+    numel = tl.load(row + 4)
+    if IS_ALIGNED:  # 16 bytes at a time: of pointers, not of the numbers that they were
+        numel = tl.multiple_of(numel, 4)
+        gradient = tl.multiple_of(gradient, 16)
+        residual = tl.multiple_of(residual, 16)
+        out = tl.multiple_of(out, 16)
+    offsets = (program - tl.load(row)) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < numel
+    old = tl.load(residual + offsets, mask=inside, other=0.0)
+    new = tl.load(gradient + offsets, mask=inside, other=0.0)
+    total = old + new
+    magnitudes = tl.abs(total)
+    is_finite = magnitudes < float("inf")
+    reaches = inside & is_finite & (magnitudes >= tl.load(cuts + tensor))
+
+    ones = reaches.to(tl.int32)
+    count = tl.sum(ones, 0)
+    base = tl.atomic_add(taken + tensor, count.to(tl.int64))
+    slots = base + tl.cumsum(ones, 0) - ones
+    fits = reaches & (slots < tl.load(row + 6))
+    at = tl.load(row + 5) + slots
+    tl.store(places + at, offsets.to(tl.int32), mask=fits)
+    tl.store(values + at, total, mask=fits)
+
+    kept = tl.where(is_finite, total, old)
+    left = tl.where(fits, tl.zeros([BLOCK], DTYPE), kept)
+    tl.store(out + offsets, left, mask=inside)
+    tl.store(counts + program, count)
+    tl.store(bases + program, base)
+    tl.store(sums + program, tl.sum(tl.where(inside, magnitudes, 0.0), 0).to(tl.float64))
+    tl.store(nonfinite + program, tl.sum((inside & (is_finite == 0)).to(tl.int32), 0))
+
+
+@triton.jit
+def add_up_counts(
+    table: tl.tensor,
+    counts: tl.tensor,
+    sums: tl.tensor,
+    nonfinite: tl.tensor,
+    starts: tl.tensor,
+    head: tl.tensor,
+    CHUNK: tl.constexpr,
+) -> None:
+    """Give every program's entries their place in the order, and add up what the programs found.
+
+    One program a tensor: sums are in one order, so they have the same bits every time.
+    """
+    tensor = tl.program_id(0)
+    row = table + tensor * 8
+    first = tl.load(row)
+    programs = tl.load(row + 7)
+    count = tl.zeros([], tl.int64)
+    bad = tl.zeros([], tl.int64)
+    total = tl.zeros([], tl.float64)
+    for start in range(0, programs, CHUNK):
+        numbers = start + tl.arange(0, CHUNK)
+        inside = numbers < programs
+        found = tl.load(counts + first + numbers, mask=inside, other=0).to(tl.int64)
+        tl.store(starts + first + numbers, count + tl.cumsum(found, 0) - found, mask=inside)
+        count += tl.sum(found, 0)
+        bad += tl.sum(tl.load(nonfinite + first + numbers, mask=inside, other=0).to(tl.int64), 0)
+        total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
+    tl.store(head + tensor * 3, count.to(tl.float64))
+    tl.store(head + tensor * 3 + 1, total)
+    tl.store(head + tensor * 3 + 2, bad.to(tl.float64))
+
+
+@triton.jit
+def order_taken(
+    table: tl.tensor,
+    owners: tl.tensor,
+    places: tl.tensor,
+    values: tl.tensor,
+    counts: tl.tensor,
+    bases: tl.tensor,
+    starts: tl.tensor,
+    head: tl.tensor,
+    ordered_places: tl.tensor,
+    ordered_values: tl.tensor,
+    DTYPE: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> None:
+    """Copy what a program took to its place in the order; where a tensor's list is too short, put
+    it back."""
+    program = tl.program_id(0)
+    tensor = tl.load(owners + program)
+    row = table + tensor * 8
+    out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
+    begin = tl.load(row + 5)
+    room = tl.load(row + 6)
+    is_whole = tl.load(head + tensor * 3) <= room
+    base = tl.load(bases + program)
+    start = tl.load(starts + program)
+    count = tl.load(counts + program)
+    for done in range(0, count, CHUNK):
+        numbers = done + tl.arange(0, CHUNK)
+        stored = (numbers < count) & (base + numbers < room)
+        place = tl.load(places + begin + base + numbers, mask=stored, other=0)
+        value = tl.load(values + begin + base + numbers, mask=stored, other=0.0)
+        if is_whole:
+            tl.store(ordered_places + begin + start + numbers, place, mask=stored)
+            tl.store(ordered_values + begin + start + numbers, value, mask=stored)
+        else:
+            tl.store(out + (place.to(tl.int64) & 0xFFFFFFFF), value, mask=stored)
+
+
+@triton.jit
+def find_blocks(
+    indices: tl.tensor,
+    ranges: tl.tensor,
+    starts: tl.tensor,
+    blocks: int,
+    steps: int,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> None:
+    """Find where each block of the result begins in every part's ascending indices."""
+    part = tl.program_id(1)
+    numbers = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    inside = numbers <= blocks
+    bounds = numbers.to(tl.int64) * BLOCK
+    low = tl.load(ranges + part) + tl.zeros([CHUNK], tl.int64)
+    high = tl.load(ranges + part + 1) + tl.zeros([CHUNK], tl.int64)
+    for _ in range(steps):
+        is_open = inside & (low < high)
+        middle = (low + high) // 2
+        place = tl.load(indices + middle, mask=is_open, other=0).to(tl.int64) & 0xFFFFFFFF
+        is_before = place < bounds
+        low = tl.where(is_open & is_before, middle + 1, low)
+        high = tl.where(is_open & (is_before == 0), middle, high)
+    tl.store(starts + part * (blocks + 1) + numbers, low, mask=inside)
+
+
+@triton.jit
+def assemble_blocks(
+    out: tl.tensor,
+    numel: int,
+    indices: tl.tensor,
+    values: tl.tensor,
+    starts: tl.tensor,
+    parts: int,
+    blocks: int,
+    DTYPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> None:
+    """Write one block of the sum: zeros, then part after part in their order.
+
+    No other program writes to the block, and indices are unique in a part, so that what a thread
+    reads was written by nobody later than the barrier before.
+    """
+    program = tl.program_id(0)
+    offsets = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
+    for part in range(parts):
+        tl.debug_barrier()
+        begin = tl.load(starts + part * (blocks + 1) + program)
+        end = tl.load(starts + part * (blocks + 1) + program + 1)
+        for start in range(begin, end, CHUNK):
+            numbers = start + tl.arange(0, CHUNK)
+            inside = numbers < end
+            place = tl.load(indices + numbers, mask=inside, other=0).to(tl.int64) & 0xFFFFFFFF
+            old = tl.load(out + place, mask=inside, other=0.0)
+            new = tl.load(values + numbers, mask=inside, other=0.0)
+            tl.store(out + place, old + new, mask=inside)

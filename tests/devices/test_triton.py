@@ -1,0 +1,74 @@
+"""The engine triton, without a GPU: by its interpreter, and compiled for GPUs that are not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from installed import is_installed
+
+pytestmark = pytest.mark.skipif(
+    not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
+)
+
+TESTS = Path(__file__).parents[1]
+NVIDIA = ("cuda:70", "cuda:80", "cuda:90", "cuda:100")
+AMD = "hip:gfx942"
+
+
+def work(script, *task, limit_s=200):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", str(TESTS / "devices" / script), *task],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+    )
+
+
+@pytest.mark.parametrize("task", ["take", "assemble"])
+def test_whatever_order_programs_run_in_the_bits_are_the_references(task):
+    done = work("triton_worker.py", task)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "mutant", "words"),
+    [
+        ("take", "the order of programs", "what stays"),
+        ("take", "a list longer than the aim allows", "what stays"),
+        ("assemble", "another order of ranks", "the sum has other bits"),
+    ],
+)
+def test_a_broken_engine_is_found_by_it(task, mutant, words):
+    done = work("triton_worker.py", task, mutant)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_each_vector_is_moved_once_and_a_bucket_takes_four_launches():
+    """At one entry in a thousand, three tensors, two ranks; by sectors of 32 bytes."""
+    done = work("triton_worker.py", "transfers")
+    assert done.returncode == 0, done.stderr
+    moved = json.loads(done.stdout)
+    assert 3.0 <= moved["select"] <= 3.1
+    assert 1.0 <= moved["assemble"] <= 1.1
+    assert moved["select launches"] <= 4
+    assert moved["assemble launches"] <= 2
+
+
+@pytest.mark.parametrize("target", [*NVIDIA, AMD])
+def test_compiled_code_rounds_as_the_reference_and_spills_nothing(target):
+    done = work("triton_ahead.py", target)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    wrong = {name: got for name, got in found["kernels"].items() if got["fused"] + got["flushed"]}
+    assert wrong == {}
+    assert {name: got["spilled"] for name, got in found["kernels"].items() if got["spilled"]} == {}
+    assert found["kernels"]["take_blocks float32"]["wide"], "16 bytes at a time"
+    if target != AMD:
+        assert found["fused on purpose"], "the search for fused operations finds none anywhere"

@@ -1,0 +1,79 @@
+"""What Triton's interpreter loads and stores, counted as a GPU would move it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import interpreter_builder as builder
+
+SECTOR = 32
+"""Bytes that a GPU moves at once, at least."""
+FILLS = ("zero_", "fill_", "zeros", "full", "ones")
+NO_LAUNCH = (
+    "empty",
+    "view",
+    "split",
+    "detach",
+    "unbind",
+    "lift_fresh",
+    "new_empty",
+    "set_",
+    "copy_",
+)
+"""Operations that make memory, or another view of it; and copies between host and device."""
+
+
+class Transfers(TorchDispatchMode):
+    """Counts, inside of it, the sectors of every load and store of an instruction, and launches.
+
+    Attributes
+    ----------
+    bytes_moved : by the device's code and by what torch fills
+    launches : of the device's code, and of torch
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes_moved = self.launches = 0
+
+    def __enter__(self) -> Any:
+        self._own = builder.create_masked_load, builder.create_masked_store, builder.set_grid_dim
+        load, store, set_dim = self._own
+
+        def counted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+            self._count(pointers, mask)
+            return load(pointers, mask, *rest)
+
+        def counted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            self._count(pointers, mask)
+            return store(pointers, value, mask, *rest)
+
+        def counted_launch(*dimensions: int) -> None:
+            self.launches += 1
+            set_dim(*dimensions)
+
+        builder.create_masked_load, builder.create_masked_store = counted_load, counted_store
+        builder.set_grid_dim = counted_launch
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        builder.create_masked_load, builder.create_masked_store, builder.set_grid_dim = self._own
+        super().__exit__(*error)
+
+    def _count(self, pointers: Any, mask: Any) -> None:
+        used = np.asarray(pointers.data)[np.asarray(mask.data, bool)]
+        self.bytes_moved += SECTOR * np.unique(used // SECTOR).size
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, values: Any = (), options: Any = None
+    ) -> Any:
+        name = operation.overloadpacket.__name__
+        result = operation(*values, **(options or {}))
+        if name in FILLS:
+            self.launches += 1
+            self.bytes_moved += result.nbytes
+        elif not name.startswith(NO_LAUNCH):
+            raise AssertionError(f"{name} is another launch, which nobody counted")
+        return result

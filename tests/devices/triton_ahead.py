@@ -1,0 +1,121 @@
+"""Compiles the device's code for GPUs that are not here, and prints what became of it.
+
+``triton_ahead.py TARGET``: sm_70 to sm_100 as ``cuda:80``, AMD's as ``hip:gfx942``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hvd_sparse.core.kernels.triton import device_code
+from hvd_sparse.core.kernels.triton.launches import OPTIONS
+
+POINTERS = {
+    "table": "*i64",
+    "owners": "*i32",
+    "taken": "*i64",
+    "places": "*i32",
+    "counts": "*i32",
+    "bases": "*i64",
+    "sums": "*fp64",
+    "nonfinite": "*i32",
+    "starts": "*i64",
+    "head": "*fp64",
+    "ordered_places": "*i32",
+    "indices": "*i32",
+    "ranges": "*i64",
+}
+OF_THE_DATA = {"cuts", "values", "ordered_values", "out"}
+NUMBERS = {"numel": "i64", "blocks": "i32", "parts": "i32", "steps": "i32"}
+FUSED = re.compile(r"\b(?:fma|mad)\.\S*f(?:32|64)\b")
+WARPS = {"take_blocks": 8, "order_taken": 1}
+KERNELS = ("take_blocks", "add_up_counts", "order_taken", "find_blocks", "assemble_blocks")
+
+
+def source_of(kernel: str, dtype: str) -> ASTSource:
+    """Return a kernel with the types that ``launches`` gives it."""
+    function = getattr(device_code, kernel)
+    constants = {"DTYPE": getattr(triton.language, dtype), "BLOCK": 4096, "IS_ALIGNED": True}
+    constants["CHUNK"] = {"order_taken": 64, "assemble_blocks": 128}.get(kernel, 1024)
+    signature, here = {}, {}
+    for name in function.arg_names:
+        if name in constants:
+            signature[name], here[name] = "constexpr", constants[name]
+        elif name in OF_THE_DATA:
+            signature[name] = {"float32": "*fp32", "float64": "*fp64"}[dtype]
+        else:
+            signature[name] = POINTERS.get(name) or NUMBERS[name]
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, kind in enumerate(signature.values())
+        if kind.startswith("*")
+    }
+    return ASTSource(fn=function, signature=signature, constexprs=here, attrs=aligned)
+
+
+@triton.jit
+def fused_on_purpose(values, BLOCK: triton.language.constexpr):
+    """What the search must find: by default a product and a sum are rounded once."""
+    place = values + triton.language.arange(0, BLOCK)
+    x = triton.language.load(place)
+    triton.language.store(place, x * x + x)
+
+
+def resources(cubin: bytes) -> str:
+    """Return what NVIDIA's own tool says of registers and of memory that they spilled to."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def report(kernel: str, dtype: str, target: GPUTarget) -> dict[str, Any]:
+    """Return what of a compiled kernel can be told without running it."""
+    options = {"num_warps": WARPS.get(kernel, 4), **OPTIONS}
+    compiled = triton.compile(source_of(kernel, dtype), target=target, options=options)
+    if target.backend != "cuda":
+        code = compiled.asm["amdgcn"]
+        fused = re.findall(r"\bv_(?:pk_)?(?:fma|mac|fmac|mad)_f(?:32|64)\S*", code)
+        spilled = re.findall(r"(?:scratch|spill_count): *(\d+)", code)
+        return {"fused": fused, "flushed": [], "spilled": sum(map(int, spilled)), "wide": True}
+    code = compiled.asm["ptx"]
+    usage = resources(compiled.asm["cubin"])
+    return {
+        "fused": FUSED.findall(code),
+        "flushed": re.findall(r"\S+\.ftz\S*", code),
+        "spilled": sum(map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", usage))),
+        "wide": re.search(r"ld\.global\S*\.v[24]\.b\d+", code) is not None,
+    }
+
+
+def fused_operations(target: GPUTarget) -> list[str]:
+    signature = {"values": "*fp32", "BLOCK": "constexpr"}
+    source = ASTSource(fn=fused_on_purpose, signature=signature, constexprs={"BLOCK": 1024})
+    return FUSED.findall(triton.compile(source, target=target).asm["ptx"])
+
+
+def main(name: str) -> None:
+    backend, arch = name.split(":")
+    is_cuda = backend == "cuda"
+    target = GPUTarget(backend, int(arch) if is_cuda else arch, 32 if is_cuda else 64)
+    kinds = ("float32", "float64")
+    found = {f"{k} {d}": report(k, d, target) for k in KERNELS for d in kinds}
+    on_purpose = fused_operations(target) if is_cuda else None
+    print(json.dumps({"kernels": found, "fused on purpose": on_purpose}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

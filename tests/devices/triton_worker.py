@@ -1,0 +1,187 @@
+"""Puts the engine triton to its checks by Triton's interpreter, whose programs run in an order that
+is drawn anew at every launch.
+
+``triton_worker.py TASK [MUTANT]``: ``take``, ``assemble`` or ``transfers``.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is there
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from conformance.fused_checks import sums
+from conformance.kernel_checks import thresholds, vectors
+from devices.transfers import Transfers
+from distributions import draw
+from triton.runtime.interpreter import interpreter_builder as builder
+
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels import triton as engine
+from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.core.kernels.triton import launches
+
+rng = np.random.default_rng(11)
+
+
+@contextlib.contextmanager
+def shuffled() -> Iterator[None]:
+    """Run the programs of every launch in another order."""
+    set_dim, set_index = builder.set_grid_dim, builder.set_grid_idx
+    order: list[np.ndarray] = []
+
+    def new_launch(x: int, y: int, z: int) -> None:
+        order[:] = [rng.permutation(x)]
+        set_dim(x, y, z)
+
+    builder.set_grid_dim = new_launch
+    builder.set_grid_idx = lambda x, y, z: set_index(int(order[0][x]), y, z)
+    yield
+    builder.set_grid_dim, builder.set_grid_idx = set_dim, set_index
+
+
+# -- what is asked --------------------------------------------------------------------------------
+
+
+def members(dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray, Aim]]:
+    """Gradients, residuals and aims: of every vector some thresholds, with room enough or not."""
+    for number, x in enumerate(vectors(dtype)[:: 3 if dtype == "float32" else 12]):
+        if not x.size:
+            continue
+        residual, total, _ = sums(x)
+        cuts = [cut for cut in thresholds(total) if cut > 0]
+        for cut in cuts[number % 3 :: 3]:
+            reach = reference.take_at_least(np.where(np.isfinite(total), total, 0), cut).count
+            for room in {reach, max(0, reach - 1)}:
+                yield x, residual, Aim(cut, room)
+
+
+def check_take() -> None:
+    """All members of a dtype are one bucket; then one tensor alone, of many programs."""
+    kernels = engine.TritonKernels(reference, block=64)
+    for dtype in ("float32", "float64"):
+        given = list(members(dtype))
+        ours = [(x, old.copy(), aim) for x, old, aim in given]
+        found = kernels.accumulate_and_take_all([(x, out, out, aim) for x, out, aim in ours])
+        for (x, old, aim), (_, out, _), taking in zip(given, ours, found):
+            check_beside_the_reference(x, old, out, aim, taking)
+    x, old = (draw(name, 100_003, "float32") for name in ("laplace", "normal"))
+    x[rng.integers(x.size, size=9)] = [np.nan, np.inf, -np.inf] * 3
+    alone = engine.TritonKernels(reference, block=4096)
+    for aim in (Aim(9.0, 2000), Aim(4.0, 500)):
+        out = np.full_like(x, 9)
+        check_beside_the_reference(x, old, out, aim, alone.accumulate_and_take(x, old, out, aim))
+
+
+def check_beside_the_reference(
+    x: np.ndarray, old: np.ndarray, out: np.ndarray, aim: Aim, taking: Any
+) -> None:
+    expected_out = np.empty_like(old)
+    expected = reference.accumulate_and_take(x, old, expected_out, aim)
+    assert out.tobytes() == expected_out.tobytes(), "what stays is not all that was not taken"
+    assert taking.nonfinite == expected.nonfinite
+    assert (taking.taken is None) == (expected.taken is None)
+    if expected.taken is not None:
+        assert taking.taken.numel == x.size
+        assert taking.taken.indices.tobytes() == expected.taken.indices.tobytes()
+        assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
+    if expected.abs_sum < np.finfo(x.dtype).max:
+        tiny = float(np.finfo(np.float32).tiny)
+        assert math.isclose(taking.abs_sum, expected.abs_sum, rel_tol=1e-6, abs_tol=tiny)
+
+
+def check_assemble() -> None:
+    """Sums of lists that overlap, whatever was there before."""
+    kernels = engine.TritonKernels(reference, block=256)
+    for dtype in ("float32", "float64"):
+        x = draw("laplace", 3001, dtype)
+        parts = [reference.take_at_least(np.roll(x, shift), 1.0 + shift) for shift in (0, 1, 2)]
+        parts.insert(1, reference.take_at_least(x, 1e30))  # a rank that sends nothing
+        for factor in (1.0, 0.3):
+            ours, theirs = np.full_like(x, 7), np.empty_like(x)
+            kernels.assemble(ours, parts, factor)
+            reference.assemble(theirs, parts, factor)
+            assert ours.tobytes() == theirs.tobytes(), "the sum has other bits"
+
+
+def count_transfers() -> dict[str, float]:
+    """Bytes that the device's code moves, in vectors of the tensor's size, and its launches."""
+    numel, block = 1 << 18, 4096
+    x = draw("laplace", numel, "float32")
+    cut = float(np.sort(np.abs(x))[-numel // 1000])
+    kernels = engine.TritonKernels(reference, block=block)
+    gradient, result = torch_of(x), torch_of(x)
+    bucket = [(gradient, out, out, Aim(cut, numel // 100)) for out in map(torch_of, 3 * [0 * x])]
+    with Transfers() as choosing:
+        taken = kernels.accumulate_and_take_all(bucket)
+    with Transfers() as adding:
+        kernels.assemble(result, [each.taken for each in taken[:2]])
+    return {
+        "select": choosing.bytes_moved / (3 * x.nbytes),
+        "select launches": choosing.launches,
+        "assemble": adding.bytes_moved / x.nbytes,
+        "assemble launches": adding.launches,
+    }
+
+
+def torch_of(x: np.ndarray) -> Any:
+    from hvd_sparse.core.kernels.torch.vector import DeviceVector
+
+    return DeviceVector(torch.from_numpy(x.copy()))
+
+
+# -- mutants --------------------------------------------------------------------------------------
+
+
+class WithoutOrder:
+    """Take the lists as the programs left them."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        def copy(rows: Any, owners: Any, places: Any, values: Any, *rest: Any, **_: Any) -> None:
+            ordered_places, ordered_values = rest[4], rest[5]
+            ordered_places.copy_(places)
+            ordered_values.copy_(values)
+
+        return copy
+
+
+def forget_what_had_no_room() -> None:
+    """Leave the entries of a list that was too short where they are: nowhere."""
+    launches.device_code.order_taken = WithoutOrder()
+
+
+def add_up_in_reverse() -> None:
+    assemble = launches.assemble
+    engine.assemble = lambda out, parts, factor, block: assemble(out, parts[::-1], factor, block)
+
+
+def give_every_list_too_much_room() -> None:
+    launches.Member.room = property(lambda member: member.out.numel())
+
+
+MUTANTS = {
+    "the order of programs": forget_what_had_no_room,
+    "another order of ranks": add_up_in_reverse,
+    "a list longer than the aim allows": give_every_list_too_much_room,
+}
+TASKS = {"take": check_take, "assemble": check_assemble, "transfers": count_transfers}
+
+
+def main(task: str, *mutants: str) -> None:
+    torch.set_num_threads(1)
+    for mutant in mutants:
+        MUTANTS[mutant]()
+    with shuffled(), np.errstate(all="ignore"):
+        print(json.dumps(TASKS[task]()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
