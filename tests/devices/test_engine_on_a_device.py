@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from installed import is_installed
+from programs import run_python
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
-TESTS = Path(__file__).parents[1]
+WORKER = Path(__file__).with_name("engine_worker.py")
 WAITS = {
     "compensate": 0,
     "push_momentum": 0,
@@ -31,14 +29,8 @@ MAY_ADD_INTEGERS = {"digit_counts": ["scatter_add_"]}
 """Sums by atomics that are right in every order."""
 
 
-def work(*task, limit_s=200):
-    return subprocess.run(
-        [sys.executable, str(TESTS / "devices" / "engine_worker.py"), *task],
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"},
-    )
+def work(*task):
+    return run_python(str(WORKER), *task, limit_s=200)
 
 
 @pytest.fixture(scope="module")

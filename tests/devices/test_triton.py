@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from installed import is_installed
+from programs import run_python
 
 pytestmark = pytest.mark.skipif(
     not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
 )
 
-TESTS = Path(__file__).parents[1]
+DEVICES = Path(__file__).parent
 NVIDIA = ("cuda:70", "cuda:80", "cuda:90", "cuda:100")
 AMD = "hip:gfx942"
 
 
-def work(script, *task, limit_s=200):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", str(TESTS / "devices" / script), *task],
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-    )
+def work(script, *task):
+    """Run a worker; what triton warns of is its own affair."""
+    return run_python("-W", "ignore", str(DEVICES / script), *task, limit_s=200)
 
 
 @pytest.mark.parametrize("task", ["take", "assemble"])

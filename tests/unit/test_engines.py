@@ -71,7 +71,8 @@ def test_the_engine_torch_needs_no_numba():
     not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
 )
 def test_triton_without_a_gpu_is_an_error_with_the_remedy():
-    done = run(
+    done = run_python(
+        "-c",
         "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('triton')",
         CUDA_VISIBLE_DEVICES="",
     )
