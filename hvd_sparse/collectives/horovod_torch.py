@@ -31,7 +31,7 @@ class _HorovodPending:
     """A collective of Horovod's that was started, by its handle."""
 
     def __init__(
-        self, handle: int, name: str, take: Callable[[Synchronized], torch.Tensor]
+        self, handle: int, name: str, take: Callable[[Synchronized], torch.Tensor] | None = None
     ) -> None:
         self._handle, self._name, self._take = handle, name, take
 
@@ -44,13 +44,14 @@ class _HorovodPending:
 
         HorovodInternalError passes through.
         """
-        if not sleep_until(self.is_done, timeout_s):
+        if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
             raise ExchangeTimeout(
                 f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
                 "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
             )
-        result: np.ndarray = self._take(hvd.synchronize(self._handle)).numpy()
-        return result
+        result = hvd.synchronize(self._handle)
+        gathered: np.ndarray = (result if self._take is None else self._take(result)).numpy()
+        return gathered
 
 
 def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
@@ -80,20 +81,20 @@ class HorovodTorchCollective(ProcessSetRanks):
 
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.allgather_async(_as_tensor(array), name=name, process_set=self.process_set)
-        return _HorovodPending(handle, name, lambda result: result)
+        return _HorovodPending(handle, name)
 
     def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.allreduce_async(
             _as_tensor(array), name=name, op=hvd.Sum, process_set=self.process_set
         )
-        return _HorovodPending(handle, name, lambda result: result)
+        return _HorovodPending(handle, name)
 
     def broadcast(self, array: np.ndarray, root: int, name: str) -> _HorovodPending:
         global_root = self.global_rank(root)
         handle = hvd.broadcast_async(
             _as_tensor(array), global_root, name=name, process_set=self.process_set
         )
-        return _HorovodPending(handle, name, lambda result: result)
+        return _HorovodPending(handle, name)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
         handle = hvd.alltoall_async(

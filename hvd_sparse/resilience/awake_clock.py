@@ -48,6 +48,22 @@ class AwakeClock:
                 self._stood.append((now_s, passed_s - self._most_s))
             return self._counted_s
 
+    def age_s(self, moment_s: float) -> float:
+        """Return the seconds that count since a moment of ``time.monotonic``.
+
+        Whoever notes many moments, and seldom asks, reads the system's clock alone.  Standstills
+        before the last ``REMEMBERED`` are forgotten, and count.
+        """
+        self.now()
+        with self._lock:
+            age_s = self._looked_at_s - moment_s
+            for ended_s, stood_s in reversed(self._stood):
+                if ended_s <= moment_s:
+                    break
+                # Of the part behind the moment so much counts as of any other time between looks.
+                age_s -= min(stood_s, max(0.0, ended_s - moment_s - self._most_s))
+            return max(0.0, age_s)
+
     def stood_s(self, within_s: float) -> float:
         """Return the uncounted seconds of standstills that ended at most ``within_s`` ago."""
         self.now()
@@ -92,6 +108,17 @@ def awake_s() -> float:
     if _running.is_still:
         _running.start()
     return _running.clock.now()
+
+
+def age_s(moment_s: float) -> float:
+    """Return the seconds in which this process ran since a moment of ``time.monotonic``."""
+    _running.start()
+    return _running.clock.age_s(moment_s)
+
+
+def watch_clock() -> None:
+    """Let the clock be read from now on: standstills before that cannot be told."""
+    _running.start()
 
 
 def stood_s(within_s: float) -> float:

@@ -6,48 +6,51 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from time import monotonic
 
-from hvd_sparse.resilience.awake_clock import awake_s
+from hvd_sparse.resilience.awake_clock import age_s, watch_clock
 
 
 class Ledger:
     """Counts of submissions by name, and the time of each that is pending.
 
     Safe to call from many threads.  Ranks compare how often each has submitted a name, as names and
-    their order are the same on all of them.  Ages count the seconds in which this process ran.
+    their order are the same on all of them.  Ages count the seconds in which this process ran;
+    moments are the system's clock's, which costs less at every tensor.
     """
 
     def __init__(self) -> None:
+        watch_clock()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._since: dict[str, float] = {}
         self._waits = 0
-        self._last_change = awake_s()
+        self._last_change = monotonic()
 
     def begin(self, name: str) -> None:
         """Note that this rank submits a tensor."""
         with self._lock:
             self._counts[name] += 1
-            self._since[name] = self._last_change = awake_s()
+            self._since[name] = self._last_change = monotonic()
 
     def end(self, name: str) -> None:
         """Note that the result of a tensor is there."""
         with self._lock:
             self._since.pop(name, None)
-            self._last_change = awake_s()
+            self._last_change = monotonic()
 
     def clear(self) -> None:
         """Forget the pending tensors, as the step has failed; the counts stay."""
         with self._lock:
             self._since.clear()
-            self._last_change = awake_s()
+            self._last_change = monotonic()
 
     def restart(self) -> None:
         """Forget everything, as before the first submission, for a new world."""
         with self._lock:
             self._counts.clear()
             self._since.clear()
-            self._last_change = awake_s()
+            self._last_change = monotonic()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -63,10 +66,13 @@ class Ledger:
         with self._lock:
             self._waits += 1
 
-    def end_wait(self) -> None:
-        """End it."""
+    def end_wait(self, name: str | None = None) -> None:
+        """End it; note that the result of a tensor is there, where one is named."""
         with self._lock:
             self._waits -= 1
+            if name is not None:
+                self._since.pop(name, None)
+                self._last_change = monotonic()
 
     @property
     def is_waiting(self) -> bool:
@@ -76,7 +82,7 @@ class Ledger:
     @property
     def idle_s(self) -> float:
         """Return the seconds since a tensor was submitted or came back."""
-        return awake_s() - self._last_change
+        return age_s(self._last_change)
 
     @property
     def has_begun(self) -> bool:
@@ -90,17 +96,18 @@ class Ledger:
         ----------
         older_than_s : seconds; names that were submitted later are left out
         """
-        now = awake_s()
         with self._lock:
             old = sorted(
-                (since, name) for name, since in self._since.items() if now - since >= older_than_s
+                (since, name)
+                for name, since in self._since.items()
+                if not older_than_s or age_s(since) >= older_than_s
             )
             return {name: self._counts[name] for _, name in old}
 
     def oldest_s(self) -> float:
         """Return the age of the oldest pending tensor in seconds; 0 if none is pending."""
         with self._lock:
-            return awake_s() - min(self._since.values()) if self._since else 0.0
+            return age_s(min(self._since.values())) if self._since else 0.0
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
         """Return the names that another rank has submitted more often than this one.

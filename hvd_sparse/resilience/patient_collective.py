@@ -6,35 +6,35 @@ limit is ``TIMES_IN_DOUBT`` times as long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.resilience.awake_clock import awake_s
+from hvd_sparse.resilience.awake_clock import age_s
 from hvd_sparse.resilience.watchdog import TIMES_IN_DOUBT, Watchdog
 
 SHORTEST_S = 0.05
 """Seconds left of the limit at which a wait is over."""
 
 
-@dataclass(frozen=True)
 class PatientPending:
     """A started collective, whose wait goes on where the time that passed does not count.
 
-    Attributes
+    Parameters
     ----------
     pending : the started collective
     watchdog : tells whether a rank may be busy
+
+    Attributes
+    ----------
+    is_done : tells whether the result is there
     """
 
-    pending: Pending
-    watchdog: Watchdog
-
-    def is_done(self) -> bool:
-        """Tell whether the result is there."""
-        return self.pending.is_done()
+    def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
+        self._pending, self._watchdog = pending, watchdog
+        self.is_done = pending.is_done  # asked again and again
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         """Return the result.
@@ -49,17 +49,17 @@ class PatientPending:
             If the result does not come in time.
         """
         if timeout_s is None:
-            return self.pending.wait(None)
-        began_s, limit_s, left_s = awake_s(), timeout_s, timeout_s
+            return self._pending.wait(None)
+        began_s, limit_s, left_s = monotonic(), timeout_s, timeout_s
         while True:
             try:
-                return self.pending.wait(left_s)
+                return self._pending.wait(left_s)
             except ExchangeTimeout as error:
                 failure = error
-            left_s = limit_s - (awake_s() - began_s)
-            if left_s <= SHORTEST_S and limit_s == timeout_s and self.watchdog.is_in_doubt():
+            left_s = limit_s - age_s(began_s)
+            if left_s <= SHORTEST_S and limit_s == timeout_s and self._watchdog.is_in_doubt():
                 limit_s = TIMES_IN_DOUBT * timeout_s
-                left_s = limit_s - (awake_s() - began_s)
+                left_s = limit_s - age_s(began_s)
             if left_s <= SHORTEST_S:
                 raise failure
 

@@ -24,7 +24,7 @@ LEAST, MOST = 0.0005, 0.3
 SLACK, MOST_SLACK = 1.05, 2.5
 """Candidates over those needed, below which a step was nearly a miss and the next one aims lower.
 
-The bound is higher where few are needed, as counts scatter with their square root: ``_slack``."""
+The bound is higher where few are needed, as counts scatter with their square root."""
 
 SCATTER = 8.0
 """Standard deviations of a count that the slack is to be good for."""
@@ -110,13 +110,8 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
         wanted = 0.5 * margin
     elif found < needed:
         wanted = 2.0 * margin + 0.001
-    elif found < _slack(needed) * needed:
+    elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:
         wanted = 1.2 * margin
     else:
         wanted = (0.98 if found < PLENTY * needed else 0.93) * margin
     return float(min(MOST, max(LEAST, wanted)))
-
-
-def _slack(needed: int) -> float:
-    """Return the candidates over those needed below which a step was nearly a miss."""
-    return min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed)))

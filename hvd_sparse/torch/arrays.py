@@ -30,29 +30,29 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def flatten(gradient: torch.Tensor, spec: TensorSpec, *, is_own: bool | None = None) -> np.ndarray:
+def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
+    """Return the gradient's own memory, flat, where it lies there as the result will; else None."""
+    if gradient.dtype in _ACCUMULATORS and gradient.is_contiguous():
+        memory: np.ndarray = gradient.detach().numpy().reshape(-1)
+        return memory
+    return None
+
+
+_ACCUMULATORS = (torch.float32, torch.float64)
+
+
+def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     """Return the gradient as a flat array of the accumulator's dtype, in logical order.
 
     A view of a contiguous float32 or float64 gradient; one copy of any other (ranks may differ in
     memory layout).
-
-    is_own : as ``own_memory`` tells, where that is known
     """
-    plain = gradient.detach()
-    if not (own_memory(gradient) if is_own is None else is_own):
-        dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
-        plain = plain.to(dtype).contiguous()
-    flat: np.ndarray = plain.numpy().reshape(-1)
-    return flat
-
-
-def own_memory(gradient: torch.Tensor) -> bool:
-    """Tell whether the gradient lies in memory as the result will: it is accumulated and then
-    free."""
-    return gradient.dtype in _ACCUMULATORS and gradient.is_contiguous()
-
-
-_ACCUMULATORS = (torch.float32, torch.float64)
+    memory = own_memory(gradient)
+    if memory is not None:
+        return memory
+    dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
+    copied: np.ndarray = gradient.detach().to(dtype).contiguous().numpy().reshape(-1)
+    return copied
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:

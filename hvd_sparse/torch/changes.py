@@ -28,7 +28,8 @@ class Given:
     Attributes
     ----------
     version : the tensor's; None where others may raise it
-    place, sample : where its memory is, and some of what was there
+    place : where its memory is
+    watched, sample : some entries of it, and what was there
     """
 
     key: str
@@ -36,7 +37,7 @@ class Given:
     gradient: torch.Tensor
     version: int | None
     place: int
-    memory: np.ndarray
+    watched: np.ndarray
     sample: bytes
 
     def is_changed(self) -> bool:
@@ -46,7 +47,8 @@ class Given:
             return False  # there is nothing that would be replaced
         if now is not self.gradient or (self.version is not None and now._version != self.version):
             return True
-        return _values_of(now).data_ptr() != self.place or _sample(self.memory) != self.sample
+        values = now._values() if now.is_sparse else now
+        return values.data_ptr() != self.place or self.watched.tobytes() != self.sample
 
 
 class Changes:
@@ -82,13 +84,16 @@ class Changes:
         if gradient is None:
             return
         self.run = self.run if run is None else run
-        values = _values_of(gradient)
+        values = gradient._values() if gradient.is_sparse else gradient
         if memory is None:
             memory = _memory_of(values)
-        version = gradient._version if self._owns_version(position, gradient) else None
-        place = values.data_ptr()
+        known = self._owners.get(position)
+        if known is None or known[0]() is not gradient:
+            known = self._owners[position] = (weakref.ref(gradient), _owns_version(gradient))
+        version = gradient._version if known[1] else None
+        watched = memory[:: max(1, memory.size // SAMPLES)]
         self.given[position] = Given(
-            key, parameter, gradient, version, place, memory, _sample(memory)
+            key, parameter, gradient, version, values.data_ptr(), watched, watched.tobytes()
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
@@ -108,18 +113,6 @@ class Changes:
         self.given.clear()
         self.run = None
 
-    def _owns_version(self, position: int, gradient: torch.Tensor) -> bool:
-        """Return whether writing to other tensors leaves a gradient's version as it is.
-
-        The gradients of parameters that were concatenated are parts of one tensor, and so are those
-        that a program keeps in one buffer: accumulating one raises the version of all.  That shows
-        in the memory only until it is replaced, so the answer is kept as long as the tensor lives.
-        """
-        known = self._owners.get(position)
-        if known is None or known[0]() is not gradient:
-            known = self._owners[position] = (weakref.ref(gradient), _is_alone(gradient))
-        return known[1]
-
 
 def in_words(keys: list[str]) -> str:
     """Return what is to be told of gradients that were changed."""
@@ -134,10 +127,6 @@ def in_words(keys: list[str]) -> str:
     )
 
 
-def _values_of(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient._values() if gradient.is_sparse else gradient
-
-
 def _memory_of(values: torch.Tensor) -> np.ndarray:
     """Return the entries as they lie in memory: a view of them."""
     plain = values.detach()
@@ -147,11 +136,13 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
     return memory.reshape(-1) if memory.flags.c_contiguous else memory.ravel(order="K")
 
 
-def _sample(memory: np.ndarray) -> bytes:
-    return memory[:: max(1, memory.size // SAMPLES)].tobytes()
+def _owns_version(gradient: torch.Tensor) -> bool:
+    """Return whether writing to other tensors leaves a gradient's version as it is.
 
-
-def _is_alone(gradient: torch.Tensor) -> bool:
+    The gradients of parameters that were concatenated are parts of one tensor, and so are those
+    that a program keeps in one buffer: accumulating one raises the version of all.  That shows in
+    the memory only until it is replaced, so the answer is kept as long as the tensor lives.
+    """
     if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

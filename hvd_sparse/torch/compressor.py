@@ -19,7 +19,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.driver import NOTHING, Driver
-from hvd_sparse.core.step.records import StepRun, Ticket
+from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import (
     ChangedGradient,
@@ -129,7 +129,7 @@ class TorchCompressor(DurableCompressor):
             refuse_parameter(tensor)
         if not self._has_met or self._is_closed or (self._is_elastic and self.is_in_another_world):
             self._greet()
-        policy, way = self._policy, SPARSE
+        policy = self._policy
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
@@ -139,43 +139,46 @@ class TorchCompressor(DurableCompressor):
             if policy is not None:
                 policy.begin(self, None)
             return self._poison(error, tensor)
-        if policy is not None:
-            way = policy.begin(self, position)
-            if way not in (SPARSE, EVERYTHING):
-                return self._pass(tensor, position, spec.key, way)
-        self.watchdog.ledger.begin(spec.key)
-        context: Ticket | DenseTicket
-        if self._is_sparse[position]:
-            wire, ticket = self._compress(tensor, position, spec, way == EVERYTHING)
-            context = ticket
-        else:
-            wire, ticket = self._leave_dense(tensor, position)
-            context = DenseTicket(tensor, spec.key, ticket)
-        self._pause(ticket.run)
-        if policy is not None:
-            policy.sent(self, position, ticket)
+        if policy is None:
+            return self._submit(tensor, position, spec, everything=False)
+        way = policy.begin(self, position)
+        if way not in (SPARSE, EVERYTHING):
+            return self._pass(tensor, position, spec.key, way)
+        wire, context = self._submit(tensor, position, spec, everything=way == EVERYTHING)
+        ticket = context.ticket if isinstance(context, DenseTicket) else context
+        assert ticket is not None  # a way that passes everything on is not this one
+        policy.sent(self, position, ticket)
         return wire, context
 
-    def _compress(
-        self, tensor: torch.Tensor, position: int, spec: TensorSpec, everything: bool
-    ) -> tuple[torch.Tensor, Ticket]:
-        is_own = own_memory(tensor)
-        flat = flatten(tensor, spec, is_own=is_own)
+    def _submit(
+        self, tensor: torch.Tensor, position: int, spec: TensorSpec, *, everything: bool
+    ) -> tuple[torch.Tensor, Ticket | DenseTicket]:
+        """Take a gradient in, and return what Horovod is to reduce for it."""
+        self.watchdog.ledger.begin(spec.key)
         scale = 1.0 if self._scale is None else self._scale()
-        wire, ticket = self._driver.compress(position, flat, scale, everything=everything)
-        memory = flat if is_own else None
-        ticket.extra = Given(tensor, memory)
-        carrier = torch.from_numpy(wire)
-        parameter = self._index.parameters[position]
-        self._changes.give(position, spec.key, parameter, ticket.run, memory)
-        return carrier, ticket
+        context: Ticket | DenseTicket
+        if self._is_sparse[position]:
+            memory = own_memory(tensor)
+            flat = flatten(tensor, spec) if memory is None else memory
+            carrier, ticket = self._driver.compress(position, flat, scale, everything=everything)
+            ticket.extra, context = Given(tensor, memory), ticket
+            wire, parameter = torch.from_numpy(carrier), self._index.parameters[position]
+            self._changes.give(position, spec.key, parameter, ticket.run, memory)
+        else:
+            wire, ticket = self._leave_dense(tensor, position, scale)
+            context = DenseTicket(tensor, spec.key, ticket)
+        run = ticket.run
+        if len(run.entered) == len(self._is_sparse):
+            # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
+            self._wait.take(self._driver.has_arrived, run.began_s)
+        return wire, context
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
         """Return the reduced gradient, in the dtype and memory layout of the one that ``compress``
         was given."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
-        policy, ledger = self._policy, self.watchdog.ledger
+        policy, ledger, came = self._policy, self.watchdog.ledger, None
         if policy is not None:
             policy.end(self)
         ledger.begin_wait()
@@ -186,6 +189,7 @@ class TorchCompressor(DurableCompressor):
                 result = self._finish_dense(tensor, ctx)
             else:
                 result = self._finish(tensor, ctx)
+            came = ctx.key
         except Exception as error:
             if policy is not None:
                 policy.fail()
@@ -194,8 +198,7 @@ class TorchCompressor(DurableCompressor):
             ledger.clear()
             raise
         finally:
-            ledger.end_wait()
-        ledger.end(ctx.key)
+            ledger.end_wait(came)
         if policy is not None:
             policy.arrived(self)
         return result
@@ -212,14 +215,6 @@ class TorchCompressor(DurableCompressor):
             # its memory would keep the old one alive, one more at every step.
             return given.gradient
         return unflatten(flat, given.gradient)
-
-    def _pause(self, run: StepRun) -> None:
-        """Wait asleep at the last gradient of a step, rather than in Horovod's loop."""
-        entered = len(run.entered)
-        if entered == 1:
-            self._wait.begin()
-        if entered == len(self.step.specs):
-            self._wait.take(self._driver.has_arrived)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
         """Raise ChangedGradient at a step's first result if the program changed what this result
@@ -247,26 +242,21 @@ class TorchCompressor(DurableCompressor):
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = Given(gradient, None)
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            return self._as_horovod_wants(gradient), DenseTicket(gradient, key, ticket)
+            dense = _as_horovod_wants(gradient)
+            self.step.stats.count_bytes("dense", dense.nbytes)
+            return dense, DenseTicket(gradient, key, ticket)
         return torch.from_numpy(wire), ticket
 
     # -- tensors that Horovod reduces by itself ---------------------------------------------------
 
-    def _leave_dense(self, gradient: torch.Tensor, position: int) -> tuple[torch.Tensor, Ticket]:
-        scale = 1.0 if self._scale is None else self._scale()
-        ticket = self.step.receiver.enter_dense(position, scale)
-        wire, parameter = self._as_horovod_wants(gradient), self._index.parameters[position]
+    def _leave_dense(
+        self, gradient: torch.Tensor, position: int, scale: float
+    ) -> tuple[torch.Tensor, Ticket]:
+        wire, parameter = _as_horovod_wants(gradient), self._index.parameters[position]
+        ticket = self.step.receiver.enter_dense(position, scale, wire.nbytes)
         if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
             self._changes.give(position, ticket.key, parameter, ticket.run)
         return wire, ticket
-
-    def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which
-        Horovod does not know."""
-        dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
-        dense = dense.contiguous()
-        self.step.stats.count_bytes("dense", dense.nbytes)
-        return dense
 
     def _pass(
         self, tensor: torch.Tensor, position: int, key: str, way: str
@@ -274,7 +264,8 @@ class TorchCompressor(DurableCompressor):
         """Hand a gradient to Horovod on a dense way, which keeps nothing."""
         self.watchdog.ledger.begin(key)
         is_wide = tensor.dtype in (torch.float32, torch.float64)
-        wire = self._as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
+        wire = _as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
+        self.step.stats.count_bytes("dense", wire.nbytes)
         parameter = self._index.parameters[position]
         if wire is not parameter.grad:
             self._changes.give(position, key, parameter, None)
@@ -291,7 +282,10 @@ class TorchCompressor(DurableCompressor):
         parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
         finished = self.step.receiver.finish_dense(ticket, flat, parameter)
         if finished is flat:
-            return like(reduced, ctx.gradient)
+            gradient = ctx.gradient
+            if reduced.dtype == gradient.dtype and gradient.is_contiguous():
+                return reduced
+            return like(reduced, gradient)
         return unflatten(finished, ctx.gradient)
 
     # -- between the steps ------------------------------------------------------------------------
@@ -402,3 +396,10 @@ class TorchCompressor(DurableCompressor):
         super()._forget_world()
         self._driver.forget()
         self._changes.forget()
+
+
+def _as_horovod_wants(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which Horovod
+    does not know."""
+    dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
+    return dense.contiguous()

@@ -29,18 +29,19 @@ class LastGradientWait:
     come."""
 
     def __init__(self) -> None:
-        self._began = 0.0
         self._skipped = self._to_skip = 0
 
-    def begin(self) -> None:
-        """The first gradient of a step has come."""
-        self._began = time.monotonic()
+    def take(self, is_done: Callable[[], bool], began_s: float) -> None:
+        """The last gradient has come: sleep until it is so, if it is so in time.
 
-    def take(self, is_done: Callable[[], bool]) -> None:
-        """The last gradient has come: sleep until it is so, if it is so in time."""
+        Parameters
+        ----------
+        is_done : tells whether the other ranks have come
+        began_s : when the step's first gradient came, by ``time.monotonic``
+        """
         if self._to_skip:
             self._to_skip -= 1
-        elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - self._began))):
+        elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - began_s))):
             self._skipped = 0
         else:
             self._skipped = min(MOST_SKIPPED, max(1, 2 * self._skipped))

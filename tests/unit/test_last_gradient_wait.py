@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait")
 import itertools
+import time
 
 from hvd_sparse.torch.last_gradient_wait import MOST_SKIPPED, LastGradientWait
 
@@ -25,17 +26,14 @@ def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
 
 def asked(wait: LastGradientWait, answer: bool) -> int:
     is_done, said = answering([answer])
-    wait.begin()
-    wait.take(is_done)
+    wait.take(is_done, time.monotonic())
     return len(said)
 
 
 def test_a_rest_ends_when_the_others_have_come() -> None:
     wait = LastGradientWait()
-    wait.begin()
-    wait._began -= 10.0  # the gradients took long to come
     is_done, said = answering([False, False, True])
-    wait.take(is_done)
+    wait.take(is_done, time.monotonic() - 10.0)  # the gradients took long to come
     assert said == [False, False, True]
 
 

@@ -86,12 +86,17 @@ def test_the_limit_holds_after_a_standstill_too(waiting):
 
 def test_of_what_passes_between_two_looks_so_much_counts_and_the_rest_is_told():
     clock = AwakeClock(most_s=0.05)
-    before_s = clock.now()
+    before_s, began_s = clock.now(), time.monotonic()
     time.sleep(0.4)
+    midway_s, awake_again_s = began_s + 0.2, time.monotonic()
     assert clock.now() - before_s <= 0.06
     assert clock.stood_s(10.0) >= 0.3
     for _ in range(10):
         time.sleep(0.02)
         clock.now()
     assert clock.now() - before_s >= 0.2
+    assert clock.age_s(began_s) == pytest.approx(clock.now() - before_s, abs=0.02)
+    assert 0.2 <= clock.age_s(awake_again_s) < 0.35, "begun after the standstill"
+    assert clock.age_s(midway_s) <= clock.age_s(began_s)
+    assert clock.age_s(time.monotonic() + 1.0) == 0.0
     assert clock.stood_s(0.1) == 0, "that was longer ago"

@@ -90,16 +90,15 @@ class Driver:
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it
         is full."""
-        current = self._current
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.sender.compress(
             position, gradient, self._rank, self._world_size, scale, everything=everything
         )
         run, bucket = ticket.run, ticket.bucket
-        if run is not current:
+        if run is not self._current:
             self._begin(run)
-        if bucket is not None and bucket.is_full:
+        if bucket is not None and len(bucket.entered) == len(bucket.members):
             self._start(bucket, run)
         return wire, ticket
 
@@ -215,11 +214,11 @@ class Driver:
         collective = self.collective
         generator = self.step.sender.converse(bucket, run, self._rank, self._world_size)
         bucket.is_exchanged = True
-        bucket.began_s = self.step.pipeline.spans.now()
-        self._under_way[bucket] = Conversation(generator, collective, self._name_of(bucket))
-
-    def _name_of(self, bucket: BucketRun) -> str:
-        return f"hvd_sparse.{self.name}.{bucket.index}"
+        spans = self.step.pipeline.spans
+        if spans.is_heard:
+            bucket.began_s = spans.now()
+        name = f"hvd_sparse.{self.name}.{bucket.index}"
+        self._under_way[bucket] = Conversation(generator, collective, name)
 
     def _drive(self, run: StepRun) -> None:
         """Finish all exchanges of a step; the first failure is raised when all are done."""
@@ -246,27 +245,32 @@ class Driver:
                 active.append(bucket)
         failure: SparseError | None = None
         while active:
-            for bucket in active:
+            waiting, active = active, []
+            for bucket in waiting:
                 try:
-                    self._advance(bucket)
+                    if not self._advance(bucket):
+                        active.append(bucket)
                 except ExchangeTimeout:
                     raise
                 except SparseError as error:
                     self._under_way.pop(bucket, None)
                     failure = failure or error
-            active = [bucket for bucket in active if bucket in self._under_way]
         return failure
 
-    def _advance(self, bucket: BucketRun) -> None:
+    def _advance(self, bucket: BucketRun) -> bool:
+        """Wait for a phase of a bucket's exchange; tell whether it was the last."""
         conversation = self._under_way[bucket]
         try:
             conversation.step(self.step.configuration.timeout_s)
         except ExchangeTimeout as error:
             keys = ", ".join(self.step.specs[i].key for i in bucket.members)
             raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
-        if conversation.is_done:
-            del self._under_way[bucket]
-            if bucket.began_s:
-                keys = ", ".join(self.step.specs[i].key for i in bucket.members)
-                self.step.spans.tell("exchange", f"{self._name_of(bucket)}: {keys}", bucket.began_s)
-            self.step.receiver.receive(bucket, conversation.result or {})
+        if not conversation.is_done:
+            return False
+        del self._under_way[bucket]
+        if bucket.began_s:
+            keys = ", ".join(self.step.specs[i].key for i in bucket.members)
+            name = f"hvd_sparse.{self.name}.{bucket.index}"
+            self.step.spans.tell("exchange", f"{name}: {keys}", bucket.began_s)
+        self.step.receiver.receive(bucket, conversation.result or {})
+        return True

@@ -130,12 +130,15 @@ class Receiver:
             return False
         return True
 
-    def enter_dense(self, position: int, scale: float = 1.0) -> Ticket:
+    def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
         """Let a tensor that is never compressed begin a step: what its memory makes of it goes back
-        with the others'."""
-        transactions = self._shared.transactions
+        with the others'.
+
+        nbytes : that Horovod is handed for it, to be counted
+        """
+        transactions, state = self._shared.transactions, None
         with transactions.lock:
-            state = None
+            self._shared.stats.bytes["dense"] += nbytes
             if self._finishes:
                 run, state = transactions.enter(position)
                 self._shared.prepare(position, state)

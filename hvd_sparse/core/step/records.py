@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,11 +39,6 @@ class BucketRun:
     began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
 
-    @property
-    def is_full(self) -> bool:
-        """All of its tensors are there."""
-        return len(self.entered) == len(self.members)
-
 
 @dataclass(eq=False)
 class StepRun:
@@ -60,6 +56,7 @@ class StepRun:
     is_driven : all of its exchanges are over
     is_finite : no rank had NaN or Inf in it
     failure : why it was taken back
+    began_s : when its first tensor came, by ``time.monotonic``
     """
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)
@@ -74,6 +71,7 @@ class StepRun:
     is_driven: bool = False
     is_finite: bool = True
     failure: Exception | None = None
+    began_s: float = field(default_factory=time.monotonic)
 
 
 OF_ONE_RANK = carrier_layout(np.float64, 1)

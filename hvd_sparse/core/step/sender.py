@@ -189,7 +189,7 @@ class Sender:
         context = ExchangeContext(
             rank=rank,
             world_size=world_size,
-            step=max(map(shared.transactions.steps_of, bucket.entered), default=0),
+            step=shared.transactions.steps_of(bucket.entered),
             configuration=shared.configuration.checksum,
             bucket=bucket.index,
             members=members,

@@ -55,10 +55,10 @@ class Shared:
         self.fixed_parts = configuration.fixed_parts
         self.pipeline = Pipeline(configuration, kernels)
         self.carrier_dtype = carrier_dtype
-        self.stats = Stats()
         self.reduction = "average"
         self.replicas = Replicas(configuration.check_replicas_every)
         self.transactions = Transactions(configuration, self.specs)
+        self.stats = Stats(self.transactions.lock)
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from hvd_sparse.exchanges.context import Observed
 from hvd_sparse.untyped import Report
@@ -20,19 +21,25 @@ COUNTED = (
 )
 
 
+Lock = AbstractContextManager[bool]
+
+
 class Stats:
     """Counters of one compressor on one rank.
 
     Tensor counters are of completed steps; byte counters of what was handed to a collective, failed
     steps included.
+
+    lock : under which the counters change, where others change them too
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Lock | None = None) -> None:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
         self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self.nonfinite_steps = 0
-        self._lock = threading.Lock()  # TensorFlow calls from several threads
+        # TensorFlow calls from several threads
+        self._lock: Lock = threading.RLock() if lock is None else lock
 
     def count_tensor(self, key: str, counts: Mapping[str, int]) -> None:
         """Add to a tensor's counters, those of ``COUNTED``."""

@@ -7,7 +7,7 @@ begins; until then ``fail`` takes back all of the step's tensors.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
@@ -139,6 +139,11 @@ class Transactions:
         """Return the state of a tensor that is in a step, as it is."""
         return self._states[position]
 
-    def steps_of(self, position: int) -> int:
-        """Return the completed and settled steps of a tensor that is in a step."""
-        return self._states[position].steps
+    def steps_of(self, positions: Iterable[int]) -> int:
+        """Return the most completed and settled steps of tensors that are in a step."""
+        most, states = 0, self._states
+        for position in positions:
+            steps = states[position].steps
+            if steps > most:
+                most = steps
+        return most
