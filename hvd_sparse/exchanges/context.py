@@ -79,8 +79,7 @@ class Outgoing:
     observed: Observed | None = None
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
     Attributes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,7 @@ Self = TypeVar("Self", bound="Selector")
 DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A selection, and the way it was found.
 
     Attributes
@@ -44,8 +43,7 @@ class Found:
     is_one_pass: bool = False
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """The means of a selector besides the vector.
 
     Attributes
@@ -62,7 +60,7 @@ class Context:
     miss : the aim of this step, where its candidates could not be used
     """
 
-    kernels: Kernels = field(default_factory=lambda: reference)
+    kernels: Kernels = reference
     moments: Moments | None = None
     warm: float | None = None
     memo: Memo = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hvd_sparse.codecs.bitmap import Bitmap
@@ -188,7 +186,7 @@ class AnyOrder(AllGatherExchange):
         arrivals = yield from super().run(context)
         rank = context.rank
         return {
-            p: replace(arrival, parts=arrival.parts[rank:] + arrival.parts[:rank])
+            p: arrival._replace(parts=arrival.parts[rank:] + arrival.parts[:rank])
             for p, arrival in arrivals.items()
         }
 
@@ -199,7 +197,7 @@ class Overdrawing(OkTopK):
     def run(self, context):
         arrivals = yield from super().run(context)
         return {
-            p: replace(arrival, left=context.members[p].selection)
+            p: arrival._replace(left=context.members[p].selection)
             for p, arrival in arrivals.items()
         }
 
@@ -217,7 +215,7 @@ class Unsettled(SharedIndex):
 
     def run(self, context):
         arrivals = yield from super().run(context)
-        return {p: replace(arrival, left=None) for p, arrival in arrivals.items()}
+        return {p: arrival._replace(left=None) for p, arrival in arrivals.items()}
 
 
 BROKEN_EXCHANGES = {

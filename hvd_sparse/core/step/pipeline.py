@@ -10,7 +10,6 @@ with the sum.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -200,7 +199,7 @@ class Pipeline:
                 return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
             self.kernels.restore(vector, taken)
         miss = Miss(aim, taken.count if taken is not None else None)
-        return selector.find(vector, dataclasses.replace(context, miss=miss))
+        return selector.find(vector, context._replace(miss=miss))
 
     def _norm(self, x: np.ndarray) -> float:
         return float(np.linalg.norm(x)) if self.configuration.telemetry else 0.0
@@ -309,7 +308,7 @@ def _bounded(
         chosen = Selection(chosen.indices[~is_zero], chosen.values[~is_zero], chosen.numel)
     if chosen.count > most:
         chosen, _ = kernels.trim(chosen, most, vector if found.is_one_pass else None)
-    return dataclasses.replace(found, selection=chosen)
+    return found._replace(selection=chosen)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

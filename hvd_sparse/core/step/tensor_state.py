@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,7 @@ from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One vector to select from, a tensor's or that of several: its name and size, and what its
     last selection left.
 

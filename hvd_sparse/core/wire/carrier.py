@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -66,8 +66,7 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
     )
 
 
-@dataclass(frozen=True)
-class CarrierReport:
+class CarrierReport(NamedTuple):
     """The content of the reduced carrier.
 
     Attributes

@@ -37,6 +37,7 @@ WIRE_VERSION = 1
 HEADER_BYTES = 32
 _HEADER = struct.Struct("<2sBBBBHIIQII")
 _CHECKED = struct.Struct("<2sBBBBHIIQ")
+_ANNOUNCED = struct.Struct("<4xB3xI")
 _CHECKSUM = struct.Struct("<I4x")
 
 VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
@@ -289,10 +290,10 @@ def decode_for(
     ------
     CorruptPayload : the frame is of another length or dtype, or is not whole
     """
-    if buffer.size < HEADER_BYTES or buffer[4] not in NATIVE_TYPES:
-        peek_frame(buffer)  # says what is wrong
-    announced = int.from_bytes(buffer[8:12].tobytes(), "little")
-    announced_dtype = NATIVE_TYPES[int(buffer[4])]
+    if buffer.size < HEADER_BYTES:
+        _refuse_start(buffer)
+    number, announced = _ANNOUNCED.unpack_from(buffer[:HEADER_BYTES].tobytes())
+    announced_dtype = NATIVE_TYPES.get(number)
     if announced != numel or announced_dtype != dtype:
         read_frame(buffer)  # a header that was altered on its way is said to be that
         raise CorruptPayload(
