@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -45,9 +44,8 @@ def send_merged(
     pipeline.spans.tell("select", source.spec.key, began_s)
     sent, start = [], 0
     for (state, waiting), vector in zip(members, vectors):
-        share = replace(
-            found, selection=region_of(found.selection, slice(start, start + vector.size))
-        )
+        place = slice(start, start + vector.size)
+        share = found._replace(selection=region_of(found.selection, place))
         outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
         outgoing.norm = waiting.norm  # as the carrier said, before anything left
         sent.append(outgoing)
