@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Union
 
 import numpy as np
@@ -27,17 +28,23 @@ Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 """Results of Horovod's: a tensor, or, of alltoall, a tensor and the lengths received."""
 
 
+@dataclass(eq=False)
 class _HorovodPending:
-    """A collective of Horovod's that was started, by its handle."""
+    """A collective of Horovod's that was started.
 
-    def __init__(
-        self, handle: int, name: str, take: Callable[[Synchronized], torch.Tensor] | None = None
-    ) -> None:
-        self._handle, self._name, self._take = handle, name, take
+    Attributes
+    ----------
+    handle, name : Horovod's
+    take : picks the tensor out of what Horovod returns; None where that is the tensor
+    """
+
+    handle: int
+    name: str
+    take: Callable[[Synchronized], torch.Tensor] | None = None
 
     def is_done(self) -> bool:
         """Tell whether ``wait`` would return at once."""
-        return bool(hvd.poll(self._handle))
+        return bool(hvd.poll(self.handle))
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         """Poll until the result is there, as Horovod's own wait has no limit.
@@ -46,11 +53,11 @@ class _HorovodPending:
         """
         if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
             raise ExchangeTimeout(
-                f"Horovod's {self._name!r} did not finish in {timeout_s} s: some rank did not "
+                f"Horovod's {self.name!r} did not finish in {timeout_s} s: some rank did not "
                 "submit it, or is stopped; look at the ranks' output, or raise timeout_s"
             )
-        result = hvd.synchronize(self._handle)
-        gathered: np.ndarray = (result if self._take is None else self._take(result)).numpy()
+        result = hvd.synchronize(self.handle)
+        gathered: np.ndarray = (result if self.take is None else self.take(result)).numpy()
         return gathered
 
 

@@ -83,7 +83,7 @@ def any_half(codes: Any) -> Any:
 NO_NARROWING = (search.Bracket, "narrow", lambda *_: None)
 
 BLIND = [
-    (summation, AllGatherExchange(), (summation, "is_small", lambda values: True)),
+    (summation, AllGatherExchange(), (summation, "_check_range", anything_goes)),
     (gtopk, GTopK(), (gtopk, "is_finite", lambda x: True)),
     (oktopk, OkTopK(), (oktopk, "is_finite", lambda x: True)),
     (hierarchical, Hierarchical(ranks_per_node=5), (hierarchical, "is_finite", lambda x: True)),
@@ -91,7 +91,7 @@ BLIND = [
 """Whoever adds up, and does not look at the sum."""
 LATE = {
     "message": (AllGatherExchange(), (ExchangeContext, "_refuse", anything_goes)),
-    "carrier": (AllGatherExchange(), (CarrierLayout, "_check_own", anything_goes)),
+    "carrier": (AllGatherExchange(), (CarrierLayout, "_refuse_step", anything_goes)),
     "sum": (SharedIndex(), (shared_index, "_check_step", anything_goes)),
 }
 """Whoever receives, and takes an old step's bytes."""

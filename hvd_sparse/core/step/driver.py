@@ -97,7 +97,9 @@ class Driver:
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
-            self._begin(run)
+            self._current = run
+            if self._under_way:
+                self._discard_old(run)
         if bucket is not None and len(bucket.entered) == len(bucket.members):
             self._start(bucket, run)
         return wire, ticket
@@ -113,7 +115,9 @@ class Driver:
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.sender.poison(error, key, dtype, self._rank, self._world_size)
-        self._begin(ticket.run)
+        if ticket.run is not self._current:
+            self._current = ticket.run
+            self._discard_old(ticket.run)
         return wire, ticket
 
     def decompress(
@@ -195,20 +199,14 @@ class Driver:
         self.step.fail(run, error)
         raise error
 
-    def _begin(self, run: StepRun) -> None:
-        if run is self._current:
-            return
-        self._current = run
+    def _discard_old(self, run: StepRun) -> None:
+        """Finish the exchanges that a failed step has left behind: their names must be free
+        again."""
         for bucket, conversation in list(self._under_way.items()):
             if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
-                self._discard(
-                    bucket, conversation
-                )  # left behind by a step that failed: its name must be free again
-
-    def _discard(self, bucket: BucketRun, conversation: Conversation[dict[int, Arrival]]) -> None:
-        del self._under_way[bucket]
-        with contextlib.suppress(SparseError):  # the failed step has been reported already
-            conversation.finish(self.step.configuration.timeout_s)
+                del self._under_way[bucket]
+                with contextlib.suppress(SparseError):  # the failed step has been reported already
+                    conversation.finish(self.step.configuration.timeout_s)
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective

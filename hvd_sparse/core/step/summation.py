@@ -51,18 +51,15 @@ def add_up(
                 f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
                 f"{sent.numel} of {sent.values.dtype}"
             )
-        is_safe = is_safe and is_small(sent.values)
+        # Where the sum of the squares stays in range, the sum of such lists does by far; NaN is
+        # not less than anything.
+        is_safe = is_safe and bool(sent.values.dot(sent.values) < math.inf)
         if numel != spec.numel:
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
         arrived.append(sent)
     if not is_safe:
         _check_range(spec, arrived, factor, kernels)
     kernels.assemble(out, arrived, factor)
-
-
-def is_small(values: np.ndarray) -> bool:
-    """Tell whether the sum of the squares stays in range: then a sum of such lists does by far."""
-    return bool(values.dot(values) < math.inf)  # which NaN is not either
 
 
 def _check_range(

@@ -215,8 +215,11 @@ class CarrierLayout:
             for number, (first, second) in enumerate(pairs):
                 if size * round(second / factor / squared) != round(first / factor / unit) ** 2:
                     self._refuse_words(number, key)
-            if checksum is not None:
-                self._check_own(values, factor, checksum, key)
+            if checksum is not None:  # carriers of an old step agree among themselves
+                mask = (1 << self.word_bits) - 1
+                for total, place in zip(values[SHARED:], self._places):
+                    if round(total / factor / unit) != size * ((checksum >> place) & mask):
+                        self._refuse_step(key)
         density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
         return CarrierReport(factor, failures, non_finite, density / size, norm / size)
 
@@ -243,17 +246,12 @@ class CarrierLayout:
             "a faulty machine or memory, or for code that changes results of Horovod's on one rank"
         )
 
-    def _check_own(self, values: list[float], factor: float, checksum: int, key: str) -> None:
-        """Compare with what this rank has written: carriers of an old step agree among
-        themselves."""
-        size, unit, mask = self.world_size, self._units[0], (1 << self.word_bits) - 1
-        for total, place in zip(values[SHARED:], self._places):
-            if round(total / factor / unit) != size * ((checksum >> place) & mask):
-                raise RankMismatch(
-                    f"tensor {key!r}: the ranks agree, and on another step or configuration than "
-                    "this rank's: the sum is not of what this rank has sent; what moves bytes must "
-                    "not deliver those of another step"
-                )
+    def _refuse_step(self, key: str) -> NoReturn:
+        raise RankMismatch(
+            f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
+            "rank's: the sum is not of what this rank has sent; what moves bytes must not deliver "
+            "those of another step"
+        )
 
 
 @lru_cache(maxsize=64)
