@@ -136,6 +136,7 @@ class Fallback(Policy):
         All ranks call it at each step, and it may be collective.
         """
         before = self.verdict
+        # The clock is read first: bringing the ranks together must not count as the last step.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
         if self.verdict is not None and self.verdict is not before and owner.collective.rank == 0:
             logger.warning("compressor %s: %s", owner.name, self.verdict)

@@ -119,6 +119,7 @@ def make_plan(
     for keys in _families(told[0]["seen"], route.configuration, specs):
         buckets, ends_s = _plan_family(keys, costs, route, specs, default)
         chosen += buckets
+        # What the model does not know, taken from steps that ran with the default groups.
         rest_s = max(0.0, _whole_s(told, told[0]["seen"][keys[0]]) - ends_s["default"])
         predicted_s = {way: seconds + ends_s[way] + rest_s for way, seconds in predicted_s.items()}
     planned = {position for bucket in chosen for position in bucket}
@@ -183,6 +184,7 @@ def _plan_family(
         )
         for way in WAYS
     }
+    # The search is over contiguous groups, and the default ones need not be: they may be quicker.
     if ends_s["default"] <= ends_s["planned"]:
         return buckets["default"], {**ends_s, "planned": ends_s["default"]}
     return buckets["planned"], ends_s

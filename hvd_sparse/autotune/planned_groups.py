@@ -79,9 +79,10 @@ class Planning:
         """
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
+            # Closes the last measured step, so that its numbers are in what is told.
             self.measurements.begin(0.0, was_good=is_counted)
             self.plan = self._agree(collective, timeout_s)
-            is_counted = False
+            is_counted = False  # it has been, and nothing was measured since
         self.is_over = self.plan is not None
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
@@ -98,6 +99,7 @@ class Planning:
         samples = gatherer.tell_all(
             time_messages(collective, name, route, sizes_of(told), timeout_s)
         )
+        # One rank decides for all: another machine's floats could make another plan.
         decided = gatherer.tell_all(
             self._decide(route, told, samples) if collective.rank == 0 else None
         )[0]

@@ -63,7 +63,7 @@ class ProbedTensors:
             wire, ticket = self._driver.compress(
                 number, self._gradients[(self._steps + number) % GRADIENTS]
             )
-            # the same names for all routes: Horovod's cycles take longer the more names it knows
+            # The same names for all routes: Horovod's cycles take longer the more names it knows.
             carrier = self._collective.allreduce(wire, f"hvd_sparse.probe.carrier.{number}")
             self._sent.append((carrier, ticket))
         self._steps += 1

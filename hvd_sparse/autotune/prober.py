@@ -126,6 +126,7 @@ class Prober:
         found: list[Timings] = []
         for number, nbytes in enumerate(submitted_bytes):
             longer = nbytes / submitted_bytes[max(0, number - 1)]
+            # A line needs two points.
             if number >= 2 and longer * float(np.median(found[-1].seconds)) > LONG_S:
                 break
             found.append(self.message(kind, nbytes))
@@ -141,6 +142,7 @@ class Prober:
         if kind in (DENSE, FP16) and self._users is not None:
             size = received_of_sum(nbytes, self._collective.world_size)
             return self.repeat(kind, size, self._users.sum(kind, nbytes))
+        # Two lengths in turn, as Horovod remembers the last one.
         longer = 0 if kind in SUMS else ITEM
         made = [timed_collective(self._collective, kind, nbytes + more) for more in (0, longer)]
         turns, name = cycle(made), f"hvd_sparse.probe.{kind}.{nbytes}"

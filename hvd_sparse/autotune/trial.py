@@ -122,6 +122,7 @@ class Trial:
     def _try(self, agree: Agree) -> None:
         """End the turn of a way, once it is measured or hopeless."""
         measured = self._done - WARMUP
+        # The first way is measured to the end: there is nothing yet to be hopeless against.
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self._steps:
             return
@@ -131,7 +132,7 @@ class Trial:
         self._medians[self.ways[self._turn]] = median
         self._durations, self._done = [], 0
         self._turn += 1
-        if self._turn == len(self.ways):
+        if self._turn == len(self.ways):  # every way has had its turn
             self.verdict = Verdict(self._fastest(), dict(self._medians))
             self._turn = 0
 
@@ -147,6 +148,7 @@ class Trial:
         """Begin another trial where the chosen way has become slower than another one was."""
         assert self.verdict is not None
         now = self._slowest(agree, self._durations[-RECENT:])
+        # Runs are long: durations that no review looks at again are dropped.
         self._durations = self._durations[-RECENT:]
         others = [
             seconds for way, seconds in self.verdict.seconds.items() if way != self.verdict.way

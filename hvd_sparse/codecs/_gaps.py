@@ -22,6 +22,7 @@ import numpy as np
 from hvd_sparse.core.wire.frame import need
 
 WIDTHS = (16, 8, 4, 2, 1)
+# Fixed point, as floats may differ in their last bit between machines.
 _ONE = 1 << 62
 _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
     n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
@@ -81,6 +82,7 @@ def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
+    # Into one array, without the copies of numpy.diff with a prefix.
     gaps = np.empty(indices.size, np.uint32)
     gaps[0] = indices[0]
     np.subtract(indices[1:], indices[:-1], out=gaps[1:])
@@ -120,6 +122,7 @@ def pack(numbers: np.ndarray, width: int) -> np.ndarray:
     if width == 1:
         return np.packbits(numbers.astype(np.uint8, copy=False), bitorder="little")
     per_byte = 8 // width
+    # Every per_byte-th number at a time: strides, where packbits knows one bit alone.
     padded = np.zeros(-(-numbers.size // per_byte) * per_byte, np.uint8)
     padded[: numbers.size] = numbers
     packed = padded[::per_byte].copy()
@@ -180,6 +183,7 @@ def decode_gaps(body: np.ndarray, count: int, numel: int) -> np.ndarray:
     ends *= modulus.value
     ends += np.cumsum(rests, dtype=np.int64)
     ends += order
+    # Gaps are not negative, so the last index is the largest: in 64 bits nothing wraps around.
     need(int(ends[-1]) < numel, f"an index leaves a tensor of {numel} entries")
     return ends.astype(np.uint32)
 

@@ -89,6 +89,7 @@ class Auto(Codec):
         )
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
+        # The choice again, and not the frame's own word: a payload of another codec is refused.
         frame = peek_frame(buffer)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 

@@ -94,9 +94,8 @@ class Bloom(ValuedCodec):
             values = accumulated[passing].astype(selection.values.dtype, copy=False)
         else:
             values = np.zeros(passing.size, selection.values.dtype)
-        values[np.searchsorted(passing, indices)] = (
-            selection.values
-        )  # selectors may send others than accumulated
+        # Selectors may send other values than those accumulated.
+        values[np.searchsorted(passing, indices)] = selection.values
         return BloomSelection(passing, values, numel, selection.count)
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
@@ -108,8 +107,8 @@ class Bloom(ValuedCodec):
         if not _is_filtered(members, selection.numel):
             return [head, selection.indices.astype("<u4", copy=False)]
         bits, hashes = self._size(members, selection.numel)
-        # the filter of all that passes is the filter of its members: what passes sets no bit that
-        # was not set
+        # The filter of all that passes is the filter of its members: what passes sets no bit that
+        # was not set.
         return [head, np.packbits(_filter(selection.indices, bits, hashes), bitorder="little")]
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> BloomSelection:
@@ -144,6 +143,7 @@ class Bloom(ValuedCodec):
             indices.size == count,
             f"another number of entries than the {count} announced passes the filter",
         )
+        # Else several payloads would mean one selection, of which a writer gives one.
         need(
             np.array_equal(_filter(indices, bits, hashes), is_set),
             "a filter has bits that no entry sets",

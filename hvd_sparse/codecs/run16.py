@@ -79,7 +79,7 @@ class Run16(Codec):
         need(words == 0 or is_entry[-1], "a run of zeros ends in no entry")
         ends = np.cumsum(runs, dtype=np.int64)
         ends += np.arange(words)
-        if words != frame.count:
+        if words != frame.count:  # fillers have moved what follows them on, and are done
             ends, runs, codes = ends[is_entry], runs[is_entry], codes[is_entry]
         need(
             frame.count == 0 or int(ends[-1]) < frame.numel,

@@ -176,12 +176,12 @@ def ask_all(
 
     def work() -> None:
         while left:
-            with contextlib.suppress(IndexError):
+            with contextlib.suppress(IndexError):  # another thread took the last one
                 place, endpoint = left.pop()
                 answers[place] = ask(endpoint, question, patience_s)
 
-    # no concurrent.futures pool: pools refuse work once the interpreter begins to end, and Horovod
-    # hangs there too
+    # No concurrent.futures pool: pools refuse work once the interpreter begins to end, and Horovod
+    # hangs there too.
     threads = [
         threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(left)))
     ]
@@ -210,6 +210,7 @@ def _seen_by_others(
         neighbour = next(near, None)
         if neighbour is not None:
             look = Question({}, process=endpoint.process)
+            # Two looks, some time apart: one cannot tell a busy process from a frozen one.
             before = ask(neighbour, look, patience_s).seen
             time.sleep(LOOKS_APART_S)
             after = ask(neighbour, look, patience_s).seen
@@ -228,7 +229,7 @@ def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) 
     """
     line = question.line(endpoint.token)
     nearby = ["127.0.0.1"] if endpoint.host == socket.gethostname() else []
-    before = look_at(endpoint.process)
+    before = look_at(endpoint.process)  # the first of two looks; the wait lies between them
     states, tried = {"unreachable"}, []
     for address in [*nearby, *endpoint.addresses]:
         tried.append(f"{address}:{endpoint.port}")
@@ -242,6 +243,7 @@ def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) 
             return _answer_of(endpoint.rank, json.loads(heard), tuple(tried))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # another program listens at this port
+    # Whoever takes connections lives, and whoever refuses them has ended: in this order.
     state = next(each for each in ("silent", "ended", "unreachable") if each in states)
     if state == "silent":
         state = judge(before, look_at(endpoint.process))
@@ -264,7 +266,7 @@ def _call(address: str, port: int, line: bytes, patience_s: float) -> bytes | st
                 return _read_line(connection, patience_s)
             except TimeoutError:
                 return "silent"
-            except (OSError, ValueError):
+            except (OSError, ValueError):  # hung up on, as strangers in a crowd are: once more
                 continue
     return "unreachable"
 

@@ -134,8 +134,10 @@ class Watchdog:
 
     def _run(self) -> None:
         assert self._timeout_s is not None
+        # So a limit is noticed at most a tenth late.
         while not self._is_over.wait(min(1.0, self._timeout_s / 10)):
             overdue = self.ledger.pending(self._timeout_s)
+            # A doubt lasts as long as something is overdue: an answer may come late, too.
             self._was_in_doubt &= bool(overdue)
             if self.ledger.idle_s <= self._timeout_s:
                 self._silent.clear()
@@ -181,7 +183,7 @@ class Watchdog:
         paused = [
             each for each in answers if each.state == "paused" or each.rank in silent & self._silent
         ]
-        # a silent rank that nobody can see may be busy: only one that is silent twice is paused
+        # A silent rank that nobody can see may be busy: only one that is silent twice is paused.
         self._probed_at, self._silent = awake_s(), silent
         if paused and self.ledger.idle_s > self._timeout_s:
             self._end(
@@ -212,8 +214,8 @@ class Watchdog:
     def _end(self, why: str) -> None:
         if self._is_over.is_set():
             return
-        # a wait of this package raises ExchangeTimeout at about this time: let the program handle
-        # it, and end the process only if that takes too long
+        # A wait of this package raises ExchangeTimeout at about this time: let the program handle
+        # it, and end the process only if that takes too long.
         if self.ledger.is_waiting:
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             if self._is_over.wait(GRACE_S):
@@ -223,6 +225,7 @@ class Watchdog:
 
 def say_and_exit(words: str) -> None:
     """Write the words to standard error and end the process, whatever its other threads do."""
+    # Past Python's files and handlers: another thread may hold their locks for ever.
     os.write(2, (words + "\n").encode())
     time.sleep(LAST_ANSWERS_S)
     os._exit(EXIT_CODE)

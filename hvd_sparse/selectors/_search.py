@@ -36,6 +36,7 @@ class Band:
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
     """Return tolerance * count as a band of whole entries that includes the count itself."""
     low, high = tolerance
+    # 1e-9: in floats 1.13 * 100 is 112.99999999999999, and 113 entries are in that band.
     return Band(
         max(1, math.ceil(low * count - 1e-9)), count, max(count, math.floor(high * count + 1e-9))
     )
@@ -75,6 +76,7 @@ def log_count(bracket: Bracket, wanted: int) -> float:
     ends is nearly the curve itself. The step is kept off both ends, so that the bracket always
     shrinks.
     """
+    # Half an entry stands for none, whose logarithm there is not.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
     return bracket.low + min(0.95, max(0.05, fraction)) * (bracket.high - bracket.low)
@@ -156,6 +158,7 @@ class _Counter:
         ``most``."""
         if self._candidates is not None:
             return self._kernels.count_at_least(self._candidates.values, threshold)
+        # Counting and taking in one pass: the last count is mostly the right one.
         count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
         self.passes += 1
         self._last = threshold, taken
@@ -227,7 +230,7 @@ def search_threshold(
         bracket.narrow(*known, band.wanted)
     # In x's own precision: kernels round thresholds to it, and a finer bracket would never close.
     threshold = float(round_to(min(first, bracket.high)))
-    if not threshold > bracket.low:
+    if not threshold > bracket.low:  # a NaN, too
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     counter = _Counter(x, band.wanted, kernels)
     widths, standstills = [bracket.width], 0
@@ -235,6 +238,7 @@ def search_threshold(
         count = counter.count(threshold, band.most)
         if count in band:
             return SearchResult(threshold, True, counter.passes, counter.take(threshold))
+        # Counts among candidates cost next to nothing: they may repeat.
         if not counter.is_short and count in (bracket.low_count, bracket.high_count):
             standstills += 1
             if standstills == STANDSTILLS:

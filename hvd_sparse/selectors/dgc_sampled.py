@@ -72,9 +72,10 @@ class DgcSampled(DensitySelector):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
         wanted = self.count(accumulated.size)
-        if moments.nonzeros <= wanted:
+        if moments.nonzeros <= wanted:  # all of them, without a sample
             return Found(context.kernels.take_at_least(accumulated, 0.0))
         low, high = self.bounds
+        # A sample without a non-zero gives infinity.
         threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
         count, passes = context.kernels.count_at_least(accumulated, threshold), 1
         while count < low * wanted and passes <= self.max_rounds:

@@ -62,7 +62,7 @@ class GaussianK(DensitySelector):
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
-        if moments.nonzeros <= wanted:
+        if moments.nonzeros <= wanted:  # no threshold leaves more
             return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
         tails = 1 if rule.is_literal else 2

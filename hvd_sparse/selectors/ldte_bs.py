@@ -95,6 +95,7 @@ class LdteBs(DensitySelector):
         if found < band.least:
             return None
         memo = steer(context.memo, found, band.least)
+        # Inside the tolerance all candidates go: cutting them down would be work for nothing.
         return Cut(found if found <= band.most else count, memo)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
@@ -102,13 +103,14 @@ class LdteBs(DensitySelector):
         count = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         band = band_around(count, self.tolerance)
-        if (
-            moments.nonzeros <= band.most
-        ):  # all of them, without a search: there are not more to choose from
+        if moments.nonzeros <= band.most:
+            # All of them, without a search: there are not more to choose from.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
-        first, known = (
-            (miss.retry, miss.known) if miss else (self._first(context.warm, moments, count), None)
-        )
+        # A missed aim was a count: it tells the side of the threshold at no cost.
+        if miss:
+            first, known = miss.retry, miss.known
+        else:
+            first, known = self._first(context.warm, moments, count), None
         result = search_threshold(
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )

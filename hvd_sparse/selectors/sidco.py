@@ -28,6 +28,7 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
     The distribution is fitted by moments, and exponential where its shape is 0.
     """
+    # Equal excesses have no variance: the exponential fit, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
@@ -40,6 +41,7 @@ def gamma(tail: Tail, ratio: float) -> float:
 
     The shape comes from the usual approximation to maximum likelihood.
     """
+    # Above 0 by Jensen's inequality, but for rounding and equal excesses; it is divided by.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
     return tail.mean / shape * tail_quantile(shape, ratio)
@@ -135,6 +137,7 @@ class Sidco(DensitySelector):
         for stage, ratio in enumerate(ratios):
             tail = context.kernels.tail(accumulated, threshold)
             passes += 1
+            # Nothing is left to fit to: the threshold of the last stage stands.
             if tail.count < 2 or tail.mean <= 0:
                 break
             excess = (later_fit if stage else first_fit)(tail, min(ratio, 1 - 1e-12))

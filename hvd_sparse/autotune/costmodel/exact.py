@@ -132,8 +132,8 @@ def _extended(instance: Instance, pool: _States, stop: int) -> _States:
     """Return every state so far, extended by one group that ends at ``stop``."""
     starts = np.arange(stop)
     own = pool.boundary
-    # one sum for all: sums in another order would differ in the last bits, and every such state
-    # would be kept in the front
+    # One sum for all: sums in another order would differ in the last bits, and every such state
+    # would be kept in the front.
     if instance.per_tensor:
         compute_s = np.full(own.size, instance.compute_s(0, stop))
     else:
@@ -150,7 +150,7 @@ class _Bounds:
         self._instance = instance
         size, work = instance.size, instance.work
         alone_s = instance.compute_s(np.arange(size), np.arange(1, size + 1))
-        # a merged selection pays call_s once, and otherwise costs no less than one by one
+        # A merged selection pays call_s once, and otherwise costs no less than one by one.
         if not instance.per_tensor:
             alone_s = alone_s - work.call_s
         self._compute_s = np.concatenate([np.cumsum(alone_s[::-1])[::-1], [0.0]])
@@ -163,6 +163,8 @@ class _Bounds:
             last_s = instance.wire_s(instance.size - 1, instance.size)
             computed_s = states.compute_s + self._compute_s[stop] + self._call_s
             rest_s = instance.wire_s(stop, instance.size)
+            # The wire has all of the rest to carry, and the last layer's message comes after all
+            # computing: whichever ends later.
             lower_s = np.maximum(lower_s + rest_s, computed_s + last_s) + instance.late.start_s
         late_s: np.ndarray = instance.late.start_s * states.groups
         lower_s = lower_s + late_s + instance.late.byte_s * float(np.sum(instance.late_nbytes))

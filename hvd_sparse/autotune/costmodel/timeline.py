@@ -86,6 +86,7 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
     Cost: quadratic in the number of groups.
     """
     ends = list(check_plan(plan, instance.size))
+    # Rounding may differ between two sums of the same numbers.
     limit_s = _walk(instance, ends)[-1] * (1 + ROUNDING)
     position = len(ends) - 2
     while position >= 0:
