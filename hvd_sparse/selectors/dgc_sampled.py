@@ -38,7 +38,7 @@ class DgcSampled(DensitySelector):
     -----
     Never more than high * k entries, and at least the largest one.
 
-    Cost: the sample, one counting pass a round, one pass to take the entries.
+    Cost: the sample, and one pass a round, which counts and takes.
 
     Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so
     that the end of every tensor is served last: ours keeps the largest.
@@ -67,7 +67,7 @@ class DgcSampled(DensitySelector):
 
     @property
     def pass_limit(self) -> int:
-        return 1 + self.max_rounds
+        return self.max_rounds
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
@@ -77,13 +77,14 @@ class DgcSampled(DensitySelector):
         low, high = self.bounds
         # A sample without a non-zero gives infinity.
         threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
-        count, passes = context.kernels.count_at_least(accumulated, threshold), 1
-        while count < low * wanted and passes <= self.max_rounds:
-            threshold *= low
-            count = context.kernels.count_at_least(accumulated, threshold)
-            passes += 1
         most = math.floor(high * wanted)
+        # Counted and taken in one pass: nearly every sample's threshold is good at once.
         count, selection = context.kernels.take_at_most(accumulated, threshold, most)
+        passes = 0
+        while count < low * wanted and passes < self.max_rounds:
+            threshold *= low
+            count, selection = context.kernels.take_at_most(accumulated, threshold, most)
+            passes += 1
         if count > most:
             return Found(
                 largest_of(selection, wanted, context.kernels), threshold, passes, is_fallback=True
