@@ -17,6 +17,16 @@ def engine(**broken):
     return SimpleNamespace(**ChainMap(broken, vars(reference)))
 
 
+def adam_without_overflow(*vectors):
+    reference.push_adam(*vectors)
+    np.nan_to_num(vectors[5], copy=False, nan=0.0)
+
+
+def adam_of_old_moments(gradient, mean, square, out_mean, out_square, out, step):
+    reference.push_adam(gradient, mean, square, out_mean, out_square, out, step)
+    out_square[:] = square
+
+
 def picked(x, indices):
     return Selection(np.asarray(indices, np.uint32), x[indices], x.size)
 
@@ -274,6 +284,22 @@ BROKEN_KERNELS = {
     "chunks without their magnitudes": engine(
         chunk_norms=lambda x, n: abs(reference.chunk_norms(np.maximum(x, 0), n))
     ),
+    "the second moment of one rank": engine(
+        push_adam=lambda *vectors: reference.push_adam(*vectors[:6], vectors[6]._replace(ranks=1))
+    ),
+    "Adam without the scale": engine(
+        push_adam=lambda *vectors: reference.push_adam(*vectors[:6], vectors[6]._replace(scale=1))
+    ),
+    "Adam's biased start": engine(
+        push_adam=lambda *vectors: reference.push_adam(*vectors[:6], vectors[6]._replace(step=999))
+    ),
+    "the gradient where the mean is wanted": engine(
+        push_adam=lambda *vectors: reference.push_adam(
+            *vectors[:6], vectors[6]._replace(is_of_mean=False)
+        )
+    ),
+    "an infinite square hidden": engine(push_adam=adam_without_overflow),
+    "moments of the step before": engine(push_adam=adam_of_old_moments),
     "momentum after the gradient": engine(
         push_momentum=lambda g, r, out, m, nesterov: reference.push_momentum(g, r, out, m, True)
     ),

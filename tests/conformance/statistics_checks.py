@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_sparse.core.kernels.adam import AdamStep
+
 
 @contextlib.contextmanager
 def unwritten(*arrays: np.ndarray) -> Iterator[None]:
@@ -126,6 +128,43 @@ def check_push_momentum(kernels: Any, x: np.ndarray) -> None:
         assert in_place.tobytes() == expected
 
 
+def check_push_adam(kernels: Any, x: np.ndarray) -> None:
+    gradient, mean, square = x[::-1].copy(), x, np.abs(x[::2]).repeat(2)[: x.size].copy()
+    for step in ADAM_STEPS:
+        rows = [adam_entry(*row, step) for row in zip(gradient, mean, square)]
+        expected = [np.array(column, x.dtype) for column in zip(*rows)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = [np.full_like(x, 9) for _ in range(3)]
+            with unwritten(gradient, mean, square):
+                kernels.push_adam(gradient, mean, square, *out, step)
+            in_place = [mean.copy(), square.copy(), np.full_like(x, 9)]
+            kernels.push_adam(gradient, *in_place[:2], *in_place, step)
+        for found, wanted in zip([*out, *in_place], [*expected, *expected]):
+            assert np.array_equal(np.isnan(found), np.isnan(wanted))
+            assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()
+
+
+ADAM_STEPS = (
+    AdamStep(0.9, 0.999, 1e-8, 1),
+    AdamStep(0.9, 0.99, 1e-8, 7, ranks=4, scale=0.25),
+    AdamStep(0.5, 0.0, 1e-3, 2, ranks=3, is_of_mean=True),
+)
+
+
+def adam_entry(gradient: Any, mean: Any, square: Any, step: AdamStep) -> tuple[Any, Any, Any]:
+    """One entry of mean, square and direction, by one operation after the other."""
+    real = gradient.dtype.type
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        mean = mean * real(step.beta1) + gradient * real(1 - step.beta1)
+        square = square * real(step.beta2) + gradient * gradient * real(1 - step.beta2)
+        m = mean * real(1 / (1 - step.beta1**step.step))
+        s = square * real(1 / (1 - step.beta2**step.step))
+        own = 1 / step.ranks
+        average = s * real(own) + min(m * m, s) * real(1 - own)
+        direction = (m if step.is_of_mean else gradient) / (np.sqrt(average) + real(step.epsilon))
+        return mean, square, (direction + average * real(0)) * real(step.scale)
+
+
 ON_FINITE_DATA = (
     check_mean_and_std,
     check_tail,
@@ -135,4 +174,5 @@ ON_FINITE_DATA = (
     check_take_indices,
     check_take_bins,
     check_push_momentum,
+    check_push_adam,
 )

@@ -23,6 +23,7 @@ from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
 from hvd_sparse.core.kernels import torch as engine
+from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.kernels.torch import taking, vector
@@ -119,6 +120,15 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
         "trim": (chosen, 5, out),
         "restore": (out, chosen),
         "push_momentum": (gradient, x, out, 0.9, False),
+        "push_adam": (
+            gradient,
+            x,
+            abs(x),
+            out.copy(),
+            out.copy(),
+            out,
+            AdamStep(0.9, 0.999, 1e-8, 1),
+        ),
         "clear": (out, some),
         "assemble": (out, [chosen, chosen]),
         "scatter_add": (out, some, x[some]),

@@ -16,6 +16,7 @@ WORKER = Path(__file__).with_name("engine_worker.py")
 WAITS = {
     "compensate": 0,
     "push_momentum": 0,
+    "push_adam": 0,
     "clear": 0,
     "restore": 0,
     "assemble": 0,

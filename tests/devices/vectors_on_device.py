@@ -13,7 +13,8 @@ import torch
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 
-VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
+MOMENTS = {"mean", "square", "out_mean", "out_square"}
+VECTORS = {"x", "gradient", "residual", "out", "accumulated"} | MOMENTS
 """The parameters of kernels that are vectors; everything else is the host's."""
 
 

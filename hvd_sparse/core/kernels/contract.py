@@ -7,7 +7,7 @@ the oracle of every test. These rules make engines comparable:
 data's dtype; * of equal magnitudes the lower index goes first; indices come out ascending and
 unique, as uint32; * exact zeros are never taken, NaN is never taken; * integers and orderings are
 equal bit for bit between engines; only ``moments`` may differ, in its last digits; * a kernel
-writes to arguments named ``residual`` or ``out`` and to nothing else.
+writes to arguments named ``residual``, ``out`` or ``out_...`` and to nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -211,6 +212,34 @@ class Kernels(Packers, Protocol):
         """Write out = momentum * residual + gradient, or out = momentum * (residual + gradient).
 
         The second is Nesterov's form. ``out`` may be ``residual`` itself.
+        """
+
+    def push_adam(
+        self,
+        gradient: np.ndarray,
+        mean: np.ndarray,
+        square: np.ndarray,
+        out_mean: np.ndarray,
+        out_square: np.ndarray,
+        out: np.ndarray,
+        step: AdamStep,
+    ) -> None:
+        """Write Adam's moments with this gradient in them, and the direction that it points to.
+
+            out_mean = beta1 * mean + (1 - beta1) * gradient
+            out_square = beta2 * square + (1 - beta2) * gradient**2
+            m, s = both, without the bias of their start
+            average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
+            out = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
+
+        Every operation is rounded to the dtype, in this order. The last sum is NaN where a square
+        leaves the dtype, which the division would hide.
+
+        Parameters
+        ----------
+        mean, square : may be ``out_mean`` and ``out_square`` themselves
+        out : another vector than all others
+        step : the numbers; with ``is_of_mean`` m is divided instead of the gradient
         """
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:

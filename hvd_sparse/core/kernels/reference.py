@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hvd_sparse.core.kernels import packing
+from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim, Moments, Tail, Taking
 from hvd_sparse.types import Selection
 
@@ -183,6 +184,29 @@ def push_momentum(
     else:
         np.multiply(residual, factor, out=out)
         np.add(out, gradient, out=out)
+
+
+def push_adam(
+    gradient: np.ndarray,
+    mean: np.ndarray,
+    square: np.ndarray,
+    out_mean: np.ndarray,
+    out_square: np.ndarray,
+    out: np.ndarray,
+    step: AdamStep,
+) -> None:
+    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = step.factors(
+        out.dtype
+    )
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        out_mean[:] = mean * beta1 + gradient * rest1
+        out_square[:] = square * beta2 + gradient * gradient * rest2
+        first, second = out_mean * unbias1, out_square * unbias2
+        average = second * own + np.minimum(first * first, second) * others
+        top = first if step.is_of_mean else gradient
+        # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+        direction = top / (np.sqrt(average) + epsilon) + average * out.dtype.type(0)
+        np.multiply(direction, scale, out=out)
 
 
 def clear(residual: np.ndarray, indices: np.ndarray) -> None:

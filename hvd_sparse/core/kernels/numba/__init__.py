@@ -8,8 +8,17 @@ from functools import partial
 import numpy as np
 
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim, Moments, Taking
-from hvd_sparse.core.kernels.numba import assembly, copies, counts, fused, lists, moments
+from hvd_sparse.core.kernels.numba import (
+    assembly,
+    copies,
+    counts,
+    directions,
+    fused,
+    lists,
+    moments,
+)
 from hvd_sparse.core.kernels.numba._packers import CompiledPackers
 from hvd_sparse.core.kernels.numba.largest import PATTERNS, SHORT, search
 from hvd_sparse.core.kernels.numba.segments import SPARE
@@ -45,7 +54,6 @@ class CompiledKernels(CompiledPackers):
     take_indices = staticmethod(reference.take_indices)
     take_bins = staticmethod(reference.take_bins)
     compensate = staticmethod(reference.compensate)
-    push_momentum = staticmethod(reference.push_momentum)
 
     def moments(self, x: np.ndarray) -> Moments:
         return self._totals(x.size, partial(moments.look, x))
@@ -163,6 +171,31 @@ class CompiledKernels(CompiledPackers):
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         lists.restore(out, selection.indices, selection.values)
+
+    def push_momentum(
+        self,
+        gradient: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        momentum: float,
+        nesterov: bool,
+    ) -> None:
+        loop = directions.push_nesterov if nesterov else directions.push
+        self._spread(out.size, partial(loop, gradient, residual, out, out.dtype.type(momentum)))
+
+    def push_adam(
+        self,
+        gradient: np.ndarray,
+        mean: np.ndarray,
+        square: np.ndarray,
+        out_mean: np.ndarray,
+        out_square: np.ndarray,
+        out: np.ndarray,
+        step: AdamStep,
+    ) -> None:
+        vectors = gradient, mean, square, out_mean, out_square, out
+        loop = partial(directions.push_adam, *vectors, *step.factors(out.dtype), step.is_of_mean)
+        self._spread(out.size, loop)
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         lists.clear(residual, indices)

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Tail, Taking
-from hvd_sparse.core.kernels.torch import statistics
+from hvd_sparse.core.kernels.torch import adam, statistics
 from hvd_sparse.core.kernels.torch.taking import largest, reaching, rounded, take
 from hvd_sparse.core.kernels.torch.vector import (
     DeviceVector,
@@ -163,6 +164,19 @@ class TorchKernels:
             torch.add(old, new, out=result).mul_(factor)
         else:
             torch.mul(old, factor, out=result).add_(new)
+
+    def push_adam(
+        self,
+        gradient: Vector,
+        mean: Vector,
+        square: Vector,
+        out_mean: Vector,
+        out_square: Vector,
+        out: Vector,
+        step: AdamStep,
+    ) -> None:
+        vectors = gradient, mean, square, out_mean, out_square, out
+        adam.push([tensor_of(vector) for vector in vectors], step)
 
     def clear(self, residual: Vector, indices: np.ndarray) -> None:
         residual[indices] = 0.0
