@@ -84,7 +84,7 @@ def main():
     log = digits.Log(args, hvd.rank())
     for epoch in range(1, args.epochs + 1):
         train_loss = train_epoch(model, optimizer, batches, log)
-        log.epoch(epoch, train_loss, test_accuracy(model, test))
+        log.epoch(epoch, train_loss, test_accuracy=test_accuracy(model, test))
     log.summary(compression)
 
 

@@ -55,7 +55,7 @@ class LogCallback(tf.keras.callbacks.Callback):
         self.log.end_step()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.log.epoch(epoch + 1, logs["loss"], logs["val_accuracy"])
+        self.log.epoch(epoch + 1, logs["loss"], test_accuracy=logs["val_accuracy"])
 
 
 def main():

@@ -65,6 +65,15 @@ def launch_command(ranks: int, controller: str, *arguments: str, limit_s: float 
     )
 
 
+def launch_example(
+    script: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120
+) -> Outcome:
+    """Run ``examples/<script>`` on that many processes; it reports nothing, and writes what it is
+    told to."""
+    program = (sys.executable, str(ROOT / "examples" / script))
+    return _run(_launcher(ranks, controller), ranks, *program, *arguments, limit_s=limit_s)
+
+
 def launch_elastic(
     worker: str,
     hosts: Sequence[str],

@@ -1,0 +1,126 @@
+"""Parts that all examples share: a rank's part of the data, the counting of bytes, and the log."""
+
+import contextlib
+import json
+import math
+import statistics
+import time
+from pathlib import Path
+
+STOCK = ("none", "fp16")  # Horovod's own compressors
+FORMATS = {"test_accuracy": ".2%", "test_perplexity": ".2f"}
+
+
+def shard(arrays, rank, size):
+    """Give this rank's part of the arrays, as long as every other rank's.
+
+    Equal lengths matter: a rank with one batch more than the others would wait in its last
+    allreduce for ever.
+    """
+    length = len(arrays[0]) // size * size
+    return tuple(array[rank:length:size] for array in arrays)
+
+
+class Counter:
+    """A number to add to, with the one method of tf.Variable that Metered needs."""
+
+    def __init__(self):
+        self.value = 0
+
+    def assign_add(self, amount):
+        self.value += amount
+
+    def __int__(self):
+        return self.value
+
+
+class Metered:
+    """One of Horovod's own compressors that counts the bytes it hands to the allreduce.
+
+    TensorFlow calls ``compress`` once per traced graph and not once per step, so the counter must
+    be a tf.Variable there: its ``assign_add`` becomes a part of the graph and runs with every step.
+    """
+
+    def __init__(self, compressor, counter):
+        self.compressor = compressor
+        self.counter = counter
+
+    def compress(self, tensor):
+        compressed, context = self.compressor.compress(tensor)
+        itemsize = getattr(compressed.dtype, "itemsize", None) or compressed.dtype.size
+        self.counter.assign_add(math.prod(compressed.shape) * itemsize)
+        return compressed, context
+
+    def decompress(self, tensor, context):
+        return self.compressor.decompress(tensor, context)
+
+    def stats(self):
+        return {"bytes_sent": int(self.counter), "density_asked": 1.0, "density_achieved": 1.0}
+
+
+class Log:
+    """The log of a run, by rank 0, on the terminal and in a file of JSON lines; other ranks keep
+    silent."""
+
+    def __init__(self, args, rank):
+        self.args = args
+        self.speaks = rank == 0
+        self.step_seconds = []
+        self.results = {}
+        self.path = Path(args.log_json) if self.speaks and args.log_json else None
+        if self.path:
+            self.path.write_text("")
+
+    def begin_step(self):
+        self.step_started = time.perf_counter()
+
+    def end_step(self):
+        self.step_seconds.append(time.perf_counter() - self.step_started)
+
+    @contextlib.contextmanager
+    def step(self):
+        """Time one training step."""
+        self.begin_step()
+        yield
+        self.end_step()
+
+    def epoch(self, epoch, train_loss, **results):
+        """Write down an epoch; ``results`` are of those in ``FORMATS``."""
+        self.results = {name: float(value) for name, value in results.items()}
+        self._write(event="epoch", epoch=epoch, train_loss=float(train_loss), **self.results)
+        words = "".join(
+            f"  {name.replace('_', ' ')} {value:{FORMATS[name]}}"
+            for name, value in self.results.items()
+        )
+        self._say(f"epoch {epoch:3d}  training loss {train_loss:.4f}{words}")
+
+    def summary(self, compression):
+        """Sum the run up; the bytes are those of this rank alone."""
+        stats = compression.stats()
+        bytes_per_step = stats["bytes_sent"] / len(self.step_seconds)
+        step_seconds = statistics.median(
+            self.step_seconds
+        )  # the first steps also trace graphs and fill caches
+        self._write(
+            event="summary",
+            compression=self.args.compression,
+            **self.results,
+            steps=len(self.step_seconds),
+            bytes_per_step=bytes_per_step,
+            density_asked=stats["density_asked"],
+            density_achieved=stats["density_achieved"],
+            step_seconds=step_seconds,
+        )
+        self._say(
+            f"{bytes_per_step:,.0f} bytes per step and worker, {step_seconds:.4f} seconds per step "
+            "(median)"
+        )
+
+    def _write(self, **line):
+        if self.path:
+            with open(self.path, "a") as file:
+                print(json.dumps(line), file=file)
+
+    def _say(self, text):
+        if self.speaks:
+            print(text, flush=True)

@@ -1,0 +1,1 @@
+"""Parts that the examples of the papers share: options, data, networks, and the training."""
