@@ -54,9 +54,7 @@ def compile_model(args, model, steps_per_epoch):
         args, steps_per_epoch, Compression, model, optimizer, hvd.Compression, counter
     )
     # An embedding's gradient is sparse in rows; the memory works on the whole.
-    optimizer = hvd.DistributedOptimizer(
-        optimizer, compression=compression, sparse_as_dense=True
-    )
+    optimizer = hvd.DistributedOptimizer(optimizer, compression=compression, sparse_as_dense=True)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy", Entropy()])
     return compression
