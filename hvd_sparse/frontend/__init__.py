@@ -1,1 +1,1 @@
-"""What the compressors of all frontends share."""
+"""The part of the compressors that all frontends share."""

@@ -1,4 +1,4 @@
-"""What compressors of both frontends have in common: a name, a state, a report."""
+"""The base of the compressors of both frontends: a name, a state, a report."""
 
 from __future__ import annotations
 
@@ -98,8 +98,10 @@ class Compressor:
         return of_set + (f".{self._number}" if self._number else "")
 
     def stats(self) -> Report:
-        """What was really sent so far, JSON-able: ``core.step.stats.Stats.report`` says what each
-        entry means."""
+        """Return what was really sent so far, JSON-able.
+
+        ``core.step.stats.Stats.report`` says what each entry means.
+        """
         density = getattr(self.configuration.selector, "density", None)
         exchange = describe_part(self.step.exchange)
         return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
@@ -110,13 +112,23 @@ class Compressor:
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Parts and options, JSON-able; ``Compression.from_config(params, config)`` gives an equal
-        compressor back."""
+        """Return parts and options, of which ``from_config`` makes an equal compressor.
+
+        Returns
+        -------
+        Report
+            JSON-able.
+
+        Example
+        -------
+        >>> same = Compression.from_config(model.named_parameters(), compression.config())
+        """
         return self.configuration.describe()
 
     def state_dict(self) -> Report:
-        """What this rank keeps of every tensor, in plain values and copies of arrays.  Each rank
-        has its own.
+        """Return what this rank keeps of every tensor, in plain values and copies of arrays.
+
+        Each rank has its own.
 
         version, library : of this layout, and of hvd_sparse
         config, model : parts and options; shape and dtype of every tensor
@@ -159,11 +171,22 @@ class Compressor:
         return self._place_in_world()[1]
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        """Take back what this rank kept.  RankMismatch lists what differs when it is another
-        model's, configuration's or world's.
+        """Take back what this rank kept.
 
-        strict : False takes the tensors that both know, where parameters were added or removed;
-            those of one side alone are told, as torch does.  On all ranks alike
+        Parameters
+        ----------
+        state : as ``state_dict`` gave it on this rank
+        strict : False takes the tensors that both know, where parameters were added or removed; on
+            all ranks alike
+
+        Returns
+        -------
+        IncompatibleKeys
+            The tensors that one side alone knows, as torch tells them.
+
+        Raises
+        ------
+        RankMismatch : it is another model's, configuration's or world's; lists what differs
         """
         kept = {spec.key: self.step.transactions.kept_of(spec) for spec in self.step.specs}
         place = self._place_in_world()

@@ -1,5 +1,4 @@
-"""What compressors of both frontends do so that training outlasts faults, restarts and other
-worlds."""
+"""Compressors that are watched, saved and restored: training outlasts faults and restarts."""
 
 from __future__ import annotations
 
@@ -45,12 +44,12 @@ class DurableCompressor(Compressor):
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the last trial of ``Compression.auto`` found; None until one has ended."""
+        """Return the finding of ``Compression.auto``'s last trial; None until one has ended."""
         return None if self._policy is None else self._policy.verdict
 
     @property
     def plan(self) -> GroupPlan | None:
-        """What ``groups="planned"`` has measured and decided; None until it has, and without it."""
+        """Return the plan of ``groups="planned"``; None until it has measured, and without it."""
         return None if self._policy is None else self._policy.plan
 
     def _watch(self, rank: int) -> None:
@@ -122,8 +121,20 @@ class DurableCompressor(Compressor):
         writes.
 
         Every rank receives one tensor's state of all ranks at a time: world_size * numel * itemsize
-        bytes at the most. Whatever goes wrong where it is written is an error on all ranks, and
-        leaves the old file as it was.
+        bytes at the most.
+
+        Parameters
+        ----------
+        path : of the file, which rank 0 writes
+
+        Raises
+        ------
+        PeerFailure : it cannot be written; on all ranks, and the old file stays as it was
+        InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
+
+        Example
+        -------
+        >>> compression.save("residuals.hvds")  # on every rank, between two steps
         """
         if self.step.exchange.sums_first:
             raise InvalidOption(
@@ -136,11 +147,22 @@ class DurableCompressor(Compressor):
         )
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Take back this rank's part of what ``save`` wrote, redistributed if the number of ranks
-        is another.
+        """Take back this rank's part of what ``save`` wrote; every rank reads the file.
 
-        Every rank reads the file.  CorruptCheckpoint if it is not whole, RankMismatch if it is
-        another model's or configuration's.
+        Residuals are redistributed where the number of ranks is another.
+
+        Parameters
+        ----------
+        path : of the file
+
+        Raises
+        ------
+        CorruptCheckpoint : the file is not whole
+        RankMismatch : it is another model's or configuration's
+
+        Example
+        -------
+        >>> compression.load("residuals.hvds")  # on every rank, before the first step
         """
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
@@ -173,7 +195,7 @@ class DurableCompressor(Compressor):
 
     @property
     def is_in_another_world(self) -> bool:
-        """Whether Horovod has been started anew since the handshake, with another rank or size."""
+        """Tell whether Horovod was started anew since the handshake, with another rank or size."""
         return self._world is not None and self._world != (
             self.collective.rank,
             self.collective.world_size,

@@ -1,4 +1,4 @@
-"""How many bytes a compressor will take, from shapes alone: before anything is allocated."""
+"""Footprint: the bytes of a compressor, from shapes alone, before anything is allocated."""
 
 from __future__ import annotations
 

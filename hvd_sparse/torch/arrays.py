@@ -10,8 +10,12 @@ from hvd_sparse.types import TensorSpec
 
 
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """What ranks must agree on about a parameter; UnsupportedInput for what cannot be
-    compressed."""
+    """Return what ranks must agree on about a parameter.
+
+    Raises
+    ------
+    UnsupportedInput : it cannot be compressed
+    """
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
@@ -23,6 +27,7 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
+    """Raise UnsupportedInput for a tensor that is on no device that can be selected on."""
     if tensor.device.type not in ("cpu", "meta"):
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}: this version selects on the CPU only; "

@@ -1,5 +1,4 @@
-"""What Horovod's optimizer takes for a parameter besides sending: its hooks, names and handles.  To
-be timed."""
+"""The time that Horovod's optimizer takes for a parameter besides sending: hooks and handles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameter does a gradient belong to?  Horovod calls ``compress(tensor)`` without a name.
+"""Identity: the parameter that a gradient belongs to, as Horovod names none to ``compress``.
 
 The pointer that a hook recorded when the gradient was accumulated is only a hint: memory is reused.
 The proof is that the tensor is the parameter's ``.grad``, the very object.  Gradients that Horovod
@@ -95,6 +95,7 @@ class ParameterIndex:
         )
 
     def close(self) -> None:
+        """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
 

@@ -66,7 +66,7 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> type | None:
 
 
 def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> Settings:
-    """What a parameter group says, as a memory's ``tune`` takes it."""
+    """Return what a parameter group says, as a memory's ``tune`` takes it."""
     rate, decay = float(group["lr"]), float(group["weight_decay"])
     if "betas" not in group:
         momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
@@ -78,14 +78,13 @@ def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Whether weight decay shrinks the parameter, as in AdamW, rather than adding to the
+    """Tell whether weight decay shrinks the parameter, as in AdamW, and adds nothing to the
     gradient."""
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
 class Applying:
-    """What an optimizer becomes that was handed over: its step applies what arrives, times the
-    learning rate.
+    """An optimizer that was handed over: its step applies what arrives, times the learning rate.
 
     Put before the optimizer's class.  Parameter groups, ``state_dict``, hooks and schedulers stay
     the optimizer's own.
@@ -190,7 +189,7 @@ class Follower:
         self._optimizer, self._groups = caller, {}
 
     def settings_of(self, key: str, parameter: torch.Tensor, spec: TensorSpec) -> Settings:
-        """What the optimizer holds for a parameter, as the memory's ``tune`` takes it."""
+        """Return what the optimizer holds for a parameter, as the memory's ``tune`` takes it."""
         optimizer = self._optimizer
         if id(parameter) not in self._groups:
             for index, group in enumerate(optimizer.param_groups):
@@ -221,8 +220,10 @@ def refuse_momentum(optimizer: Optimizer) -> None:
 
 
 def habits_of(group: Mapping[str, Option]) -> str | None:
-    """What rare and large entries spoil in a parameter group's optimizer, in words; None where
-    nothing."""
+    """Return what rare and large entries spoil in a parameter group's optimizer, in words.
+
+    None where they spoil nothing.
+    """
     what = momentum_in(group)
     return "steps that it adapts to the gradients" if what is None and ADAPTS & set(group) else what
 

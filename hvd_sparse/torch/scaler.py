@@ -1,4 +1,4 @@
-"""Where the loss scale comes from."""
+"""The loss scale, as ``torch.amp`` holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors travel in one message."""
+"""Buckets: the tensors that travel in one message."""
 
 from __future__ import annotations
 
@@ -111,8 +111,10 @@ def check_merged(
 
 
 def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) -> str | None:
-    """What keeps tensors from being selected from as one vector; None if nothing does, or nobody
-    asks for it."""
+    """Return the reason why tensors cannot be selected from as one vector, in words.
+
+    None where there is none, or where nobody asks for it.
+    """
     if configuration.select_over != "group":
         return None
     first, numel = members[0], sum(spec.numel for spec in members)

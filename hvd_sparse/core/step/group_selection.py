@@ -24,7 +24,7 @@ from hvd_sparse.types import TensorSpec
 def send_merged(
     pipeline: Pipeline, members: Sequence[tuple[TensorState, Outgoing]], rank: int, world_size: int
 ) -> list[Outgoing]:
-    """What each tensor sends of the one selection, in the order given, in which they are joined.
+    """Return what each tensor sends of the one selection, in the order in which they are joined.
 
     members : states, and what was accumulated of each; of one accumulator, the same on all ranks
     """

@@ -37,7 +37,7 @@ def unscaled(gradient: np.ndarray, scale: float) -> np.ndarray:
 
 
 def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
-    """What the scaler expects to divide; itself where the scale is 1."""
+    """Return the gradient times the scale, which the scaler divides by; itself where that is 1."""
     if scale == 1.0:
         return gradient
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""What all ranks sent, taken in: a tensor's reduced gradient, and what the step leaves behind."""
+"""The receiver: makes the reduced gradient of what all ranks sent, and ends a tensor's step."""
 
 from __future__ import annotations
 

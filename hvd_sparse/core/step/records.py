@@ -115,7 +115,7 @@ class Ticket:
 
     @property
     def is_waiting(self) -> bool:
-        """What was accumulated has not been selected from yet."""
+        """Tell whether nothing has been selected yet from what was accumulated."""
         return self.outgoing is not None and self.outgoing.accumulated is not None
 
 

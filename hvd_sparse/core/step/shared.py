@@ -1,4 +1,4 @@
-"""What both halves of a step share: the tensors, their states and parts, and what was counted."""
+"""The state that both halves of a step share: tensors, their states and parts, counters."""
 
 from __future__ import annotations
 

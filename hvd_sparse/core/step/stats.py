@@ -1,4 +1,4 @@
-"""What was really sent: counted where it is handed over, never derived from what was asked."""
+"""Counters of what was really sent, where it is handed over; never derived from what was asked."""
 
 from __future__ import annotations
 

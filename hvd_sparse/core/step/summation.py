@@ -29,7 +29,7 @@ def add_up(
     codec: Codec,
     kernels: Kernels | ModuleType,
 ) -> None:
-    """out = factor * (sum of the parts), in the order given, which is the same on all ranks.
+    """Write out = factor * (sum of the parts), in the order given, the same on all ranks.
 
     parts : the range of the tensor that each is of, and an encoded selection or one as it is
     out : flat, of the accumulator's dtype; untouched on any error

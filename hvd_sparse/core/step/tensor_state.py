@@ -1,4 +1,4 @@
-"""What is kept of a tensor between its steps."""
+"""The state of a tensor between its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which step every tensor is in, and whether that step's outcome is kept.
+"""Transactions: the step that every tensor is in, and whether its outcome is kept.
 
 A step is kept apart from the state until it is known good, which is when the tensor's next step
 begins; until then ``fail`` takes back all of the step's tensors.
