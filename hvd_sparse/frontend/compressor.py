@@ -112,16 +112,12 @@ class Compressor:
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options, of which ``from_config`` makes an equal compressor.
+        """Return parts and options; ``Compression.from_config`` makes an equal compressor of them.
 
         Returns
         -------
         Report
             JSON-able.
-
-        Example
-        -------
-        >>> same = Compression.from_config(model.named_parameters(), compression.config())
         """
         return self.configuration.describe()
 

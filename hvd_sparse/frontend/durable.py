@@ -131,10 +131,6 @@ class DurableCompressor(Compressor):
         ------
         PeerFailure : it cannot be written; on all ranks, and the old file stays as it was
         InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
-
-        Example
-        -------
-        >>> compression.save("residuals.hvds")  # on every rank, between two steps
         """
         if self.step.exchange.sums_first:
             raise InvalidOption(
@@ -159,10 +155,6 @@ class DurableCompressor(Compressor):
         ------
         CorruptCheckpoint : the file is not whole
         RankMismatch : it is another model's or configuration's
-
-        Example
-        -------
-        >>> compression.load("residuals.hvds")  # on every rank, before the first step
         """
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
