@@ -44,18 +44,18 @@ def test_what_is_whole_is_accepted_and_a_repair_leaves_it_as_it_is(name):
 
 @pytest.mark.parametrize("case", cases.CODECS, ids=str)
 @pytest.mark.parametrize("count", [0, 1, 3, 2**32 - 1])
-@pytest.mark.parametrize("size", [0, 4, 5, 6, 64, 4_096])
-def test_a_header_that_promises_billions_allocates_next_to_nothing(case, count, size):
-    codec = case.create(CODECS)
-    form, number = format_number(getattr(codec, "values", "float32")), codec.number or 3
-    for fill in (0, 1, 255):
-        payload = forged(
-            bytes([fill]) * size, codec=number, value_format=form, numel=2**32 - 1, count=count
-        )
-        tracemalloc.start()
-        try:
-            check_frame(codec, payload.tobytes())
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak < BOUND_BYTES + 64 * payload.size
+def test_a_header_that_promises_billions_allocates_next_to_nothing(case, count):
+    for size in (0, 4, 5, 6, 64, 4_096):
+        codec = case.create(CODECS)
+        form, number = format_number(getattr(codec, "values", "float32")), codec.number or 3
+        for fill in (0, 1, 255):
+            payload = forged(
+                bytes([fill]) * size, codec=number, value_format=form, numel=2**32 - 1, count=count
+            )
+            tracemalloc.start()
+            try:
+                check_frame(codec, payload.tobytes())
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert peak < BOUND_BYTES + 64 * payload.size

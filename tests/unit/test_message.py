@@ -83,10 +83,10 @@ def test_the_joined_messages_that_are_damaged_below_are_read_when_they_are_not()
     ]
 
 
-@pytest.mark.parametrize("size", range(joined().size))
-def test_a_truncated_allgather_is_refused(size):
-    with pytest.raises(CorruptPayload):
-        read_whole(joined()[:size], 3)
+def test_a_truncated_allgather_is_refused():
+    for size in range(joined().size):
+        with pytest.raises(CorruptPayload):
+            pytest.fail(f"{size} bytes gave {read_whole(joined()[:size], 3)}")
 
 
 @pytest.mark.parametrize("mask", [1, 0x80, 0xFF])
