@@ -6,6 +6,13 @@ import numpy as np
 import torch
 
 from hvd_sparse.errors import UnsupportedInput
+from hvd_sparse.torch.staging import (
+    can_be_staged,
+    is_on_device,
+    to_device,
+    to_host,
+    write_back,
+)
 from hvd_sparse.types import TensorSpec
 
 
@@ -27,17 +34,17 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
-    """Raise UnsupportedInput for a tensor that is on no device that can be selected on."""
-    if tensor.device.type not in ("cpu", "meta"):
+    """Raise UnsupportedInput for a device that nothing can be copied from."""
+    if is_on_device(tensor) and not can_be_staged(tensor):
         raise UnsupportedInput(
-            f"tensor {name!r} is on {tensor.device}: this version selects on the CPU only; "
-            "train on the CPU, or leave it to hvd.Compression.fp16"
+            f"tensor {name!r} is on {tensor.device}, which torch does not work with here: put the "
+            "model on the CPU or on a device that torch.accelerator knows"
         )
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
     """Return the gradient's own memory, flat, where it lies there as the result will; else None."""
-    if gradient.dtype in _ACCUMULATORS and gradient.is_contiguous():
+    if gradient.is_cpu and gradient.dtype in _ACCUMULATORS and gradient.is_contiguous():
         memory: np.ndarray = gradient.detach().numpy().reshape(-1)
         return memory
     return None
@@ -56,17 +63,22 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     if memory is not None:
         return memory
     dtype = torch.float64 if spec.accumulator == np.float64 else torch.float32
-    copied: np.ndarray = gradient.detach().to(dtype).contiguous().numpy().reshape(-1)
-    return copied
+    copied = to_host(gradient.detach().to(dtype).contiguous())
+    flat: np.ndarray = copied.numpy().reshape(-1)
+    return flat
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a flat array as a tensor of the gradient's shape, dtype and memory layout."""
+    """Return a flat array as a tensor of the gradient's shape, dtype, memory layout and device."""
+    if write_back(flat, gradient):
+        return gradient
     return like(torch.from_numpy(flat).view(gradient.shape), gradient)
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The same entries in the gradient's dtype and memory layout; itself where it has them."""
+    """Return the same entries in the gradient's dtype, memory layout and device; the tensor itself
+    where it has them."""
+    there = to_device(dense, gradient)
     if gradient.is_sparse or gradient.is_contiguous():
-        return dense.to(gradient.dtype)
-    return torch.empty_like(gradient).copy_(dense)
+        return there.to(gradient.dtype)
+    return torch.empty_like(gradient).copy_(there)

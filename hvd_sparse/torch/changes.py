@@ -129,6 +129,8 @@ def in_words(keys: list[str]) -> str:
 
 def _memory_of(values: torch.Tensor) -> np.ndarray:
     """Return the entries as they lie in memory: a view of them."""
+    if not values.is_cpu:
+        return np.empty(0)  # comparing entries would wait for the device: its version must do
     plain = values.detach()
     memory: np.ndarray = (
         plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain

@@ -40,6 +40,7 @@ from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
+from hvd_sparse.torch.staging import HOST, say_experimental, to_host, way_of
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 
@@ -109,6 +110,7 @@ class TorchCompressor(DurableCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._index = ParameterIndex(named)
+        self._ways = {name: way_of(parameter) for name, parameter in named}
         self._changes = Changes()
         self._wait = LastGradientWait()
         self._follower: Follower | None = None
@@ -119,6 +121,10 @@ class TorchCompressor(DurableCompressor):
         self._driver = Driver(self.step, self.collective, self.name)
         is_planned = configuration.groups == PLANNED
         self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
+
+        if set(self._ways.values()) != {HOST}:
+            devices = {str(each.device) for each in self._index.parameters if not each.is_cpu}
+            say_experimental(", ".join(sorted(devices)))
 
     # -- what Horovod calls -----------------------------------------------------------------------
 
@@ -182,6 +188,8 @@ class TorchCompressor(DurableCompressor):
         if policy is not None:
             policy.end(self)
         ledger.begin_wait()
+        if self._scale is not None:
+            self._scale.forget()
         try:
             if self._changes.given:
                 self._refuse_changes(tensor, ctx)
@@ -283,7 +291,8 @@ class TorchCompressor(DurableCompressor):
         finished = self.step.receiver.finish_dense(ticket, flat, parameter)
         if finished is flat:
             gradient = ctx.gradient
-            if reduced.dtype == gradient.dtype and gradient.is_contiguous():
+            is_same = reduced.dtype == gradient.dtype and gradient.is_cpu
+            if is_same and gradient.is_contiguous():
                 return reduced
             return like(reduced, gradient)
         return unflatten(finished, ctx.gradient)
@@ -379,6 +388,14 @@ class TorchCompressor(DurableCompressor):
         if self._policy is not None:
             self._policy.regrouped(self, groups)
 
+    def stats(self) -> Report:
+        """Return what was sent, as every compressor's; and the way that each gradient takes.
+
+        ways : by tensor, "host" for a gradient on the CPU, "staged" for one that is copied there
+            from an accelerator, and its result back
+        """
+        return {**super().stats(), "ways": dict(self._ways)}
+
     def state_dict(self) -> Report:
         """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
         ``torch.load(..., weights_only=True)``."""
@@ -399,7 +416,7 @@ class TorchCompressor(DurableCompressor):
 
 
 def _as_horovod_wants(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which Horovod
-    does not know."""
+    """Return the gradient itself, contiguous and on the CPU, and as float32 where it is bfloat16,
+    which Horovod does not know."""
     dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
-    return dense.contiguous()
+    return to_host(dense.contiguous())

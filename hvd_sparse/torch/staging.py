@@ -1,0 +1,71 @@
+"""Gradients on an accelerator: copied to pinned memory of the host, and the result back.
+
+Everything between is as for a gradient on the CPU, so it has the same bits.  The host waits for the
+device once a tensor, for the gradient; nothing waits for the way back.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from hvd_sparse.core.kernels.torch.vector import fetch, upload
+
+logger = logging.getLogger("hvd_sparse")
+
+HOST, STAGED = "host", "staged"
+"""The ways of a tensor: its gradient is on the CPU; it is copied there and back."""
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor lies in an accelerator's memory."""
+    return not tensor.is_cpu and tensor.device.type != "meta"
+
+
+def can_be_staged(tensor: torch.Tensor) -> bool:
+    """Tell whether the device is the accelerator that torch works with here."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and tensor.device.type == accelerator.type
+
+
+def way_of(parameter: torch.Tensor) -> str:
+    """Return the way that a parameter's gradient takes."""
+    return STAGED if is_on_device(parameter) else HOST
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the same entries on the CPU; itself where it is there."""
+    return torch.from_numpy(fetch(tensor.detach())) if is_on_device(tensor) else tensor
+
+
+def to_device(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the CPU on the gradient's device; itself where that is the CPU."""
+    if gradient.device == dense.device:
+        return dense
+    return upload(dense.numpy(), gradient.device)
+
+
+def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
+    """Write the result into the gradient's own memory, if it lies there as the result does.
+
+    It was read at the start of the step, and a result in new memory would cost an allocation a
+    tensor a step.
+    """
+    kind = torch.float64 if flat.dtype == np.float64 else torch.float32
+    if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
+        return False
+    gradient.detach().view(-1).copy_(upload(flat, gradient.device))
+    return True
+
+
+@lru_cache(maxsize=1)  # once a process
+def say_experimental(device: str) -> None:
+    """Say what gradients on an accelerator are worth so far."""
+    logger.warning(
+        "gradients are on %s: experimental, tested on a pretend device and by compilation only; "
+        "each is copied to the host, selected from there, and its result copied back",
+        device,
+    )
