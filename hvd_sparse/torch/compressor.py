@@ -411,6 +411,8 @@ class TorchCompressor(DurableCompressor):
 
     def _forget_world(self) -> None:
         super()._forget_world()
+        if self._scale is not None:
+            self._scale.forget()
         self._driver.forget()
         self._changes.forget()
 
