@@ -25,6 +25,7 @@ EXTRAS = {
         "fast",
         "gradients are selected by plain numpy, in several passes and several times slower",
     ),
+    "triton": ("gpu", "no engine made for vectors on a GPU, which is experimental"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
     "matplotlib": ("plot", "no pictures of hvd-sparse simulate and of the benches"),
     "rich": (
@@ -100,7 +101,21 @@ def _check_frontend(framework: str) -> bool:
     )
     if framework == "tensorflow":
         _warn_of_keras_3()
+    else:
+        print(f"    {_ways()}")
     return True
+
+
+def _ways() -> str:
+    """Return the ways that gradients of PyTorch take here."""
+    torch, staging = (importlib.import_module(m) for m in ("torch", "hvd_sparse.torch.staging"))
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return f"gradients on the CPU: {staging.HOST}; torch finds no accelerator"
+    return (
+        f"gradients on the CPU: {staging.HOST}; on {accelerator.type}: {staging.STAGED} (copied to "
+        "the host and back), experimental"
+    )
 
 
 def _warn_of_keras_3() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import graph_reduce
+from hvd_sparse.tensorflow.host import call_numpy
 from hvd_sparse.tensorflow.identity import CallSite
 from hvd_sparse.untyped import ProcessSet, Value
 
@@ -116,6 +117,6 @@ class Branched(Unbranched):
     def _noted(self, result: tf.Tensor) -> tf.Tensor:
         """Return the same, once its arrival has been noted."""
         # On all ways alike, so that none looks slower for it.
-        noted = tf.numpy_function(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
+        noted = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
         with tf.control_dependencies([noted]):
             return tf.identity(result)

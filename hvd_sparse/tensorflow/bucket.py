@@ -13,6 +13,7 @@ from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
+from hvd_sparse.tensorflow.host import HOST, call_numpy
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import ProcessSet, Value
 
@@ -80,7 +81,7 @@ class GraphBucket:
         dtypes = [flat.dtype, tf.int64, *moved]
 
         def build() -> Value:
-            return tf.numpy_function(function, inputs, dtypes, name="hvd_sparse_send")
+            return call_numpy(function, inputs, dtypes, name="hvd_sparse_send")
 
         wire, number, *first = self.branches.send(build, flat, moved)
         wire.set_shape([None])
@@ -100,7 +101,7 @@ class GraphBucket:
         that are there."""
 
         def build() -> tf.Tensor:
-            sealed = first or tf.numpy_function(
+            sealed = first or call_numpy(
                 self._functions.seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
             return self._move(*sealed)
@@ -116,7 +117,7 @@ class GraphBucket:
         name = self._name
         for phase, kind in enumerate(self._phases):
             if phase:
-                array, splits = tf.numpy_function(
+                array, splits = call_numpy(
                     self._functions.advance,
                     [self._numbers[0], array],
                     self._moved(phase),
@@ -125,7 +126,8 @@ class GraphBucket:
                 name = f"{self._name}.{phase}"
             array.set_shape([None])
             splits.set_shape([None])
-            array = GRAPH_PHASES[kind](array, splits, name, self._process_set)
+            with tf.device(HOST):
+                array = GRAPH_PHASES[kind](array, splits, name, self._process_set)
         return array
 
     def _moved(self, phase: int) -> list[tf.DType]:

@@ -23,6 +23,7 @@ from hvd_sparse.tensorflow.call_checks import check_reduction, spec_of_unknown
 from hvd_sparse.tensorflow.contexts import DenseContext, SparseContext
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
+from hvd_sparse.tensorflow.host import call_numpy
 from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, token_of
 from hvd_sparse.tensorflow.optimizer import (
     Follower,
@@ -234,9 +235,7 @@ class TensorflowCompressor(DurableCompressor):
         dtype = tf.as_dtype(ctx.spec.accumulator)
 
         def build() -> tf.Tensor:
-            return tf.numpy_function(
-                self._functions.receive, inputs, dtype, name="hvd_sparse_receive"
-            )
+            return call_numpy(self._functions.receive, inputs, dtype, name="hvd_sparse_receive")
 
         flat = ctx.bucket.branches.receive(build, ctx.flat, tensor)
         result = tf.cast(tf.reshape(flat, ctx.spec.shape), ctx.dtype)
@@ -246,7 +245,7 @@ class TensorflowCompressor(DurableCompressor):
     def _finish_dense(self, reduced: tf.Tensor, ctx: DenseContext) -> tf.Tensor:
         if not self._finishes_dense:
             return reduced
-        flat = tf.numpy_function(
+        flat = call_numpy(
             self._functions.finish_dense,
             [ctx.token, ctx.scale, tf.reshape(reduced, [-1]), ctx.parameter],
             reduced.dtype,

@@ -17,6 +17,7 @@ from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow import branches
 from hvd_sparse.tensorflow.branches import Branched
+from hvd_sparse.tensorflow.host import call_numpy
 from hvd_sparse.tensorflow.identity import CallSite, runtime_token
 from hvd_sparse.untyped import ProcessSet, Value
 
@@ -87,7 +88,7 @@ class GraphFallback(Fallback):
             tokens = [runtime_token(v) for _, v in pairs if is_sparse(*_size_of(v))]
             first = tf.reshape(pairs[-1][0], [-1])[:1]
             inputs = [self._order.read_value(), first, tf.stack(tokens)]
-            way, is_timed, order = tf.numpy_function(
+            way, is_timed, order = call_numpy(
                 partial(self._begin_step, owner),
                 inputs,
                 [tf.int32, tf.bool, tf.int64],

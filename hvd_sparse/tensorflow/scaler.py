@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.tensorflow.host import call_numpy
 from hvd_sparse.untyped import GradScaler, Value
 
 
@@ -35,6 +36,6 @@ def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
 
 
 def _ask(call: Callable[[], Value]) -> tf.Tensor:
-    scale = tf.numpy_function(lambda: np.float32(call()), [], tf.float32, name="hvd_sparse_scale")
+    scale = call_numpy(lambda: np.float32(call()), [], tf.float32, name="hvd_sparse_scale")
     scale.set_shape([])
     return scale

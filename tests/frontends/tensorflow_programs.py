@@ -195,6 +195,30 @@ def callbacks_without(_: str) -> dict[str, str]:
     }
 
 
+@cases
+def placement(name: str) -> dict[str, list[str]]:
+    """Devices of the operations that a traced program on a GPU has; none of them is run."""
+    weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
+    compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def reduced() -> Any:
+        with tf.device("/GPU:0"):
+            with tf.GradientTape() as plain:
+                loss = tf.reduce_sum(weight * weight)
+            tape = hvd.DistributedGradientTape(plain, compression=compressor)
+            return tape.gradient(loss, [weight])
+
+    definition = reduced.get_concrete_function().graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        kind = "other" if "hvd_sparse" not in node.name else node.op
+        found.setdefault(kind, set()).add(node.device)
+    compressor.close()
+    return {kind: sorted(devices) for kind, devices in found.items()}
+
+
 if __name__ == "__main__":
     begin(int(sys.argv[1]))
     keras.utils.set_random_seed(3)

@@ -141,7 +141,7 @@ def train(name: str, device: torch.device, steps: int = 6, **options: Any) -> di
         "finite": seen,
         "ways": sorted(set(compressor.stats()["ways"].values())),
         "state": digest_of(
-            array.reshape(-1).clone()  # a scalar's stride may be anything
+            torch.tensor(array.tolist(), dtype=array.dtype)  # a scalar's stride may be anything
             for _, tensor in sorted(compressor.state_dict()["tensors"].items())
             for _, array in sorted(tensor["arrays"].items())
         ),

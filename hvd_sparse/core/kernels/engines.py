@@ -88,10 +88,11 @@ class TritonEngine:
     """
 
     def __post_init__(self) -> None:
-        for package in ("torch", "triton"):
+        for package, extra in (("torch", "torch"), ("triton", "gpu")):
             if importlib.util.find_spec(package) is None:
                 raise InvalidOption(
-                    f"engine 'triton' needs the package {package}: pip install 'hvd-sparse[gpu]'"
+                    f"engine 'triton' needs the package {package}: pip install "
+                    f"'hvd-sparse[{extra}]'"
                 )
 
     @property
