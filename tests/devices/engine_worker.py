@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from conformance import fused_checks, hostile, kernel_checks
-from conformance.statistics_checks import ON_FINITE_DATA
+from conformance import kernel_checks
 from devices import pretend
+from devices.engine_checks import check_all, check_vectors
 from devices.forbidden import Watch
 from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
@@ -28,30 +28,6 @@ from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.kernels.torch import taking, vector
 from hvd_sparse.types import Selection
-
-CHECKS = kernel_checks.PER_VECTOR + fused_checks.FUSED
-
-
-def check_all(kernels: Any) -> None:
-    """The conformance suite; doubles, which no other code is run for, on a third of the vectors."""
-    for dtype, every in (("float32", 1), ("float64", 3)):
-        kernel_checks.check_infinity_is_reported(kernels, dtype)
-        kernel_checks.check_largest_of_many(kernels, dtype)
-        fused_checks.check_large(kernels, dtype)
-        check_vectors(kernels, kernel_checks.vectors(dtype)[::every])
-    kernel_checks.check_threshold_is_rounded(kernels)
-    kernel_checks.check_sum_is_wide(kernels)
-    for seed in range(fused_checks.DRAWS):
-        hostile.check_beside_the_reference(kernels, seed)
-
-
-def check_vectors(kernels: Any, vectors: list[np.ndarray]) -> None:
-    for x in vectors:
-        for check in CHECKS:
-            kernel_checks.put(check, kernels, x)
-        for check in ON_FINITE_DATA if kernel_checks.has_statistics(x) else ():
-            kernel_checks.put(check, kernels, x)
-
 
 # -- mutants --------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ def test_the_cluster_is_private_and_shares_its_key():
         "docker-test",
         "bench-network",
         "launch",
+        "gpu-check",
         "lib/engine.sh",
         "lib/image.sh",
         "lib/cases.sh",

@@ -214,7 +214,7 @@ def placement(name: str) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for node in nodes:
         kind = "other" if "hvd_sparse" not in node.name else node.op
-        found.setdefault(kind, set()).add(node.device)
+        found.setdefault(kind, set()).add(node.device.rpartition("/device:")[2])
     compressor.close()
     return {kind: sorted(devices) for kind, devices in found.items()}
 

@@ -1,7 +1,11 @@
-"""Worker, under mpirun: gradients on the pretend device, beside the same on the CPU."""
+"""Worker, under mpirun: gradients on the pretend device, beside the same on the CPU.
+
+``HVD_SPARSE_TEST_DEVICE=cuda`` takes a GPU, for ``scripts/gpu-check``.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,22 +21,34 @@ from torch import nn
 
 from hvd_sparse.torch import Compression
 
-DEVICE = pretend.load()
+NAME = os.environ.get("HVD_SPARSE_TEST_DEVICE", pretend.NAME)
+DEVICE = pretend.load() if NAME == pretend.NAME else torch.device(NAME, 0)
 CPU = torch.device("cpu")
 cases = Cases()
 Run = Callable[[str, torch.device], dict[str, Any]]
+
+
+def nothing(*_: object) -> int:
+    return 0
+
+
+# A GPU is as late as it is, and counts nothing.
+is_pretend = NAME == pretend.NAME
+late, reused, waited = (
+    each if is_pretend else nothing for each in (pretend.late, pretend.reused, pretend.waits)
+)
 
 
 def on_both(run: Run) -> Callable[[str], dict[str, Any]]:
     """Make a case of a function that is run on the CPU and on the device."""
 
     def case(name: str) -> dict[str, Any]:
-        pretend.late(False)
+        late(False)
         expected = run(f"{name}.cpu", CPU)
-        pretend.late(True)
+        late(True)
         found = run(f"{name}.device", DEVICE)
-        pretend.late(False)
-        assert pretend.reused() == 0, "a pinned buffer was changed before the device had read it"
+        late(False)
+        assert reused() == 0, "a pinned buffer was changed before the device had read it"
         return {"expected": expected, "found": found}
 
     return case
@@ -53,10 +69,10 @@ def with_gradients(
         optimizer.zero_grad()
         drawn = [torch.from_numpy(each) for each in gradients_of(hvd.rank(), step)]
         chosen = {p: g.to(dtype).to(device) for p, g in zip(parameters.values(), drawn)}
-        before = pretend.waits()
+        before = waited()
         give_gradients(chosen)
         optimizer.step()
-        waits.append(pretend.waits() - before)
+        waits.append(waited() - before)
         applied += [parameter.grad.cpu() for parameter in parameters.values()]
     found = {
         "applied": digest_of(applied),

@@ -64,7 +64,7 @@ def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):
 
 
 def test_where_all_is_installed_it_says_what_is_used_and_misses_nothing():
-    for package in ("numba", "isal", "horovod.torch", "horovod.tensorflow"):
+    for package in ("numba", "isal", "triton", "horovod.torch", "horovod.tensorflow"):
         pytest.importorskip(package, reason="all must be installed")
     done = subprocess.run(
         [sys.executable, "-m", "hvd_sparse", "doctor"], capture_output=True, text=True, timeout=120

@@ -1,0 +1,167 @@
+"""Checks on a machine with a GPU: the work of ``scripts/gpu-check``.
+
+Every check says "passed", "FAILED" or "NOT RUN", and why.  None of it has run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINES = ("torch", "triton")
+SIZES = ("1000000", "25000000", "100000000")
+RANKS = 2
+NOT_RUN = 3
+NOT_WRITTEN = (
+    "training on side streams, with HOROVOD_ENABLE_ASYNC_COMPLETION",
+    "messages over NCCL: they go through the host",
+    "the stall in Horovod's AllocateOutput, on two GPUs",
+    "TensorFlow's placement on a GPU",
+    "timings beside DGC, Gaussian-k and the other peers",
+)
+"""What hardware alone can show, and nobody wrote a check for yet."""
+
+
+class Result(NamedTuple):
+    """What became of one check.
+
+    Attributes
+    ----------
+    name : of the check
+    verdict : "passed", "FAILED" or "NOT RUN"
+    words : why, or what was printed
+    """
+
+    name: str
+    verdict: str
+    words: str
+
+
+def gpu() -> str | None:
+    """Return the GPU's name; None where torch has none."""
+    script = (
+        "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
+    )
+    done = run([sys.executable, "-c", script], 120)
+    return done.stdout.strip() or None
+
+
+def run(command: list[str], limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the package and the tests' modules; one that takes too long has failed."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, -1, "", f"not done after {limit_s:.0f} s")
+
+
+def check(name: str, command: list[str], limit_s: float = 900) -> Result:
+    """Run a worker's task."""
+    done = run(command, limit_s)
+    if done.returncode == 0:
+        return Result(name, "passed", done.stdout)
+    return Result(name, "FAILED", (done.stdout + done.stderr)[-3000:])
+
+
+def worker(task: str, *arguments: str) -> list[str]:
+    """Return the command of a task."""
+    return [sys.executable, str(ROOT / "tests" / "devices" / "gpu_worker.py"), task, *arguments]
+
+
+def check_laws() -> Result:
+    """Put both frontends' laws to gradients on the GPU, on two ranks that share it."""
+    os.environ["HVD_SPARSE_TEST_DEVICE"] = "cuda"
+    sys.path.insert(0, str(ROOT / "tests"))
+    from harness import launch  # the tests' own, which kills ranks that hang
+
+    name = f"PyTorch's laws on {RANKS} ranks"
+    outcome = launch("frontends/torch_devices.py", RANKS, "gloo", limit_s=900)
+    if outcome.code != 0 or None in outcome.results:
+        return Result(name, "FAILED", outcome.output[-3000:])
+    wrong = []
+    for result in outcome.results:
+        for case, each in result.items():
+            found = each.get("measured", {"expected": 1, "found": {}})
+            expected = found["expected"]
+            if expected == 1 or any(
+                found["found"][key] != expected[key] for key in expected if key not in IGNORED
+            ):
+                wrong.append(f"{case}: {each.get('error', 'other bits than on the CPU')}")
+    return Result(name, "FAILED" if wrong else "passed", "\n".join(sorted(set(wrong))))
+
+
+IGNORED = ("ways", "waits")
+"""Of a case: what differs between the devices as it must."""
+
+
+def table(lines: list[dict[str, float]], engine: str) -> str:
+    """Return the times as a table of the page."""
+    head = (
+        f"Engine `{engine}`, milliseconds:\n\n"
+        "| entries | density | `add_` | `torch.topk` | ours |\n"
+        "|---|---|---|---|---|\n"
+    )
+    return head + "".join(
+        f"| {each['entries']:,.0f} | {each['density']} | {each['add_']:.3f} | {each['topk']:.3f} "
+        f"| {each['ours']:.3f} |\n"
+        for each in lines
+    )
+
+
+def page(name: str, results: list[Result], tables: list[str]) -> str:
+    """Return what was found, as a page."""
+    verdicts = "".join(f"| {each.name} | {each.verdict} |\n" for each in results)
+    missing = "".join(f"* {what}\n" for what in NOT_WRITTEN)
+    return (
+        f"# On a GPU: {name}\n\nBy `scripts/gpu-check`, Python {platform.python_version()}.\n\n"
+        f"| check | verdict |\n|---|---|\n{verdicts}\n" + "\n".join(tables) + "\nNot checked:\n\n"
+        f"{missing}"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Return 0 if all that was run passed, 1 if something failed, 3 if nothing was run."""
+    parser = argparse.ArgumentParser(prog="scripts/gpu-check", description=__doc__)
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "gpu.md")
+    options = parser.parse_args(arguments)
+    name = gpu()
+    if name is None:
+        print("NOT RUN: torch finds no GPU here, so nothing was checked")
+        return NOT_RUN
+    print(f"GPU: {name}")
+    results, tables = [], []
+    for engine in ENGINES:
+        results.append(check(f"conformance of engine {engine}", worker("conformance", engine)))
+        results.append(check(f"hidden waits of engine {engine}", worker("waits", engine)))
+    results.append(check_laws())
+    for engine in ENGINES:
+        timed = check(f"times of engine {engine}", worker("times", engine, *SIZES))
+        results.append(timed)
+        if timed.verdict == "passed":
+            tables.append(table(json.loads(timed.words), engine))
+    for each in results:
+        print(f"{each.verdict:<8} {each.name}")
+        if each.verdict == "FAILED":
+            print(each.words)
+    for what in NOT_WRITTEN:
+        print(f"NOT RUN  {what}: no check is written")
+    options.page.write_text(page(name, results, tables), encoding="utf-8")
+    print(f"written: {options.page}")
+    return int(any(each.verdict == "FAILED" for each in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""``scripts/gpu-check`` where there is no GPU: it says so, and what it would run there does run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from installed import is_installed
+from programs import run_python
+
+pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = str(ROOT / "tests" / "devices" / "gpu_worker.py")
+
+
+def test_without_a_gpu_nothing_counts_as_passed(tmp_path):
+    page = tmp_path / "gpu.md"
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "gpu-check"), "--page", str(page)],
+        env={**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "NOT RUN" in done.stdout
+    assert "passed" not in done.stdout
+    assert not page.exists()
+
+
+def test_the_times_that_it_would_take_are_numbers():
+    done = run_python(WORKER, "times", "torch", "20000", HVD_SPARSE_TEST_DEVICE="cpu")
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(done.stdout)
+    assert len(lines) == 4
+    assert all(each[what] > 0 for each in lines for what in ("add_", "topk", "ours"))
