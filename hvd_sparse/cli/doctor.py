@@ -108,13 +108,13 @@ def _check_frontend(framework: str) -> bool:
 
 def _ways() -> str:
     """Return the ways that gradients of PyTorch take here."""
-    torch, staging = (importlib.import_module(m) for m in ("torch", "hvd_sparse.torch.staging"))
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None:
+    staging = importlib.import_module("hvd_sparse.torch.staging")
+    device = staging.accelerator()
+    if device is None:
         return f"gradients on the CPU: {staging.HOST}; torch finds no accelerator"
     return (
-        f"gradients on the CPU: {staging.HOST}; on {accelerator.type}: {staging.STAGED} (copied to "
-        "the host and back), experimental"
+        f"gradients on the CPU: {staging.HOST}; on {device}: {staging.STAGED} (copied to the host "
+        "and back), experimental"
     )
 
 

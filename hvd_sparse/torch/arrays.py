@@ -38,7 +38,7 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
     if is_on_device(tensor) and not can_be_staged(tensor):
         raise UnsupportedInput(
             f"tensor {name!r} is on {tensor.device}, which torch does not work with here: put the "
-            "model on the CPU or on a device that torch.accelerator knows"
+            "model on the CPU or on the device that torch.accelerator (torch 2.6 or later) tells of"
         )
 
 

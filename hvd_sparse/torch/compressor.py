@@ -40,7 +40,7 @@ from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
-from hvd_sparse.torch.staging import HOST, say_experimental, to_host, way_of
+from hvd_sparse.torch.staging import HOST, is_on_device, say_experimental, to_host, way_of
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 
@@ -123,7 +123,7 @@ class TorchCompressor(DurableCompressor):
         self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
 
         if set(self._ways.values()) != {HOST}:
-            devices = {str(each.device) for each in self._index.parameters if not each.is_cpu}
+            devices = {str(each.device) for each in filter(is_on_device, self._index.parameters)}
             say_experimental(", ".join(sorted(devices)))
 
     # -- what Horovod calls -----------------------------------------------------------------------

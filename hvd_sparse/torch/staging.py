@@ -25,10 +25,18 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     return not tensor.is_cpu and tensor.device.type != "meta"
 
 
+def accelerator() -> str | None:
+    """Return the kind of device that torch works with here besides the CPU; None where there is
+    none, or where torch is older than 2.6, which tells of none."""
+    if not hasattr(torch, "accelerator"):
+        return None
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else str(device.type)
+
+
 def can_be_staged(tensor: torch.Tensor) -> bool:
     """Tell whether the device is the accelerator that torch works with here."""
-    accelerator = torch.accelerator.current_accelerator()
-    return accelerator is not None and tensor.device.type == accelerator.type
+    return bool(tensor.device.type == accelerator())
 
 
 def way_of(parameter: torch.Tensor) -> str:
