@@ -34,21 +34,28 @@ class Counter:
         return self.value
 
 
+def static_size(tensor):
+    """Return a tensor's entries, of a shape that is known without its values."""
+    return math.prod(tensor.shape)
+
+
 class Metered:
     """One of Horovod's own compressors that counts the bytes it hands to the allreduce.
 
     TensorFlow calls ``compress`` once per traced graph and not once per step, so the counter must
     be a tf.Variable there: its ``assign_add`` becomes a part of the graph and runs with every step.
+    ``size_of`` counts a tensor's entries.
     """
 
-    def __init__(self, compressor, counter):
+    def __init__(self, compressor, counter, size_of=static_size):
         self.compressor = compressor
         self.counter = counter
+        self.size_of = size_of
 
     def compress(self, tensor):
         compressed, context = self.compressor.compress(tensor)
         itemsize = getattr(compressed.dtype, "itemsize", None) or compressed.dtype.size
-        self.counter.assign_add(math.prod(compressed.shape) * itemsize)
+        self.counter.assign_add(self.size_of(compressed) * itemsize)
         return compressed, context
 
     def decompress(self, tensor, context):

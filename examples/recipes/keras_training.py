@@ -51,7 +51,14 @@ def compile_model(args, model, steps_per_epoch):
     optimizer = build_optimizer(args)
     counter = tf.Variable(0, dtype=tf.int64, trainable=False)
     compression = build_compression(
-        args, steps_per_epoch, Compression, model, optimizer, hvd.Compression, counter
+        args,
+        steps_per_epoch,
+        Compression,
+        model,
+        optimizer,
+        hvd.Compression,
+        counter,
+        lambda tensor: tf.size(tensor, tf.int64),  # an embedding's is known at run time
     )
     # An embedding's gradient is sparse in rows; the memory works on the whole.
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression, sparse_as_dense=True)

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import STOCK, Metered
+from common import STOCK, Metered, static_size
 
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import read_method
@@ -159,7 +159,9 @@ def is_handed_over(args):
     )
 
 
-def build_compression(args, steps_per_epoch, compression, params, optimizer, stock, counter):
+def build_compression(
+    args, steps_per_epoch, compression, params, optimizer, stock, counter, size_of=static_size
+):
     """Return what Horovod is given as ``compression``.
 
     Parameters
@@ -168,10 +170,10 @@ def build_compression(args, steps_per_epoch, compression, params, optimizer, sto
     compression, params : the frontend's ``Compression`` of hvd_sparse, and what it compresses
     optimizer : the one that Horovod is given
     stock : Horovod's own ``Compression``
-    counter : adds up the bytes of Horovod's own
+    counter, size_of : add up the bytes of Horovod's own, from a tensor's entries
     """
     if args.compression in STOCK:
-        return Metered(getattr(stock, args.compression), counter)
+        return Metered(getattr(stock, args.compression), counter, size_of)
     method = read_method(args.compression)
     options = {}
     if method.takes_density:
