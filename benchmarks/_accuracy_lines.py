@@ -84,6 +84,13 @@ def row_of(wanted: Wanted, results: Results) -> Row | None:
     )
 
 
+def is_searched(row: Row) -> bool:
+    """Tell whether the rates on both sides of a row's were tried, as far as the ladder has them."""
+    ladder = TASKS[row.line.task].rates[row.line.optimizer]
+    place = ladder.index(row.rate) if row.rate in ladder else 0
+    return set(ladder[max(0, place - 1) : place + 2]) <= set(row.tried)
+
+
 def best_of(scores: Mapping[float, float], *, is_text: bool) -> float:
     """Return the rate with the best score; what is no number is worse than any."""
     sign = -1.0 if is_text else 1.0

@@ -14,26 +14,32 @@ from benchmarks._accuracy_tasks import TASKS
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-METHODS = ("dense", "ldte_bs")
+METHODS, COLUMNS = ("dense", "ldte_bs"), 3
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw dense and LDTE-BS: a row of pictures for every task, a column for every optimizer."""
+    """Draw dense and LDTE-BS, a picture for every task and optimizer."""
     shown = [row for row in rows if _is_shown(row)]
-    tasks = list(dict.fromkeys(row.line.task for row in shown))
-    if not tasks:
+    pairs = sorted({(row.line.task, row.line.optimizer) for row in shown}, key=_place)
+    if not pairs:
         return
-    size = (4.2 * len(OPTIMIZERS), 3.2 * len(tasks))
+    lines = -(-len(pairs) // COLUMNS)
     figure, grid = plt.subplots(
-        len(tasks), len(OPTIMIZERS), figsize=size, squeeze=False, layout="constrained"
+        lines, COLUMNS, figsize=(4.2 * COLUMNS, 3.2 * lines), squeeze=False, layout="constrained"
     )
-    for task, axes_of_task in zip(tasks, grid):
-        for optimizer, axes in zip(OPTIMIZERS, axes_of_task):
-            mine = [r for r in shown if (r.line.task, r.line.optimizer) == (task, optimizer)]
-            _draw_one(axes, mine)
-            axes.set_title(f"{task}, {optimizer}", fontsize=9)
+    for axes in grid.flat[len(pairs) :]:
+        axes.set_axis_off()
+    for (task, optimizer), axes in zip(pairs, grid.flat):
+        _draw_one(axes, [r for r in shown if (r.line.task, r.line.optimizer) == (task, optimizer)])
+        axes.set_title(f"{task}, {optimizer}", fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _place(pair: tuple[str, str]) -> tuple[int, int]:
+    """Return where a task and an optimizer stand on the page."""
+    task, optimizer = pair
+    return list(TASKS).index(task), OPTIMIZERS.index(optimizer)
 
 
 def _is_shown(row: Row) -> bool:
@@ -48,9 +54,6 @@ def _is_shown(row: Row) -> bool:
 
 
 def _draw_one(axes: plt.Axes, rows: Sequence[Row]) -> None:
-    if not rows:
-        axes.set_axis_off()
-        return
     for row in rows:
         density = f" {row.line.density:g}" if row.line.density else ""
         steps, scores = zip(*row.curve)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks._accuracy_lines import best_of, row_of
+from benchmarks._accuracy_lines import best_of, is_searched, row_of
 from benchmarks._accuracy_matrix import SEEDS, WORKERS, Wanted, dense_line, matrix
 from benchmarks._accuracy_page import table_of, write_page
 from benchmarks._accuracy_real import on_real_ranks
@@ -27,6 +27,7 @@ from benchmarks._accuracy_runs import Line, Run
 from benchmarks._accuracy_simulated import simulate
 from benchmarks._accuracy_store import Store
 from benchmarks._accuracy_tasks import TASKS
+from hvd_sparse.methods.spelling import read_method
 
 QUICK_STEPS = 40
 
@@ -51,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
     if options.method:
         console.print(table_of(rows), markup=False, soft_wrap=True)
     else:
-        missing = [each for each in wanted if row_of(each, store.results) is None]
+        rows = [row for row in rows if options.quick or is_searched(row)]
+        there = {row.line for row in rows}
+        missing = [each for each in wanted if each.line not in there]
         write_page(options.output, rows, missing, store.results)
         console.print(f"accuracy.md and accuracy.png are in {options.output}; ", end="")
         console.print(f"{len(rows)} of {len(wanted)} lines are there")
@@ -76,7 +79,7 @@ def _line_and_dense(options: argparse.Namespace) -> list[Wanted]:
         task,
         options.optimizer,
         options.method,
-        options.density,
+        options.density if read_method(options.method).takes_density else None,
         way,
         options.warmup,
         workers,

@@ -57,7 +57,7 @@ class DirectionState(Generic[Options]):
 
     Subclasses give the direction (``_direct``).  What is sent late moves the parameter by the
     learning rate of the step it arrives in: where the rate falls, old entries weigh less, which was
-    measured to be better than the rate of their own step (docs/results/accuracy.md).  A step
+    measured to be better than the rate of their own step (docs/results/accuracy-ways.md).  A step
     without a rate would lose what it sends: it sends nothing, adds nothing and keeps all.
 
     Attributes

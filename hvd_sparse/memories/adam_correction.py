@@ -49,7 +49,7 @@ class AdamCorrection:
 
     The gradient is accumulated, not its mean: an entry waits for about 1 / density steps, over
     which v adds up its gradients, so that a mean over the last ten smooths nothing and only delays
-    them (docs/results/accuracy.md).
+    them (docs/results/accuracy-ways.md).
 
     The optimizer must apply what arrives as it is, times its learning rate: ``optimizer=`` sees to
     that.  Then betas, epsilon and weight decay are the parameter group's, and a step at a learning

@@ -170,6 +170,14 @@ def test_goals_are_judged_by_the_error_or_the_limit(accuracy):
     assert goals.verdict_of(replace(near, line=replace(line, density=0.01))) == "met"
 
 
+def test_a_row_whose_best_rate_has_an_untried_neighbour_is_not_searched(accuracy):
+    line = accuracy.dense_line("digits", "sgd")
+    row = accuracy.Row(line, 0.2, (0.1, 0.2, 0.4), (90.0,), (), (), None, 1.0)
+    assert accuracy.is_searched(row)
+    assert not accuracy.is_searched(replace(row, rate=0.4))
+    assert not accuracy.is_searched(replace(row, tried=(0.1, 0.2)))
+
+
 def test_the_workers_share_what_dense_sees(accuracy):
     simulated = _checkout.load("_accuracy_simulated")
     line = replace(accuracy.dense_line("digits", "sgd", 6), method="topk", density=1.0)
