@@ -20,8 +20,8 @@ from devices.engine_worker import calls
 from devices.vectors_on_device import VectorsOnDevice
 
 from hvd_sparse.core.kernels.contract import Aim
-from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
+from hvd_sparse.registry import ENGINES
 
 DEVICE = torch.device(os.environ.get("HVD_SPARSE_TEST_DEVICE", "cuda"))
 DENSITIES = (0.0001, 0.001, 0.01, 0.05)
@@ -98,7 +98,7 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
 
 
 def main(task: str, engine: str, *sizes: str) -> None:
-    kernels = resolve_engine(engine)
+    kernels = ENGINES.create(engine).kernels
     if task == "conformance":
         check_all(VectorsOnDevice(kernels, DEVICE))
     elif task == "waits":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from frontends._method_cases import BUILT, METHODS
+from frontends._method_cases import BUILT, METHODS, STEPS
 from frontends._outcomes import measured
 from harness import launch
 
@@ -18,6 +18,7 @@ LAWS = (
     "an_optimizer_handed_over",
     "a_dense_warm_up",
     "a_nan_on_one_rank",
+    "a_loss_scale",
     "a_checkpoint_to_and_from_the_cpu",
     "a_gradient_in_another_layout",
 )
@@ -46,6 +47,11 @@ def test_every_way_is_told(outcome, case):
 def test_a_staged_tensor_is_waited_for_once(outcome):
     for result in measured(outcome, "topk"):
         assert result["found"]["waits"] == 3
+
+
+def test_a_loss_scale_is_asked_for_once_a_step(outcome):
+    for result in measured(outcome, "a_loss_scale"):
+        assert result["found"]["asked"] == STEPS
 
 
 def test_the_first_use_says_once_that_it_is_experimental(outcome):

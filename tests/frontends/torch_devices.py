@@ -117,7 +117,7 @@ for kind in (torch.float64, torch.float16, torch.bfloat16):
     cases[str(kind).removeprefix("torch.")] = on_both(of_dtype(kind))
 
 
-def train(name: str, device: torch.device, steps: int = 6, **options: Any) -> dict[str, Any]:
+def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
     """A net with norms and an optimizer with momentum; what its weights become."""
     torch.manual_seed(0)
     layers = nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 5)
@@ -142,7 +142,7 @@ def train(name: str, device: torch.device, steps: int = 6, **options: Any) -> di
     draw = torch.Generator().manual_seed(hvd.rank())
     inputs, targets = torch.randn(16, 20, generator=draw), torch.randint(5, (16,), generator=draw)
     seen = []
-    for step in range(steps):
+    for step in range(STEPS):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device))
         (loss * (float("nan") if step in spoils and hvd.rank() == 0 else 1.0)).backward()
@@ -195,6 +195,19 @@ def a_dense_warm_up(name: str, device: torch.device) -> dict[str, Any]:
 @law
 def a_nan_on_one_rank(name: str, device: torch.device) -> dict[str, Any]:
     return train(name, device, spoils=(2,))
+
+
+@law
+def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
+    """It is asked for once a step, as a scaler on a device is waited for."""
+    asked = []
+
+    def scale() -> float:
+        asked.append(True)
+        return 2.0 ** (len(asked) % 3)
+
+    found = train(name, device, scaler=scale)
+    return found | {"asked": len(asked)}
 
 
 @law

@@ -70,12 +70,20 @@ def test_the_engine_torch_needs_no_numba():
 @pytest.mark.skipif(
     not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
 )
-def test_triton_without_a_gpu_is_an_error_with_the_remedy():
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("resolve_engine('triton')", "copied to the host"),
+        ("TritonEngine().kernels", "needs a GPU"),
+    ],
+)
+def test_triton_is_refused_where_no_vector_is_on_a_gpu(how, words):
     done = run_python(
         "-c",
-        "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('triton')",
+        f"from hvd_sparse.core.kernels.engines import TritonEngine, resolve_engine\n{how}",
         CUDA_VISIBLE_DEVICES="",
     )
     assert done.returncode == 1
-    assert "needs a GPU" in done.stderr
-    assert "engine='torch'" in done.stderr
+    assert "InvalidOption" in done.stderr
+    assert words in done.stderr
+    assert "leave engine out" in done.stderr

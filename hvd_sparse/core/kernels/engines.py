@@ -84,7 +84,8 @@ class TritonEngine:
     """Kernels compiled for GPUs: each vector is gone over once in a step.
 
     Experimental: tested by Triton's interpreter and by compilation for GPUs from sm_70 to sm_100,
-    and not yet run on one.
+    and not yet run on one.  No compressor has vectors there yet: ``resolve_engine`` refuses it, and
+    ``scripts/gpu-check`` runs it.
     """
 
     def __post_init__(self) -> None:
@@ -150,12 +151,17 @@ def resolve_engine(engine: object) -> Kernels:
     Raises
     ------
     UnknownName : no engine has that id
-    InvalidOption : the engine is not installed, or lacks an option
+    InvalidOption : the engine is not installed, lacks an option, or works on no host's vectors
     """
     if engine is None and not is_fast_installed():
         _say_slow()
         engine = "numpy"
     chosen: Engine = ENGINES.resolve(FAST if engine is None else engine)
+    if isinstance(chosen, TritonEngine):
+        raise InvalidOption(
+            "engine 'triton' works on vectors that lie on a GPU, and gradients from there are "
+            "copied to the host in this version: leave engine out"
+        )
     return chosen.kernels
 
 
