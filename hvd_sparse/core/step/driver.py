@@ -49,6 +49,7 @@ class Conversation(Generic[Result]):
         except StopIteration as stop:
             self.result, self.is_done, self.pending = stop.value, True, None
             return
+        # Horovod matches collectives by name: every phase has its own.
         name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
         self._phase += 1
         self.pending = request.start(self._collective, name)
@@ -100,6 +101,7 @@ class Driver:
             self._current = run
             if self._under_way:
                 self._discard_old(run)
+        # As early as possible: it travels while the backward pass goes on.
         if bucket is not None and len(bucket.entered) == len(bucket.members):
             self._start(bucket, run)
         return wire, ticket
@@ -133,6 +135,7 @@ class Driver:
         """
         if ticket.run.failure is not None:
             raise ticket.run.failure
+        # Words of gradients that stand for no tensor have to reach the others before this raises.
         if ticket.run.errors:
             self.refuse(ticket)
         try:
@@ -235,8 +238,10 @@ class Driver:
 
     def _finish(self, run: StepRun) -> SparseError | None:
         active = []
+        # In one order on all ranks, whatever the order of their hooks: phases meet by it.
         for index in sorted(run.buckets):
             bucket = run.buckets[index]
+            # One that is not full lacks a tensor on this rank, which the message tells the others.
             if not bucket.is_exchanged:
                 self._start(bucket, run)
             if bucket in self._under_way:
@@ -248,7 +253,7 @@ class Driver:
                 try:
                     if not self._advance(bucket):
                         active.append(bucket)
-                except ExchangeTimeout:
+                except ExchangeTimeout:  # nobody can be waited for any more
                     raise
                 except SparseError as error:
                     self._under_way.pop(bucket, None)

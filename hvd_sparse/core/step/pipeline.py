@@ -75,6 +75,7 @@ class Pipeline:
             accumulated = self._accumulate(state, gradient, world_size, None)
             vector, moments = accumulated.vector, accumulated.moments
             return Outgoing(None, None, 0, self._norm(vector), None, vector, moments)
+        # Known before the pass, so that the one that adds the gradient takes the entries too.
         aim = selector.aim(gradient.size, source.threshold, source.memo)
         accumulated = self._accumulate(state, gradient, world_size, aim)
         try:
@@ -85,6 +86,7 @@ class Pipeline:
             return self.send_found(
                 state, parts, found, accumulated.vector, world_size, state.spec.key
             )
+        # The entries that the pass took are in its list alone.
         except Exception:
             self._put_back(accumulated)
             raise
@@ -150,6 +152,7 @@ class Pipeline:
             found = _bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
+            # What leaves is decided among the ranks: until then the vector holds everything.
             if found.is_one_pass:
                 self.kernels.restore(vector, found.selection)
             norm = self._norm(vector)
@@ -162,6 +165,7 @@ class Pipeline:
         is_taken = found.is_one_pass and is_exact and sent is found.selection
         if found.is_one_pass and not is_taken:
             self.kernels.restore(vector, found.selection)
+        # The residual keeps what the others will not see, so it needs what they decode.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
         norm, observed = 0.0, None
@@ -211,6 +215,7 @@ class Pipeline:
         of its part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
+        # A copy: Horovod sums it while the program may write to the gradient.
         whole = gradient.copy()
         if not dense:
             return Outgoing(None, None, 0, 0.0, None, whole)
@@ -244,6 +249,7 @@ class Pipeline:
         """Return what the selector may use besides the vector."""
 
         def draw() -> np.random.Generator:
+            # The same draw on all ranks where they send values of the same indices.
             drawer = None if selector.has_shared_indices else rank
             seed = getattr(selector, "seed", 0)
             return generator(seed, source.spec.key, source.steps, drawer)

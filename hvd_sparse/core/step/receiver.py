@@ -38,6 +38,7 @@ class Receiver:
         with shared.transactions.lock:
             for position, arrival in arrivals.items():
                 ticket = bucket.sending[position]
+                # A tensor's next step may have begun while this exchange was still under way.
                 if not (ticket.is_finite and arrival.is_finite):
                     continue  # the step leaves no trace
                 if shared.transactions.is_current(position, ticket.run):
@@ -50,6 +51,7 @@ class Receiver:
 
         Errors: ``CarrierLayout.read``.
         """
+        # Kept: decompress asks before it waits, and again for the factor.
         if ticket.report is None:
             layout = ticket.layout
             ticket.report = layout.read(reduced[: layout.size], ticket.key, ticket.checksum)
@@ -82,6 +84,7 @@ class Receiver:
         else:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
             is_summed = self._sum(ticket, report.factor, result)
+        # Under the lock, as another tensor's thread may take the step back at this moment.
         with shared.transactions.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back
                 raise ticket.run.failure
@@ -189,6 +192,7 @@ class Receiver:
                 )
         if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
             reduced = rescaled(reduced, ticket.scale)
+        # From here on the tensor's next step may commit what this one has written.
         ticket.run.completed.add(ticket.position)
         is_sure = ticket.scale == 1.0 and not finishes and spec.dtype != "float16"
         if is_finite and (is_sure or stays_finite(reduced, spec.dtype, is_sure=False)):
@@ -198,6 +202,7 @@ class Receiver:
         if shared.configuration.on_nonfinite == "raise":
             self._refuse(ticket, spec)
         shared.leave_no_trace(ticket.run)
+        # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
 
     def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:

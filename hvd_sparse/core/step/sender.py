@@ -61,10 +61,12 @@ class Sender:
         ticket = self._enter(position, scale)
         state, bucket = ticket.state, ticket.bucket
         assert state is not None and bucket is not None
+        # Asked once a step: what is sent now must be decoded by the same parts.
         parts = shared.fixed_parts or shared.configuration.at_step(state.steps)
         ticket.parts = parts
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
         place = (state.spec.dtype, dense, world_size)
+        # A dense step's carrier shares an array with the gradient, and so its dtype.
         layout = self._layouts.get(place)
         if layout is None:
             layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
@@ -81,6 +83,7 @@ class Sender:
             ticket.outgoing = shared.pipeline.send(
                 state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
             )
+        # Nothing is raised here: the other ranks wait for this tensor's carrier.
         except NonFiniteGradient as error:
             self._note_nonfinite(ticket, gradient, error, dense)
         except Exception as error:
@@ -124,6 +127,7 @@ class Sender:
         """Return a carrier that tells the other ranks of a failure that no registered tensor stands
         for."""
         layout = self.layout(dtype, world_size, alone=True)
+        # It enters the step without a position: the step must not count it as one of its tensors.
         run = self._shared.transactions.open_run(None)
         ticket = Ticket(run, key, layout, error=error)
         run.errors.append(in_words(error))
@@ -141,6 +145,7 @@ class Sender:
         shared, sent, state = self._shared, ticket.outgoing, ticket.state
         assert state is not None
         spec = state.spec
+        # What all ranks must agree on about this tensor's step, the loss scale included.
         identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
         ticket.checksum = crc32(identity.encode()) & CHECKSUM_MASK
         carrier = ticket.layout.write(
@@ -156,6 +161,7 @@ class Sender:
         if not dense:
             return carrier
         everything = None if sent is None else sent.dense
+        # Even a rank that failed takes part in the sum, whose length all ranks expect.
         if everything is None:
             everything = np.zeros(spec.numel, carrier.dtype)
         shared.stats.count_bytes("dense", everything.nbytes)
@@ -222,6 +228,7 @@ class Sender:
 
     def _counted(self, conversation: Conversation) -> Conversation:
         """Return the same exchange, with its bytes counted."""
+        # A generator around the exchange's own, so that exchanges need not count.
         request = next(conversation)
         while True:
             self._shared.stats.count_bytes("payload", request.array.nbytes)

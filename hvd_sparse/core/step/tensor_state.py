@@ -115,6 +115,7 @@ class TensorState:
     def commit(self) -> None:
         """Make the step's versions the state."""
         self.memory.commit()
+        # Behind the commit: the new version is the residual by now.
         if self._returned is not None:
             self.memory.add(self._returned)
             self._returned = None

@@ -48,6 +48,7 @@ class Transactions:
             run = self._run
             if run.is_closed or position in run.entered:
                 self._run = run = StepRun()
+            # The last step's outcome is known now: what it wrote is kept, or dropped.
             last, state = self._staged_by.get(position), self._states.get(position)
             if state is None or last is None or last.failure is not None or not last.is_finite:
                 state = self.state_of(position)
@@ -112,6 +113,7 @@ class Transactions:
         with self.lock:
             run.is_closed = True
             run.failure = run.failure or failure
+            # Tensors that have begun another step since are that step's, and stay.
             for position in run.entered:
                 if self._staged_by.get(position) is run:
                     self._settle(position)
