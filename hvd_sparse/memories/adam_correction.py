@@ -59,7 +59,7 @@ class AdamCorrection:
     is not Adam: nothing waits, so nothing is smoothed.
 
     State: m, s and v, float32 (float64 for float64 gradients); all twice with rollback.
-    Cost: two passes, of which one over five vectors.
+    Cost: two passes, one of them over six vectors.
 
     Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and that the
     residual is the momentum.
