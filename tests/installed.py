@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 NEEDED = {
     "numba": "the cases of the engine numba",
@@ -15,6 +18,12 @@ NEEDED = {
     "scipy": "comparisons with scipy",
 }
 """What each package's absence leaves out."""
+APART = Path(sys.prefix) / "apart" / "triton"
+"""Folder that ``scripts/setup`` puts triton into.
+
+Torch loads triton wherever it finds it, and in a process that has loaded Horovod's library for
+TensorFlow triton's library ends in a segmentation fault: so only processes of its tests find it.
+"""
 
 
 @cache
@@ -23,9 +32,23 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
+def has_triton() -> bool:
+    """Return whether a process in ``with_triton``'s environment can load triton and torch."""
+    return is_installed("torch") and (is_installed("triton") or APART.is_dir())
+
+
+def with_triton() -> dict[str, str]:
+    """Return what is to be added to the environment of a process that may load triton."""
+    root = Path(__file__).parent.parent
+    return {"PYTHONPATH": os.pathsep.join(map(str, (root / "tests", root, APART)))}
+
+
 def missing() -> list[str]:
     """Return the packages that are not installed."""
-    return [package for package in NEEDED if not is_installed(package)]
+    found = {package for package in NEEDED if is_installed(package)}
+    if APART.is_dir():
+        found.add("triton")
+    return [package for package in NEEDED if package not in found]
 
 
 def left_out() -> str:

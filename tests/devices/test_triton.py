@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from installed import is_installed
+from installed import has_triton, with_triton
 from programs import run_python
 
-pytestmark = pytest.mark.skipif(
-    not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
-)
+pytestmark = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
 
 DEVICES = Path(__file__).parent
 NVIDIA = ("cuda:70", "cuda:80", "cuda:90", "cuda:100")
@@ -20,7 +18,8 @@ AMD = "hip:gfx942"
 
 def work(script, *task):
     """Run a worker; what triton warns of is its own affair."""
-    return run_python("-W", "ignore", str(DEVICES / script), *task, limit_s=200)
+    script = str(DEVICES / script)
+    return run_python("-W", "ignore", script, *task, limit_s=200, **with_triton())
 
 
 @pytest.mark.parametrize("task", ["take", "assemble"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from installed import is_installed
+from installed import has_triton, is_installed, with_triton
 from programs import run_python
 
 WITHOUT_NUMBA = (
@@ -67,9 +67,7 @@ def test_the_engine_torch_needs_no_numba():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.skipif(
-    not (is_installed("triton") and is_installed("torch")), reason="triton is not installed"
-)
+@pytest.mark.skipif(not has_triton(), reason="triton is not installed")
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -82,6 +80,7 @@ def test_triton_is_refused_where_no_vector_is_on_a_gpu(how, words):
         "-c",
         f"from hvd_sparse.core.kernels.engines import TritonEngine, resolve_engine\n{how}",
         CUDA_VISIBLE_DEVICES="",
+        **with_triton(),
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
