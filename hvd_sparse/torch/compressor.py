@@ -121,7 +121,6 @@ class TorchCompressor(DurableCompressor):
         self._driver = Driver(self.step, self.collective, self.name)
         is_planned = configuration.groups == PLANNED
         self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
-
         if set(self._ways.values()) != {HOST}:
             devices = {str(each.device) for each in filter(is_on_device, self._index.parameters)}
             say_experimental(", ".join(sorted(devices)))
@@ -219,8 +218,7 @@ class TorchCompressor(DurableCompressor):
         assert isinstance(given, Given)
         if flat is memory:
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
-            # around
-            # its memory would keep the old one alive, one more at every step.
+            # around its memory would keep the old one alive, one more at every step.
             return given.gradient
         return unflatten(flat, given.gradient)
 

@@ -38,9 +38,9 @@ class Receiver:
         with shared.transactions.lock:
             for position, arrival in arrivals.items():
                 ticket = bucket.sending[position]
-                # A tensor's next step may have begun while this exchange was still under way.
                 if not (ticket.is_finite and arrival.is_finite):
                     continue  # the step leaves no trace
+                # A tensor's next step may have begun while this exchange was still under way.
                 if shared.transactions.is_current(position, ticket.run):
                     state = shared.transactions.staged(position)
                     shared.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
