@@ -8,6 +8,7 @@ from typing import Union
 from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement, is_elastic
+from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Memory
@@ -35,6 +36,16 @@ def check_composition(
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
             f"{selector.id} decides by itself how much is sent: leave out schedule {schedule.id}"
+        )
+
+
+def check_densities(selector: Selector, schedule: Schedule | None) -> None:
+    """Raise InvalidOption for a schedule that ends elsewhere than a density by tensor says."""
+    asked, told = getattr(selector, "density", None), getattr(schedule, "value", None)
+    if isinstance(asked, DensityRule) and told is not None and told != asked:
+        raise InvalidOption(
+            f"density is {asked!r} and schedule {schedule.id} ends at {told!r}: "  # type: ignore
+            "leave value out of the schedule, which then ends at each tensor's own density"
         )
 
 

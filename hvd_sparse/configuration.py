@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Union
 
@@ -14,6 +15,7 @@ from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
     Groups,
     check_composition,
+    check_densities,
     check_exchange,
     check_groups,
     check_select_over,
@@ -21,6 +23,7 @@ from hvd_sparse.compatibility import (
 )
 from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.checksum import crc32
+from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange, StepVolume
 from hvd_sparse.memories.contract import Memory
@@ -139,7 +142,7 @@ class Configuration:
             memory=MEMORIES.resolve(options.pop("memory", "error_feedback")),
             codec=CODECS.resolve(options.pop("codec", "index_value")),
             exchange=EXCHANGES.resolve(options.pop("exchange", "allgather")),
-            schedule=_default_schedule(chosen) if schedule is None else SCHEDULES.resolve(schedule),
+            schedule=_schedule_for(chosen, schedule),
             **options,
         )
 
@@ -161,6 +164,7 @@ class Configuration:
         check_whole(self.check_replicas_every, "check_replicas_every", 0)
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_composition(self.selector, self.memory, self.codec, self.schedule)
+        check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector, self.groups)
         for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
@@ -196,14 +200,68 @@ class Configuration:
         allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
-    def at_step(self, step: int) -> StepParts:
-        """Return the parts of a tensor's step; one record for all steps of one density."""
+    @cached_property
+    def rule(self) -> DensityRule | None:
+        """Return the rule that gives each tensor a density of its own; None where one number
+        holds for all."""
+        told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
+        return next((each for each in told if isinstance(each, DensityRule)), None)
+
+    def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
+        """Return this configuration with the densities of these tensors settled.
+
+        Parameters
+        ----------
+        specs : all tensors of a compressor
+
+        Raises
+        ------
+        InvalidOption : a tensor that is compressed has no density, or a name has no tensor
+        """
+        if self.rule is None:
+            return self
+        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
+        bound = self.rule.bound(compressed, [spec.key for spec in specs])
+        selector, schedule = self.selector, self.schedule
+        if isinstance(getattr(selector, "density", None), DensityRule):
+            selector = replace(selector, density=bound)  # type: ignore[call-arg]
+        if isinstance(getattr(schedule, "value", None), DensityRule):
+            schedule = replace(schedule, value=bound)  # type: ignore[type-var, misc]
+        return replace(self, selector=selector, schedule=schedule)
+
+    def at_step(self, step: int, spec: TensorSpec | None = None) -> StepParts:
+        """Return the parts of a tensor's step; one record for all steps of one density.
+
+        Parameters
+        ----------
+        step : completed steps of the tensor
+        spec : the tensor; None for what is reckoned of all together, at their mean density
+        """
         if self.fixed_parts is not None:
             return self.fixed_parts
-        density = float(self.schedule.density(step)) if self.schedule is not None else None
-        return self._parts_at(density)
+        schedule = self.schedule if self.rule is None else self._schedule_of(spec)
+        return self.parts_at(float(schedule.density(step)) if schedule is not None else None)
 
-    def _parts_at(self, density: float | None) -> StepParts:
+    def _schedule_of(self, spec: TensorSpec | None) -> Schedule | None:
+        """Return the schedule that ends at a tensor's own density."""
+        key = None if spec is None else spec.key
+        made = self._schedules.get(key)
+        if made is None and self.schedule is not None and self.rule is not None:
+            density = self.rule.mean if spec is None else self.rule.density_of(spec)
+            if density is None:
+                raise InvalidOption(
+                    f"density is the rule {self.rule!r}, whose mean is known once the tensors are: "
+                    "for_tensors(specs) comes first; compressors do that by themselves"
+                )
+            made = self._schedules[key] = self.schedule.at_density(density)
+        return made
+
+    # Not a field: neither compared nor described.
+    @cached_property
+    def _schedules(self) -> dict[str | None, Schedule]:
+        return {}
+
+    def parts_at(self, density: float | None) -> StepParts:
         """Return the parts at a density."""
         made = self._at_density.get(density)
         if made is None:
@@ -222,12 +280,20 @@ class Configuration:
     def fixed_parts(self) -> StepParts | None:
         """Return the parts of every step where the density stays as it is; else None."""
         if self.schedule is None:
-            return self._parts_at(None)
-        return self._parts_at(self.schedule.value) if isinstance(self.schedule, Constant) else None
+            return self.parts_at(None)
+        if self.rule is not None or not isinstance(self.schedule, Constant):
+            return None
+        return self.parts_at(self.schedule.density(0))
 
-    def density(self, step: int) -> float | None:
-        """Return the density asked for at a tensor's step; None where the method decides."""
-        return self.at_step(step).density
+    def density(self, step: int, spec: TensorSpec | None = None) -> float | None:
+        """Return the density asked for at a tensor's step; None where the method decides.
+
+        Parameters
+        ----------
+        step : completed steps of the tensor
+        spec : the tensor; None for the mean, where each has its own
+        """
+        return self.at_step(step, spec).density
 
     def goes_dense(
         self,
@@ -247,7 +313,7 @@ class Configuration:
         exchange : the one that runs, where this configuration lets it be chosen
         placement : the node of every rank, if it matters; else every rank is on a node of its own
         """
-        density = self.density(step)
+        density = self.density(step, spec)
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, step)
@@ -262,7 +328,7 @@ class Configuration:
         """Return how many entries a rank may send of a tensor; None where nothing bounds them."""
         if self.max_gathered_bytes is None:
             return None
-        codec, width = self.at_step(step).codec, spec.accumulator.itemsize
+        codec, width = self.at_step(step, spec).codec, spec.accumulator.itemsize
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
@@ -297,7 +363,17 @@ class Configuration:
         return f"{parts}, {options}"
 
 
-def _default_schedule(selector: Selector) -> Schedule | None:
-    """Return the selector's own density at every step; None for a selector that is told none."""
+def _schedule_for(selector: Selector, given: object) -> Schedule | None:
+    """Return the schedule that was given, or the selector's own density at every step; None for a
+    selector that is told none.
+
+    A mapping without ``value`` takes the selector's.
+    """
     density = getattr(selector, "density", None)
-    return None if density is None else SCHEDULES.create("constant", value=density)
+    if given is None:
+        return None if density is None else SCHEDULES.create("constant", value=density)
+    if isinstance(given, dict) and density is not None:
+        names = [each.name for each in fields(SCHEDULES.get(given.get("id")))]  # type: ignore
+        if "value" in names and "value" not in given:
+            given = {**given, "value": density}
+    return SCHEDULES.resolve(given)

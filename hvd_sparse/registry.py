@@ -160,8 +160,15 @@ def configuration(part: Any) -> dict[str, Any]:  # any of six kinds of part, as 
     }
     return {
         "id": part.id,
-        **{name: list(v) if isinstance(v, tuple) else v for name, v in options.items()},
+        **{name: _plain(value) for name, value in options.items()},
     }
+
+
+def _plain(value: Any) -> Any:  # an option of any kind
+    """Return an option as JSON has it: what is no plain value says itself how (``plain``)."""
+    if isinstance(value, tuple):
+        return list(value)
+    return value.plain() if hasattr(value, "plain") else value
 
 
 # Parts and their contracts lie above this module: who resolves one names the contract it is of.

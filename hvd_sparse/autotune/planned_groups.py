@@ -186,11 +186,11 @@ class PlannedGroups(Policy):
         self._run = ticket.run
         if ticket.outgoing is not None and ticket.state is not None:
             spec, configuration = owner.step.specs[position], owner.configuration
-            nbytes = expected_bytes(configuration, spec.numel)
+            nbytes = expected_bytes(configuration, spec.numel, spec)
             frame = ticket.outgoing.frame
             if frame is not None:  # else this step of it runs dense, or the exchange makes it
-                now = configuration.density(ticket.state.steps)
-                later, nbytes = configuration.density(LONG_RUN), frame.nbytes
+                now = configuration.density(ticket.state.steps, spec)
+                later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes
                 if now and later and now != later:
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)

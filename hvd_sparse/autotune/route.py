@@ -15,6 +15,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
+from hvd_sparse.types import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,14 @@ class Route:
         return max(1, self.placement.world_size - 1)
 
 
-def expected_bytes(configuration: Configuration, numel: int) -> float:
+def expected_bytes(
+    configuration: Configuration, numel: int, spec: TensorSpec | None = None
+) -> float:
     """Return the bytes that a rank sends of a tensor of ``numel`` entries behind any warm-up.
 
     It stands for a measurement where no measured step sent the tensor sparse.
     """
-    density = configuration.density(LONG_RUN) or UNKNOWN_DENSITY
+    density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
     return float(
         count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
     )

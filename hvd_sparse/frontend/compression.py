@@ -9,6 +9,7 @@ from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.autotune.trial import WAYS, Trial
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet, Value
@@ -38,7 +39,7 @@ class AutoMethod:
         cls,
         params: Params,
         *,
-        density: float = 0.001,
+        density: Density = 0.001,
         ways: Sequence[str] = WAYS,
         trial_steps: int = 5,
         review_every: int = 500,

@@ -102,9 +102,14 @@ class Compressor:
 
         ``core.step.stats.Stats.report`` says what each entry means.
         """
-        density = getattr(self.configuration.selector, "density", None)
-        exchange = describe_part(self.step.exchange)
-        return {"name": self.name, "exchange": exchange, **self.step.stats.report(density)}
+        density, rule = (
+            getattr(self.configuration.selector, "density", None),
+            self.configuration.rule,
+        )
+        told = self.step.stats.report(density if rule is None else rule.mean)
+        for key, figures in told["tensors"].items():
+            figures["density_asked"] = density if rule is None else rule.table.get(key)
+        return {"name": self.name, "exchange": describe_part(self.step.exchange), **told}
 
     def footprint(self) -> Report:
         """Bytes of the state and of a step's messages, from shapes alone:

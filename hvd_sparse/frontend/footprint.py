@@ -32,19 +32,22 @@ def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_s
         if configuration.is_sparse(s.shape, s.numel) or configuration.memory.finishes
     ]
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
-    density = configuration.density(0)
     gathered = None
-    if density is not None:
-        entry_bytes = configuration.codec.entry_bytes
-        told = [
-            count_from_density(s.numel, density) * entry_bytes(s.numel, density) + overhead_bytes(1)
-            for s in sent
-        ]
-        gathered = world_size * int(sum(told))
+    if configuration.schedule is not None:
+        told = sum(_message_bytes(configuration, spec) for spec in sent)
+        gathered = world_size * int(told)
     return {
         "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
         "gathered_bytes": gathered,
     }
+
+
+def _message_bytes(configuration: Configuration, spec: TensorSpec) -> float:
+    """Return the bytes of a message about one tensor, at the density asked for."""
+    density = configuration.density(0, spec)
+    assert density is not None
+    entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
+    return count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
 
 
 def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
@@ -33,7 +34,7 @@ class AgreedMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         variant: str = "ours",
         beta: float = 1.0,
         chunk_wise: bool | None = None,
@@ -46,12 +47,12 @@ class AgreedMethods(Builder[Compressor]):
         The paper selects chunk by chunk and trains the first 1 to 10 % of the epochs dense:
         ``variant="paper"``.
 
-        Left out: a density of its own for every layer, by its arithmetic; chunks of another length
+        Left out: the rule that gives layers densities by their arithmetic; chunks of another length
         than 1 / density.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         variant : "ours", or "paper": ``chunk_wise``, and ``warmup_steps``, which must be given
         beta : of the low-pass filtered residual, in (0, 1]; 1 is error feedback, the authors take
             0.1 for large batches
@@ -75,7 +76,7 @@ class AgreedMethods(Builder[Compressor]):
     @classmethod
     @of_paper("shi2019gtopk")
     def gtopk(
-        cls, params: object, *, density: float, conserving: bool = True, **options: object
+        cls, params: object, *, density: Density, conserving: bool = True, **options: object
     ) -> Compressor:
         """gTop-k: a tree of merges, each cut to k.  Paper: shi2019gtopk.
 
@@ -83,7 +84,7 @@ class AgreedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries applied, in (0, 1]
+        density : part of the entries applied, in (0, 1], or by tensor
         conserving : lose nothing, where the paper's rule loses entries that are cut on the way at
             indices that are applied
         """
@@ -95,7 +96,7 @@ class AgreedMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         variant: str = "ours",
         period: int = 32,
         warmup_steps: int | None = None,
@@ -110,7 +111,7 @@ class AgreedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries applied, in (0, 1]
+        density : part of the entries applied, in (0, 1], or by tensor
         variant : "ours", or "paper", which is ``warmup_steps=512``, the authors' for VGG-16
         period : steps between exact evaluations of the local and the global threshold
         warmup_steps : dense first steps; None takes the variant's
@@ -124,7 +125,7 @@ class AgreedMethods(Builder[Compressor]):
     @classmethod
     @of_paper("sun2019csc")
     def chunked(
-        cls, params: object, *, density: float, chunk_length: int = 512, **options: object
+        cls, params: object, *, density: Density, chunk_length: int = 512, **options: object
     ) -> Compressor:
         """Whole chunks, the same on all ranks, by norms summed over the ranks.  Paper: sun2019csc.
 
@@ -133,7 +134,7 @@ class AgreedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the chunks sent, in (0, 1]
+        density : part of the chunks sent, in (0, 1], or by tensor
         chunk_length : entries a chunk
         """
         options.setdefault("exchange", "shared_index")
@@ -145,7 +146,7 @@ class AgreedMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         shared_seed: bool = False,
         seed: int = 0,
         **options: object,
@@ -156,7 +157,7 @@ class AgreedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         shared_seed : the same positions on all ranks, so that values alone travel, in a sum
         seed : of the draws
         """

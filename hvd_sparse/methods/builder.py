@@ -7,6 +7,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.untyped import Optimizer
@@ -47,7 +48,7 @@ def is_as_published(variant: str, method: str) -> bool:
     return variant == "paper"
 
 
-def add_dense_warmup(options: dict[str, object], density: float, steps: int) -> None:
+def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
     """Put a schedule of dense first steps among the options; none where there are none.
 
     Raises
@@ -72,6 +73,9 @@ class Builder(Generic[Compressor]):
 
     Parameters
     ----------
+    density : part of the entries that is sent, in (0, 1], of methods that are told one; by tensor,
+        as ``{"*": 0.001, "fc.*": 0.01}``, where exact names count before globs, and close globs
+        before wide ones, or as a function of a tensor's name and shape
     codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras

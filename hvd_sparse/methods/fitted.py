@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_sparse.density_rule import Density
 from hvd_sparse.methods.builder import Builder, Compressor, is_as_published, of_paper
 from hvd_sparse.selectors.gaussian_k import GaussianK
 from hvd_sparse.selectors.ldte import Ldte
@@ -18,7 +19,7 @@ class FittedMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         variant: str = "ours",
         search: str | None = None,
         tolerance: tuple[float, float] = (0.8, 1.3),
@@ -36,7 +37,7 @@ class FittedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         variant : "ours", or "paper", which is ``search="bisection", warm_start=False``
         search, warm_start : as in ``selectors.ldte_bs.LdteBs``; None takes the variant's
         tolerance, max_passes : as there
@@ -56,7 +57,7 @@ class FittedMethods(Builder[Compressor]):
     @classmethod
     @of_paper("chen2021ldte")
     def ldte(
-        cls, params: object, *, density: float, cap: float = 8.0, **options: object
+        cls, params: object, *, density: Density, cap: float = 8.0, **options: object
     ) -> Compressor:
         """LDTE: the Laplace threshold estimate alone.  Paper: chen2021ldte.
 
@@ -65,7 +66,8 @@ class FittedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries asked for, in (0, 1]; the estimate decides the count sent
+        density : part of the entries asked for, in (0, 1], or by tensor; the estimate decides the
+            count sent
         cap : bounds the count sent at cap * k
         """
         return cls.build(params, selector=Ldte(density, cap=cap), **options)
@@ -73,7 +75,7 @@ class FittedMethods(Builder[Compressor]):
     @classmethod
     @of_paper("shi2019understanding")
     def gaussian_k(
-        cls, params: object, *, density: float, variant: str = "ours", **options: object
+        cls, params: object, *, density: Density, variant: str = "ours", **options: object
     ) -> Compressor:
         """Threshold from a fitted normal distribution.  Paper: shi2019understanding.
 
@@ -84,7 +86,7 @@ class FittedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries asked for, in (0, 1]
+        density : part of the entries asked for, in (0, 1], or by tensor
         variant : "ours", "paper" or "improved", as in ``GaussianK``
         """
         return cls.build(params, selector=GaussianK(density, variant=variant), **options)
@@ -95,7 +97,7 @@ class FittedMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         distribution: str = "exponential",
         stages: int = 1,
         **options: object,
@@ -106,7 +108,7 @@ class FittedMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries asked for, in (0, 1]
+        density : part of the entries asked for, in (0, 1], or by tensor
         distribution, stages : as in ``Sidco``
         """
         return cls.build(

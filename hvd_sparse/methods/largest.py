@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_sparse.density_rule import Density
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.methods.builder import Builder, Compressor, is_as_published, of_paper
@@ -18,7 +19,7 @@ class LargestMethods(Builder[Compressor]):
 
     @classmethod
     @of_paper("aji2017sparse")
-    def topk(cls, params: object, *, density: float, **options: object) -> Compressor:
+    def topk(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Exact top-k of every tensor, with error feedback: the yardstick.  Paper: aji2017sparse.
 
         Left out: one threshold for all tensors, which the paper takes for networks with layer
@@ -26,20 +27,20 @@ class LargestMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         """
         return cls.build(params, selector=TopK(density), **options)
 
     @classmethod
     @of_paper("alabi2012fast")
-    def radix_select(cls, params: object, *, density: float, **options: object) -> Compressor:
+    def radix_select(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Exact top-k by the digits of bit patterns, with error feedback.  Paper: alabi2012fast.
 
         Left out: the GPU, for which the paper's selection is made.
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         """
         return cls.build(params, selector=RadixSelect(density), **options)
 
@@ -49,7 +50,7 @@ class LargestMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         optimizer: object = None,
         momentum: float = 0.9,
         nesterov: bool = False,
@@ -69,7 +70,7 @@ class LargestMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         optimizer : as for every method; without it ``momentum``, ``nesterov`` and ``weight_decay``
             hold, and the optimizer must have none of its own
         momentum, nesterov, masking, weight_decay, clip_norm : as in ``MomentumCorrection``
@@ -89,7 +90,7 @@ class LargestMethods(Builder[Compressor]):
         cls,
         params: object,
         *,
-        density: float,
+        density: Density,
         variant: str = "ours",
         search: bool = False,
         optimizer: object = None,
@@ -107,7 +108,7 @@ class LargestMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         variant : "ours", which sends values of both signs and corrects no momentum without
             ``optimizer``; or "paper"
         search : use the threshold search

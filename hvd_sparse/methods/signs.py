@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_sparse.density_rule import Density
 from hvd_sparse.methods.builder import Builder, Compressor, of_paper
 from hvd_sparse.selectors.adacomp import AdaComp
 from hvd_sparse.selectors.ef_sign import EfSign
@@ -52,7 +53,7 @@ class SignMethods(Builder[Compressor]):
 
     @classmethod
     @of_paper("sattler2019stc")
-    def stc(cls, params: object, *, density: float, **options: object) -> Compressor:
+    def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
         Left out: several local steps between two exchanges, which is Horovod's
@@ -60,7 +61,7 @@ class SignMethods(Builder[Compressor]):
 
         Parameters
         ----------
-        density : part of the entries sent, in (0, 1]
+        density : part of the entries sent, in (0, 1], or by tensor
         """
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)

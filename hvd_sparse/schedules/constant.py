@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hvd_sparse.checks import check_density
+from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.registry import SCHEDULES
 
 
@@ -16,15 +16,18 @@ class Constant:
 
     Parameters
     ----------
-    value : float in (0, 1]
+    value : in (0, 1], or a rule by tensor
     """
 
-    value: float
+    value: Density
 
     paper: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_density(self.value))
+        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
 
     def density(self, step: int) -> float:
-        return self.value
+        return number_of(self.value, "Constant")
+
+    def at_density(self, density: float) -> Constant:
+        return replace(self, value=density)

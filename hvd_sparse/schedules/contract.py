@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
+
+Self = TypeVar("Self", bound="Schedule")
 
 LONG_RUN = 10**9
 """A step after every warm-up."""
@@ -26,4 +28,12 @@ class Schedule(Protocol):
         Parameters
         ----------
         step : completed steps of the tensor, from 0
+        """
+
+    def at_density(self: Self, density: float) -> Self:
+        """Return this schedule for a tensor with a density of its own, at which it ends.
+
+        Parameters
+        ----------
+        density : of the tensor behind any warm-up, in (0, 1]
         """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hvd_sparse.checks import check_density, check_whole
+from hvd_sparse.checks import check_whole
+from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.registry import SCHEDULES
 
 
@@ -16,20 +17,24 @@ class DenseWarmup:
 
     Parameters
     ----------
-    value : float in (0, 1], the density after the warm-up
+    value : the density after the warm-up, in (0, 1], or a rule by tensor; a schedule that is given
+        as a mapping may leave it out, and ends at the method's density
     warmup_steps : steps at density 1, which run dense
 
     Paper: fang2019redsync.
     """
 
-    value: float
+    value: Density
     warmup_steps: int
 
     paper: ClassVar[str | None] = "fang2019redsync"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_density(self.value))
+        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
         check_whole(self.warmup_steps, "warmup_steps of DenseWarmup", 0)
 
     def density(self, step: int) -> float:
-        return 1.0 if step < self.warmup_steps else self.value
+        return 1.0 if step < self.warmup_steps else number_of(self.value, "DenseWarmup")
+
+    def at_density(self, density: float) -> DenseWarmup:
+        return replace(self, value=density)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hvd_sparse.checks import check_choice, check_density, check_whole
+from hvd_sparse.checks import check_choice, check_whole
+from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.registry import SCHEDULES
 
 FORMULAS = ("paper", "code")
@@ -25,7 +26,8 @@ class ExponentialWarmup:
 
     Parameters
     ----------
-    value : float in (0, 1], the density after the warm-up
+    value : the density after the warm-up, in (0, 1], or a rule by tensor; a schedule that is given
+        as a mapping may leave it out, and ends at the method's density
     stage_steps : steps a stage: those of an epoch, as the paper has it, or any other number
     stages : how many; afterwards the density is ``value``
     formula : "paper", or what the authors' later code computes, which its own documentation
@@ -38,7 +40,7 @@ class ExponentialWarmup:
     Paper: lin2018dgc.
     """
 
-    value: float
+    value: Density
     stage_steps: int
     stages: int = 5
     formula: str = "paper"
@@ -46,14 +48,17 @@ class ExponentialWarmup:
     paper: ClassVar[str | None] = "lin2018dgc"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_density(self.value))
+        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
         check_choice(self.formula, "formula of ExponentialWarmup", FORMULAS)
         check_whole(self.stage_steps, "stage_steps of ExponentialWarmup", 1)
         check_whole(self.stages, "stages of ExponentialWarmup", 0)
 
     def density(self, step: int) -> float:
-        stage = step // self.stage_steps
+        stage, value = step // self.stage_steps, number_of(self.value, "ExponentialWarmup")
         if stage >= self.stages:
-            return self.value
-        base = 0.25 if self.formula == "paper" else self.value ** (1 / (self.stages + 1))
-        return max(base ** (stage + 1), self.value)
+            return value
+        base = 0.25 if self.formula == "paper" else value ** (1 / (self.stages + 1))
+        return max(float(base ** (stage + 1)), value)
+
+    def at_density(self, density: float) -> ExponentialWarmup:
+        return replace(self, value=density)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hvd_sparse.checks import check_density, check_whole
@@ -19,7 +19,8 @@ class Piecewise:
     Parameters
     ----------
     boundaries : rising steps; from ``boundaries[i]`` on the density is ``densities[i + 1]``
-    densities : one more than boundaries, each in (0, 1]
+    densities : one more than boundaries, each in (0, 1]; for a tensor with a density of its own all
+        are scaled, so that the last is that one
     """
 
     boundaries: tuple[int, ...]
@@ -49,3 +50,7 @@ class Piecewise:
 
     def density(self, step: int) -> float:
         return self.densities[bisect.bisect_right(self.boundaries, step)]
+
+    def at_density(self, density: float) -> Piecewise:
+        last = self.densities[-1]
+        return replace(self, densities=tuple(min(1.0, d / last * density) for d in self.densities))

@@ -9,9 +9,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_density, count_from_density
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
+from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.types import Memo, Selection, TensorSpec
@@ -231,19 +232,29 @@ class DensitySelector(Selector):
 
     Parameters
     ----------
-    density : float in (0, 1]
+    density : in (0, 1]; or a rule by tensor, which ``at_density`` settles before anything is chosen
     """
 
-    density: float
+    density: Density
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "density", check_density(self.density, f"density of {type(self).__name__}")
+            self, "density", check_rule(self.density, f"density of {type(self).__name__}")
         )
+
+    @property
+    def share(self) -> float:
+        """Return the density as a number.
+
+        Raises
+        ------
+        InvalidOption : it is a rule, and no tensor has settled it
+        """
+        return number_of(self.density, type(self).__name__)
 
     def count(self, numel: int) -> int:
         """Return k, the number of entries that the density asks for."""
-        return count_from_density(numel, self.density)
+        return count_from_density(numel, self.share)
 
     def at_density(self: DensitySelf, density: float) -> DensitySelf:
         return self if density == self.density else dataclasses.replace(self, density=density)

@@ -95,7 +95,7 @@ class DgcSampled(DensitySelector):
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
         sample = context.kernels.sample_magnitudes(accumulated, start, stride)
-        top = max(1, math.ceil(sample.size * self.density))
+        top = max(1, math.ceil(sample.size * self.share))
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
@@ -103,7 +103,7 @@ class DgcSampled(DensitySelector):
 
         It is odd against 32, so that the sample does not follow the rows of a matrix.
         """
-        fewest = math.ceil(2 / self.density)
+        fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1
         wanted = max(math.ceil(numel * self.sample_density), fewest)

@@ -66,7 +66,7 @@ class GaussianK(DensitySelector):
             return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
         tails = 1 if rule.is_literal else 2
-        threshold = mean + std * NormalDist().inv_cdf(1 - self.density / tails)
+        threshold = mean + std * NormalDist().inv_cdf(1 - self.share / tails)
         passes = 0
         while passes < rule.rounds:
             count = context.kernels.count_at_least(accumulated, threshold)

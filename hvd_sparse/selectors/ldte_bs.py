@@ -87,10 +87,10 @@ class LdteBs(DensitySelector):
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         if not self.warm_start:
             return None
-        return aim_below(warm, memo, count_from_density(numel, self.density), numel)
+        return aim_below(warm, memo, count_from_density(numel, self.share), numel)
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count, found = count_from_density(taken.numel, self.density), taken.indices.size
+        count, found = count_from_density(taken.numel, self.share), taken.indices.size
         band = band_around(count, self.tolerance)
         if found < band.least:
             return None

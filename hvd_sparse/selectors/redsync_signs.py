@@ -63,8 +63,8 @@ class RedsyncSigns(DensitySelector):
     @property
     def _inner(self) -> RedsyncSearch | RedsyncTrimmed:
         if self.search:
-            return RedsyncSearch(self.density, reuse_steps=0)
-        return RedsyncTrimmed(self.density)
+            return RedsyncSearch(self.share, reuse_steps=0)
+        return RedsyncTrimmed(self.share)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         is_negative = context.age % 2 == 1

@@ -121,17 +121,17 @@ class Sidco(DensitySelector):
         return Found(found.selection, found.threshold, found.passes, found.is_fallback, memo)
 
     def _most_stages(self) -> int:
-        return max(1, math.ceil(-math.log2(self.density)))
+        return max(1, math.ceil(-math.log2(self.share)))
 
     def _threshold(
         self, accumulated: np.ndarray, stages: int, context: Context
     ) -> tuple[float, int]:
         first_fit, later_fit = FITS[self.distribution]
-        if stages == 1 or self.density >= self.first_ratio:
-            ratios = [self.density]
+        if stages == 1 or self.share >= self.first_ratio:
+            ratios = [self.share]
         else:
             ratios = [self.first_ratio] + [
-                (self.density / self.first_ratio) ** (1 / (stages - 1))
+                (self.share / self.first_ratio) ** (1 / (stages - 1))
             ] * (stages - 1)
         threshold, passes = 0.0, 0
         for stage, ratio in enumerate(ratios):

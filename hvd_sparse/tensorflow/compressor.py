@@ -103,6 +103,7 @@ class TensorflowCompressor(DurableCompressor):
             return
         variables = self._source.variables()
         specs = specs_of(variables)
+        self.configuration = self.configuration.for_tensors(specs)
         self._take_name(specs)
         self.step = Step(
             self.configuration, specs, one_per_tensor(specs, self.configuration), self._kernels

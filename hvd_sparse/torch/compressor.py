@@ -99,6 +99,7 @@ class TorchCompressor(DurableCompressor):
         self._scale = None if grad_scaler is None else scale_of(grad_scaler)
         named = check_named(named_parameters)
         specs = [spec_of(name, parameter) for name, parameter in named]
+        configuration = configuration.for_tensors(specs)
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
         place = f"torch.{self.process_set.process_set_id}"

@@ -28,7 +28,7 @@ LAYERS = (
         "tracing.spans",
     ),
     ("types", "papers", "registry", "checks"),
-    ("core.kernels",),
+    ("core.kernels", "density_rule"),
     ("core.wire",),
     ("selectors", "memories", "codecs", "schedules"),
     ("exchanges",),

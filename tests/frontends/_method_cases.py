@@ -43,6 +43,10 @@ BUILT: dict[str, dict[str, Any]] = {
         "selector": _TOPK,
         "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2},
     },
+    "density_by_tensor": {
+        "selector": {"id": "topk", "density": {"*": 0.05, "*2*": 0.2}},
+        "schedule": {"id": "exponential_warmup", "stage_steps": 2},
+    },
     "chunk_wise_leader": {
         "selector": {"id": "chunk_max", "density": 0.1},
         "exchange": "shared_index",

@@ -135,6 +135,6 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
 
 
 def _expected_bytes(spec: TensorSpec, configuration: Configuration) -> float:
-    density = configuration.density(0) or UNKNOWN_DENSITY
+    density = configuration.density(0, spec) or UNKNOWN_DENSITY
     entry_bytes: float = configuration.codec.entry_bytes(spec.numel, density)
     return count_from_density(spec.numel, density) * entry_bytes

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Moments
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.exchanges._entries import region_of
 from hvd_sparse.exchanges.context import Outgoing
+from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import TensorSpec
 
 
@@ -38,19 +40,34 @@ def send_merged(
     source = joint_source([state for state, _ in members])
     began_s = pipeline.spans.now()
     joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
-    parts = pipeline.configuration.at_step(source.steps)
-    context = pipeline.context(source, parts.selector, _moments_of_all(moments), rank)
-    found = parts.selector.find(joined, context)
+    selector = _selector_of_all(pipeline.configuration, source, [state for state, _ in members])
+    context = pipeline.context(source, selector, _moments_of_all(moments), rank)
+    found = selector.find(joined, context)
     pipeline.spans.tell("select", source.spec.key, began_s)
     sent, start = [], 0
     for (state, waiting), vector in zip(members, vectors):
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
+        # Each tensor's own: the receiver decodes it by these.
+        parts = pipeline.configuration.at_step(state.steps, state.spec)
         outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
         outgoing.norm = waiting.norm  # as the carrier said, before anything left
         sent.append(outgoing)
         start += vector.size
     return sent
+
+
+def _selector_of_all(
+    configuration: Configuration, source: Source, states: Sequence[TensorState]
+) -> Selector:
+    """Return the selector of as many entries as the tensors' own densities come to together."""
+    if configuration.rule is None:
+        return configuration.at_step(source.steps).selector
+    asked = [
+        (configuration.density(source.steps, state.spec) or 0.0) * state.spec.numel
+        for state in states
+    ]
+    return configuration.parts_at(min(1.0, sum(asked) / source.spec.numel)).selector
 
 
 def joint_source(states: Sequence[TensorState]) -> Source:

@@ -29,6 +29,7 @@ def describe_rank(
     placement: Placement | None = None,
 ) -> Report:
     """All that must be the same on every rank, JSON-able."""
+    rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
@@ -38,6 +39,7 @@ def describe_rank(
             option: v for option, v in configuration.describe().items() if option not in LOCAL
         },
         "tensors": [f"{spec.key} {list(spec.shape)} {spec.dtype}" for spec in specs],
+        "densities": [] if rule is None else [f"{key} {d!r}" for key, d in rule.table.items()],
     }
 
 

@@ -65,7 +65,7 @@ class Pipeline:
             state.note_dense()
             return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
         if parts is None:
-            parts = self.configuration.at_step(state.steps)
+            parts = self.configuration.at_step(state.steps, state.spec)
         spans, source, selector = self.spans, state.source, parts.selector
         began_s = spans.now() if spans.is_heard else 0.0
         exchange, selects = self.exchange, not waits
@@ -94,7 +94,8 @@ class Pipeline:
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
         """Return what stands in for a gradient that is not finite: the carrier says so, and the
         step leaves no trace."""
-        spec, parts = state.spec, self.configuration.at_step(state.steps)
+        spec = state.spec
+        parts = self.configuration.at_step(state.steps, spec)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
             frame = parts.codec.encode(nothing.selection, self.kernels)
@@ -234,7 +235,8 @@ class Pipeline:
             where it changes them)
         """
         if left is not None:
-            changes_values = self.configuration.at_step(state.steps).selector.changes_values
+            parts = self.configuration.at_step(state.steps, state.spec)
+            changes_values = parts.selector.changes_values
             state.memory.update(left, not changes_values, self.kernels)
         state.note_exchange(returned, memo)
 
@@ -280,7 +282,7 @@ class Pipeline:
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
         if codec is None:
-            codec = self.configuration.at_step(steps).codec
+            codec = self.configuration.at_step(steps, spec).codec
         add_up(spec, parts, factor, out, codec, self.kernels)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)

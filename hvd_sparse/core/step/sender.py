@@ -62,7 +62,7 @@ class Sender:
         state, bucket = ticket.state, ticket.bucket
         assert state is not None and bucket is not None
         # Asked once a step: what is sent now must be decoded by the same parts.
-        parts = shared.fixed_parts or shared.configuration.at_step(state.steps)
+        parts = shared.fixed_parts or shared.configuration.at_step(state.steps, state.spec)
         ticket.parts = parts
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
         place = (state.spec.dtype, dense, world_size)

@@ -47,6 +47,7 @@ class Session:
         buckets: Sequence[tuple[int, ...]] | None = None,
         kernels: Kernels | ModuleType = reference,
     ) -> None:
+        configuration = configuration.for_tensors(specs)
         plan = grouped(specs, configuration) if buckets is None else buckets
         self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
         self.step.reduction = "average" if average else "sum"

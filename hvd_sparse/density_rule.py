@@ -1,0 +1,166 @@
+"""Densities by tensor: a rule of names, globs, or a function, in the place of one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Union, cast
+
+from hvd_sparse.checks import check_density
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.types import TensorSpec
+
+WILD = "*?["
+"""Characters that make a name a glob."""
+
+Chooser = Callable[[str, tuple[int, ...]], float]
+"""A tensor's density by its name and shape."""
+
+
+@dataclass(frozen=True)
+class DensityRule:
+    """A density for each tensor, by its name.
+
+    A tensor takes the density of its exact name; else that of the glob with the most characters
+    that are not wild. So ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` reads from the rule to the
+    exception, in whatever order it is written.
+
+    Attributes
+    ----------
+    patterns : pairs of a name or glob and its density, sorted
+    chooser : a function of name and shape in the place of patterns; ``bound`` makes them of it
+    table : density by name, once the tensors are known
+    mean : over all entries of these tensors, for what is reckoned of all of them together
+    """
+
+    patterns: tuple[tuple[str, float], ...]
+    chooser: Chooser | None = None
+    table: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    mean: float | None = field(default=None, compare=False, repr=False)
+
+    def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
+        """Return the rule for these tensors, in names alone.
+
+        Parameters
+        ----------
+        compressed : the tensors that need a density
+        names : of all tensors, also of those that are never compressed
+
+        Raises
+        ------
+        InvalidOption : a tensor has no density, or two; or a pattern fits no tensor
+        """
+        for pattern, _ in self.patterns:
+            if not any(name == pattern or fnmatchcase(name, pattern) for name in names):
+                raise InvalidOption(
+                    f"density is told for {pattern!r}, which no tensor is called; there are: "
+                    f"{', '.join(names)}"
+                )
+        table = {spec.key: self.density_of(spec) for spec in compressed}
+        patterns = self.patterns if self.chooser is None else tuple(sorted(table.items()))
+        numel = sum(spec.numel for spec in compressed)
+        asked = sum(table[spec.key] * spec.numel for spec in compressed)
+        mean = asked / numel if numel else 1.0
+        return DensityRule(patterns, None, table, mean)
+
+    def density_of(self, spec: TensorSpec) -> float:
+        """Return a tensor's density.
+
+        Raises
+        ------
+        InvalidOption : the rule gives it none, or two
+        """
+        if spec.key in self.table:
+            return self.table[spec.key]
+        if self.chooser is not None:
+            density = self.chooser(spec.key, spec.shape)
+            return check_density(density, f"density of tensor {spec.key!r}")
+        exact = dict(self.patterns)
+        if spec.key in exact:
+            return exact[spec.key]
+        fitting = [(_plain(p), p, d) for p, d in self.patterns if fnmatchcase(spec.key, p)]
+        if not fitting:
+            raise InvalidOption(
+                f"density is {exact!r}, which says nothing of tensor {spec.key!r}: add its name, "
+                'or "*" for all others, as in {"*": 0.001}'
+            )
+        most = max(fitting)
+        rivals = [p for plain, p, d in fitting if plain == most[0] and d != most[2]]
+        if rivals:
+            raise InvalidOption(
+                f"density is told for {most[1]!r} and for {rivals[0]!r}, which both fit tensor "
+                f"{spec.key!r} as closely: add the tensor's name itself"
+            )
+        return most[2]
+
+    def plain(self) -> dict[str, float]:
+        """Return the rule as a JSON-able mapping.
+
+        Raises
+        ------
+        InvalidOption : it is a function whose tensors are not known yet
+        """
+        if self.chooser is not None:
+            raise InvalidOption(
+                f"density is the function {self.chooser!r}, which a configuration can hold only as "
+                "the densities of named tensors: ask once the compressor knows its tensors (in "
+                "TensorFlow after the first step, or after resolve())"
+            )
+        return dict(self.patterns)
+
+
+Density = Union[float, Mapping[str, float], Chooser, DensityRule]
+"""The option ``density``: a number, a mapping of names and globs, or a function of a tensor's name
+and shape."""
+
+
+def check_rule(density: Density, where: str) -> float | DensityRule:
+    """Return the option ``density`` in one of its two forms.
+
+    Parameters
+    ----------
+    density : the option
+    where : name of the option, for the error
+
+    Raises
+    ------
+    InvalidOption : it is neither a number in (0, 1], nor a mapping to such, nor a function
+    """
+    if isinstance(density, DensityRule):
+        return density
+    if isinstance(density, Mapping):
+        if not density or not all(isinstance(name, str) and name for name in density):
+            raise InvalidOption(
+                f'{where} is {density!r}: names or globs of tensors, as in {{"*": 0.001}}'
+            )
+        told = {name: check_density(d, f"{where} for {name!r}") for name, d in density.items()}
+        return DensityRule(tuple(sorted(told.items())))
+    if callable(density):
+        return DensityRule((), density)
+    return check_density(density, where)
+
+
+def number_of(density: Density, owner: str) -> float:
+    """Return a density that must be a number by now.
+
+    Parameters
+    ----------
+    density : the option
+    owner : whose it is, for the error
+
+    Raises
+    ------
+    InvalidOption : it is a rule, which only a tensor settles
+    """
+    if isinstance(density, DensityRule):
+        raise InvalidOption(
+            f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "
+            "comes first; compressors do that by themselves"
+        )
+    return cast(float, density)
+
+
+def _plain(pattern: str) -> int:
+    """Return how many characters of a glob are not wild."""
+    return sum(letter not in WILD + "]" for letter in pattern)
