@@ -376,4 +376,5 @@ def _schedule_for(selector: Selector, given: object) -> Schedule | None:
         names = [each.name for each in fields(SCHEDULES.get(given.get("id")))]  # type: ignore
         if "value" in names and "value" not in given:
             given = {**given, "value": density}
-    return SCHEDULES.resolve(given)
+    schedule: Schedule = SCHEDULES.resolve(given)
+    return schedule
