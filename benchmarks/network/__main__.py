@@ -2,7 +2,8 @@
 hosts.
 
 Writes OUTPUT.json, OUTPUT.md and OUTPUT.png.  Every figure is the median over rounds of a ratio or
-a time taken in one round, in which all methods ran one after the other.
+a time taken in one round, in which all methods ran one after the other, each in a launch of its
+own.
 """
 
 from __future__ import annotations
@@ -12,106 +13,17 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from benchmarks._limited import run_limited
 from benchmarks.network import counting, page, plans, probe, simulated, tensorflow_page
-from benchmarks.network.cluster import (
-    INTERFACE,
-    MARK,
-    SUBNET,
-    Cluster,
-    bits_per_second,
-    inside,
-)
+from benchmarks.network.cluster import MARK, Cluster, bits_per_second, inside
+from benchmarks.network.launching import launch, launcher, rank_settings, run_apart, run_setting
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES
 
 RECORDED = ("resnet50", "vgg16", "lstm", "transformer")
 """Models that can be trained too."""
 COMPUTE = ("none", "asleep", "busy", "real")
-RUN_LIMIT_S = 3600
-
-
-def launcher(cluster: Cluster, controller: str, ranks: int = 1) -> list[str]:
-    """Return the command that starts so many ranks on every host."""
-    slots, total = ",".join(f"{host}:{ranks}" for host in cluster.hosts), str(ranks * cluster.size)
-    if controller == "gloo":
-        return [
-            "horovodrun",
-            "--gloo",
-            "-np",
-            total,
-            "-H",
-            slots,
-            "--network-interfaces",
-            INTERFACE,
-        ]
-    settings = {
-        "plm_rsh_agent": "ssh",
-        "btl": "self,tcp",
-        "btl_tcp_if_include": f"{SUBNET}.0/24",
-        "oob_tcp_if_include": f"{SUBNET}.0/24",
-        "mpi_yield_when_idle": "1",
-    }
-    arguments = [part for name, value in settings.items() for part in ("--mca", name, value)]
-    passed = [part for name in ("PATH", "PYTHONPATH", *_settings()) for part in ("-x", name)]
-    return ["mpirun", "-np", total, "-H", slots, "--bind-to", "none", *arguments, *passed]
-
-
-def _settings() -> dict[str, str]:
-    """Return the settings of every rank, the same for all methods."""
-    return {
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "NUMBA_NUM_THREADS": "1",
-        # the default of 1,024 is less than the names of all methods together
-        "HOROVOD_CACHE_CAPACITY": "4096",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(("HOROVOD_", "HVD_SPARSE_"))
-        },
-    }
-
-
-def run_setting(
-    cluster: Cluster, options: argparse.Namespace, model: str, compute: str
-) -> dict[str, Any]:
-    """Run every method on one model, over the wire as it is shaped now."""
-    with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
-        output = Path(folder) / "rank0.json"
-        module = "worker" if options.frontend == "torch" else f"{options.frontend}_worker"
-        worker = [
-            sys.executable,
-            "-m",
-            f"benchmarks.network.{module}",
-            "--model",
-            model,
-            "--compute",
-            compute,
-        ]
-        for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
-            worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-        worker += [
-            "--output",
-            str(output),
-            *(["--plans"] if options.plans else ["--methods", *options.methods]),
-        ]
-        return launch(cluster, options.controller, worker, output)
-
-
-def launch(cluster: Cluster, controller: str, program: list[str], output: Path) -> dict[str, Any]:
-    """Run a program on all hosts; the JSON that its rank 0 leaves in ``output``."""
-    command = cluster.on(cluster.hosts[0], [*launcher(cluster, controller), *program])
-    environment = {**os.environ, **cluster.environment(), **_settings(), "PYTHONPATH": os.getcwd()}
-    code, printed = run_limited(command, environment, RUN_LIMIT_S)
-    if code != 0 or not output.exists():
-        raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
-    return json.loads(output.read_text(encoding="utf-8"))
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -128,7 +40,7 @@ def measure(options: argparse.Namespace) -> None:
             for compute in options.compute:
                 print(f"{rate}, {model}, compute {compute}", flush=True)
                 started = time.time()
-                result = run_setting(cluster, options, model, compute)
+                result = run_apart(cluster, options, model, compute)
                 setting = {
                     **{"rate": rate, "model": model, "compute": compute, "hosts": options.hosts},
                     **{
@@ -264,7 +176,9 @@ def main() -> int:
         return subprocess.run(command, check=False).returncode
     if options.exchanges:
         counting.write(
-            counting.run(options, launcher, _settings()), page.environment(options), options.output
+            counting.run(options, launcher, rank_settings()),
+            page.environment(options),
+            options.output,
         )
     elif options.plans:
         plans.run(options, run_setting)

@@ -46,13 +46,14 @@ INTRODUCTION = """\
 Training steps of several methods, side by side: gradients in, averaged gradients out, and where
 said a backward pass before it, replayed from recorded timings. The hosts are network namespaces of
 one machine with a token-bucket shaper at both ends of every link; they share the machine's cores,
-which real hosts do not. Every method runs in every round, each round in another order; a figure is
-the median over rounds, with the least and the most in brackets. "times ours" is a ratio taken
-within each round. The phases are means over steps and ranks, by the clock; in brackets, what the
-processor worked for the training thread, which other programs on the machine do not change. "send"
-is what a rank waits for the exchange, other ranks included; what ours waits asleep for them, before
-it hands over the last gradient, counts as "select". Dense and fp16 are Horovod's own; topk and dgc
-send int64/float32 pairs, one allgather for values and one for indices, of every tensor.
+which real hosts do not. Every method runs in every round in a launch of its own, each round in
+another order; a figure is the median over rounds, with the least and the most in brackets. "times
+ours" is a ratio taken within each round. The phases are means over steps and ranks, by the clock;
+in brackets, what the processor worked for the training thread, which other programs on the machine
+do not change. "send" is what a rank waits for the exchange, other ranks included; what ours waits
+asleep for them, before it hands over the last gradient, counts as "select". Dense and fp16 are
+Horovod's own; topk and dgc send int64/float32 pairs, one allgather for values and one for indices,
+of every tensor.
 """
 
 
