@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
@@ -169,6 +171,20 @@ def _plain(value: Any) -> Any:  # an option of any kind
     if isinstance(value, tuple):
         return list(value)
     return value.plain() if hasattr(value, "plain") else value
+
+
+def import_siblings(package: str, path: list[str]) -> None:
+    """Import every module of a part's folder whose name has no leading underscore, so that it
+    registers itself: a new part is one new file.
+
+    Parameters
+    ----------
+    package : dotted name of the folder
+    path : its ``__path__``
+    """
+    for module in pkgutil.iter_modules(path):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package}.{module.name}")
 
 
 # Parts and their contracts lie above this module: who resolves one names the contract it is of.

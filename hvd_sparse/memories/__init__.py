@@ -1,5 +1,5 @@
 """Memories: state that keeps what was not sent, one memory a file."""
 
-from hvd_sparse.discovery import import_siblings
+from hvd_sparse.registry import import_siblings
 
 import_siblings(__name__, __path__)

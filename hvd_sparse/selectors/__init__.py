@@ -1,5 +1,5 @@
 """Selectors: rules that choose the entries to send, one method a file."""
 
-from hvd_sparse.discovery import import_siblings
+from hvd_sparse.registry import import_siblings
 
 import_siblings(__name__, __path__)

@@ -33,14 +33,15 @@ from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
-from hvd_sparse.torch.arrays import check_device, flatten, like, own_memory, spec_of, unflatten
+from hvd_sparse.torch.arrays import check_device, flatten, own_memory, spec_of, unflatten
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
+from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
 from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.torch.scaler import scale_of
-from hvd_sparse.torch.staging import HOST, is_on_device, say_experimental, to_host, way_of
+from hvd_sparse.torch.staging import HOST, is_on_device, say_experimental, way_of
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 
@@ -57,22 +58,6 @@ class Given:
 
     gradient: torch.Tensor
     memory: np.ndarray | None
-
-
-@dataclass(eq=False)
-class DenseTicket:
-    """A tensor that Horovod's allreduce takes as it is.
-
-    Attributes
-    ----------
-    gradient : as ``compress`` was given it
-    key : of the tensor
-    ticket : of the step; None on a dense way, which keeps nothing
-    """
-
-    gradient: torch.Tensor
-    key: str
-    ticket: Ticket | None
 
 
 class TorchCompressor(DurableCompressor):
@@ -120,6 +105,7 @@ class TorchCompressor(DurableCompressor):
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
         self._driver = Driver(self.step, self.collective, self.name)
+        self._dense = DenseWay(self.step, self._driver, self._changes, self._index.parameters)
         is_planned = configuration.groups == PLANNED
         self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
         if set(self._ways.values()) != {HOST}:
@@ -149,7 +135,8 @@ class TorchCompressor(DurableCompressor):
             return self._submit(tensor, position, spec, everything=False)
         way = policy.begin(self, position)
         if way not in (SPARSE, EVERYTHING):
-            return self._pass(tensor, position, spec.key, way)
+            self.watchdog.ledger.begin(spec.key)
+            return self._dense.pass_on(tensor, position, way)
         wire, context = self._submit(tensor, position, spec, everything=way == EVERYTHING)
         ticket = context.ticket if isinstance(context, DenseTicket) else context
         assert ticket is not None  # a way that passes everything on is not this one
@@ -171,7 +158,7 @@ class TorchCompressor(DurableCompressor):
             wire, parameter = torch.from_numpy(carrier), self._index.parameters[position]
             self._changes.give(position, spec.key, parameter, ticket.run, memory)
         else:
-            wire, ticket = self._leave_dense(tensor, position, scale)
+            wire, ticket = self._dense.leave(tensor, position, scale)
             context = DenseTicket(tensor, spec.key, ticket)
         run = ticket.run
         if len(run.entered) == len(self._is_sparse):
@@ -194,7 +181,7 @@ class TorchCompressor(DurableCompressor):
             if self._changes.given:
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
-                result = self._finish_dense(tensor, ctx)
+                result = self._dense.finish(tensor, ctx)
             else:
                 result = self._finish(tensor, ctx)
             came = ctx.key
@@ -249,52 +236,10 @@ class TorchCompressor(DurableCompressor):
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = Given(gradient, None)
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            dense = _as_horovod_wants(gradient)
+            dense = as_horovod_wants(gradient)
             self.step.stats.count_bytes("dense", dense.nbytes)
             return dense, DenseTicket(gradient, key, ticket)
         return torch.from_numpy(wire), ticket
-
-    # -- tensors that Horovod reduces by itself ---------------------------------------------------
-
-    def _leave_dense(
-        self, gradient: torch.Tensor, position: int, scale: float
-    ) -> tuple[torch.Tensor, Ticket]:
-        wire, parameter = _as_horovod_wants(gradient), self._index.parameters[position]
-        ticket = self.step.receiver.enter_dense(position, scale, wire.nbytes)
-        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
-            self._changes.give(position, ticket.key, parameter, ticket.run)
-        return wire, ticket
-
-    def _pass(
-        self, tensor: torch.Tensor, position: int, key: str, way: str
-    ) -> tuple[torch.Tensor, DenseTicket]:
-        """Hand a gradient to Horovod on a dense way, which keeps nothing."""
-        self.watchdog.ledger.begin(key)
-        is_wide = tensor.dtype in (torch.float32, torch.float64)
-        wire = _as_horovod_wants(tensor.half() if way == "fp16" and is_wide else tensor)
-        self.step.stats.count_bytes("dense", wire.nbytes)
-        parameter = self._index.parameters[position]
-        if wire is not parameter.grad:
-            self._changes.give(position, key, parameter, None)
-        return wire, DenseTicket(tensor, key, None)
-
-    def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
-        ticket = ctx.ticket
-        if ticket is None:
-            return like(reduced, ctx.gradient)
-        if ticket.error is not None:
-            self._driver.refuse(ticket)
-        assert ticket.position is not None
-        flat = flatten(reduced, self.step.specs[ticket.position])
-        parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
-        finished = self.step.receiver.finish_dense(ticket, flat, parameter)
-        if finished is flat:
-            gradient = ctx.gradient
-            is_same = reduced.dtype == gradient.dtype and gradient.is_cpu
-            if is_same and gradient.is_contiguous():
-                return reduced
-            return like(reduced, gradient)
-        return unflatten(finished, ctx.gradient)
 
     # -- between the steps ------------------------------------------------------------------------
 
@@ -414,10 +359,3 @@ class TorchCompressor(DurableCompressor):
             self._scale.forget()
         self._driver.forget()
         self._changes.forget()
-
-
-def _as_horovod_wants(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient itself, contiguous and on the CPU, and as float32 where it is bfloat16,
-    which Horovod does not know."""
-    dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
-    return to_host(dense.contiguous())

@@ -21,7 +21,6 @@ LAYERS = (
         "core",
         "errors",
         "version",
-        "discovery",
         "untyped",
         "collectives.contract",
         "collectives.topology",

@@ -1,0 +1,103 @@
+"""The way of a gradient that Horovod reduces by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hvd_sparse.core.step.driver import NOTHING, Driver
+from hvd_sparse.core.step.records import Ticket
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.torch.arrays import flatten, like, unflatten
+from hvd_sparse.torch.changes import Changes
+from hvd_sparse.torch.staging import to_host
+
+
+@dataclass(eq=False)
+class DenseTicket:
+    """A tensor that Horovod's allreduce takes as it is.
+
+    Attributes
+    ----------
+    gradient : as ``compress`` was given it
+    key : of the tensor
+    ticket : of the step; None on a dense way, which keeps nothing
+    """
+
+    gradient: torch.Tensor
+    key: str
+    ticket: Ticket | None
+
+
+class DenseWay:
+    """Hands gradients to Horovod's allreduce, and takes its results.
+
+    Parameters
+    ----------
+    step : whose failures, memories and counts hold for these tensors too
+    driver : raises for a step that failed
+    changes : is told of every gradient that a result would overwrite
+    parameters : in the step's order
+    """
+
+    def __init__(
+        self, step: Step, driver: Driver, changes: Changes, parameters: list[torch.Tensor]
+    ) -> None:
+        self._step, self._driver, self._changes = step, driver, changes
+        self._parameters = parameters
+        self._finishes = step.configuration.memory.finishes
+
+    def leave(
+        self, gradient: torch.Tensor, position: int, scale: float
+    ) -> tuple[torch.Tensor, Ticket]:
+        """Enter a gradient into the step, and return what Horovod is to reduce for it."""
+        wire, parameter = as_horovod_wants(gradient), self._parameters[position]
+        ticket = self._step.receiver.enter_dense(position, scale, wire.nbytes)
+        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
+            self._changes.give(position, ticket.key, parameter, ticket.run)
+        return wire, ticket
+
+    def pass_on(
+        self, gradient: torch.Tensor, position: int, way: str
+    ) -> tuple[torch.Tensor, DenseTicket]:
+        """Return what Horovod is to reduce on a way that is dense for all tensors and keeps
+        nothing.
+
+        way : "dense" or "fp16"
+        """
+        is_wide = gradient.dtype in (torch.float32, torch.float64)
+        wire = as_horovod_wants(gradient.half() if way == "fp16" and is_wide else gradient)
+        self._step.stats.count_bytes("dense", wire.nbytes)
+        parameter, key = self._parameters[position], self._step.specs[position].key
+        if wire is not parameter.grad:
+            self._changes.give(position, key, parameter, None)
+        return wire, DenseTicket(gradient, key, None)
+
+    def finish(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
+        """Return Horovod's result, in the dtype, layout and place of the gradient."""
+        ticket = ctx.ticket
+        if ticket is None:
+            return like(reduced, ctx.gradient)
+        if ticket.error is not None:
+            self._driver.refuse(ticket)
+        assert ticket.position is not None
+        spec = self._step.specs[ticket.position]
+        flat, parameter = flatten(reduced, spec), NOTHING
+        if self._finishes:
+            parameter = flatten(self._parameters[ticket.position], spec)
+        finished = self._step.receiver.finish_dense(ticket, flat, parameter)
+        if finished is flat:
+            gradient = ctx.gradient
+            is_same = reduced.dtype == gradient.dtype and gradient.is_cpu
+            if is_same and gradient.is_contiguous():
+                return reduced
+            return like(reduced, gradient)
+        return unflatten(finished, ctx.gradient)
+
+
+def as_horovod_wants(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient itself, contiguous and on the CPU, and as float32 where it is bfloat16,
+    which Horovod does not know."""
+    dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
+    return to_host(dense.contiguous())
