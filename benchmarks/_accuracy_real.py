@@ -29,6 +29,33 @@ from benchmarks._accuracy_tasks import TASKS
 TIMEOUT_S = 3600
 
 
+class Stopwatch:
+    """Seconds of training, without what is spent on scoring.
+
+    Attributes
+    ----------
+    laps : the seconds so far, at every stop
+    """
+
+    def __init__(self) -> None:
+        self.laps: list[float] = []
+        self._passed = 0.0
+        self._began: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._began is not None
+
+    def start(self) -> None:
+        self._began = time.perf_counter()
+
+    def stop(self) -> None:
+        assert self._began is not None
+        self._passed += time.perf_counter() - self._began
+        self._began = None
+        self.laps.append(round(self._passed, 3))
+
+
 def on_real_ranks(run: Run) -> dict[str, Any]:
     """Train by Horovod; return the result of the first rank."""
     with tempfile.TemporaryDirectory() as folder:
@@ -76,30 +103,35 @@ def rank_main() -> None:
     torch.manual_seed(run.seed)
     network = task.network()
     optimizer = make_optimizer(line.optimizer, network, run.rate)
-    compression: Any = hvd.Compression.none
-    if line.method != "dense":
+    built_in = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+    compression: Any = built_in.get(line.method)
+    if compression is None:
         compression = read_method(line.method).create(
             Compression, network.named_parameters(), **options_of(line, optimizer)
         )
     wrapped = hvd.DistributedOptimizer(
         optimizer, named_parameters=network.named_parameters(), compression=compression
     )
-    each = task.batch // line.workers
+    each, watch = task.batch // line.workers, Stopwatch()
 
     def reduced(chosen: torch.Tensor) -> float:
+        if not watch.is_running:
+            hvd.barrier()
+            watch.start()
         wrapped.zero_grad()
         loss = data.loss(network, chosen.split(each)[hvd.rank()])
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    result = train(run, data, network, wrapped, reduced)
-    sent = {"density": None, "bytes": dense_bytes(network)}
-    if line.method != "dense":
+    result = train(run, data, network, wrapped, reduced, watch.stop)
+    halves = 2 if line.method == "fp16" else 1
+    sent = {"density": None, "bytes": dense_bytes(network) // halves}
+    if line.method not in built_in:
         sent = sent_of(compression.stats(), line)
     if len(set(hvd.allgather_object(digest_of(network)))) != 1:
         raise AssertionError(f"{run.key}: the ranks have different parameters")
     if hvd.rank() == 0:
-        options.path.write_text(json.dumps({**result, **sent}))
+        options.path.write_text(json.dumps({**result, **sent, "seconds_at": watch.laps}))
     hvd.shutdown()
 
 

@@ -95,10 +95,12 @@ def train(
     network: nn.Module,
     optimizer: Any,
     gradients: Callable[[torch.Tensor], float],
+    pause: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train, at a rate that falls to 0 along a cosine; return what is reported.
 
     gradients : leave the reduced gradients of a step's examples in the network, and return the loss
+    pause : called before each point of the learning curve is scored, which is no training
     """
     line = run.line
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, line.steps)
@@ -110,6 +112,7 @@ def train(
         optimizer.step()
         schedule.step()
         if (step + 1) % every == 0 or step + 1 == line.steps:
+            pause()
             curve.append((step + 1, round(data.score(network, PART), 4)))
     last = losses[-max(1, line.steps // 10) :]
     score, loss = data.score(network), sum(last) / len(last)

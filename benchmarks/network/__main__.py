@@ -16,13 +16,14 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.network import counting, page, plans, probe, simulated, tensorflow_page
+from benchmarks.network import counting, page, plans, probe, simulated, tensorflow_page, training
 from benchmarks.network.cluster import MARK, Cluster, bits_per_second, inside
 from benchmarks.network.launching import launch, launcher, rank_settings, run_apart, run_setting
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES
 
 RECORDED = ("resnet50", "vgg16", "lstm", "transformer")
 """Models that can be trained too."""
+METHODS = ("dense", "fp16", "topk", "dgc", "auto")
 COMPUTE = ("none", "asleep", "busy", "real")
 
 
@@ -74,8 +75,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--methods",
         nargs="+",
-        default=["dense", "fp16", "topk", "dgc", "auto"],
-        help="the last is ours",
+        help=f"the last is ours (default {' '.join(METHODS)}; of --train "
+        f"{' '.join(training.METHODS)})",
     )
     parser.add_argument(
         "--frontend",
@@ -106,6 +107,12 @@ def parse() -> argparse.Namespace:
         help="steps as hvd-sparse simulate predicts them, on as many",
     )
     parser.add_argument(
+        "--train",
+        nargs="+",
+        choices=training.OPTIMIZERS,
+        help="whole trainings of these tasks instead: time to accuracy",
+    )
+    parser.add_argument(
         "--least-hosts", type=int, default=2, help="of --plans and --simulated (default 2)"
     )
     parser.add_argument(
@@ -114,7 +121,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="of --simulated: costs from few rounds, to see that it works",
+        help="of --simulated and --train: few rounds or steps, to see that it works",
     )
     parser.add_argument(
         "--append",
@@ -128,10 +135,12 @@ def parse() -> argparse.Namespace:
         "--output", type=Path, help="without a suffix (docs/results/..., by what is measured)"
     )
     options = parser.parse_args()
+    options.methods = options.methods or list(training.METHODS if options.train else METHODS)
     names = {
         "exchanges": "exchanges-on-hosts",
         "plans": "plans-on-hosts",
         "simulated": "simulation-on-hosts",
+        "train": "time-to-accuracy",
     }
     name = next((names[option] for option in names if getattr(options, option)), "network")
     if options.frontend != "torch":
@@ -184,6 +193,8 @@ def main() -> int:
         plans.run(options, run_setting)
     elif options.simulated:
         simulated.run(options, run_setting, launch)
+    elif options.train:
+        training.run(options, launch)
     elif options.frontend != "torch":
         tensorflow_page.run(options, run_setting)
     else:

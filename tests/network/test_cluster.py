@@ -90,7 +90,7 @@ def _sleepers() -> list[str]:
 
 @needs_spaces
 def test_the_bench_measures_every_method_over_the_wire(tmp_path):
-    methods = ["dense", "topk", "dgc", "ldte_bs"]
+    methods = ["dense", "topk", "ldte_bs"]
     arguments = [
         "--hosts",
         "2",
@@ -148,3 +148,17 @@ def test_the_bytes_of_exchanges_on_the_wire_are_those_of_the_formulas(tmp_path):
     for count in counts:
         if count["density"] == 0.01:
             assert 0.7 < count["over_formula"] < 1.6, count  # one lost acknowledgement more or less
+
+
+@needs_spaces
+def test_whole_trainings_are_timed_over_the_wire(tmp_path):
+    arguments = ["--train", "digits", "--quick", "--hosts", "2", "--rates", "100mbit"]
+    arguments += ["--methods", "dense", "topk", "--output", str(tmp_path / "train")]
+    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
+    assert code == 0, output[-6000:]
+    dense, sparse = json.loads((tmp_path / "train.json").read_text())["runs"]
+    for run in (dense, sparse):
+        assert len(run["seconds_at"]) == len(run["curve"])
+        assert run["seconds_at"] == sorted(run["seconds_at"])
+    assert sparse["bytes"] < dense["bytes"] / 10
+    assert "dense's end" in (tmp_path / "train.md").read_text()
