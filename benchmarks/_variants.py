@@ -111,7 +111,7 @@ PAGE = """# Choosing with our settings and with the authors'
 {entries:,} entries, one worker, one thread, {rounds} interleaved rounds after {warm} in which
 thresholds settle. A step goes from the gradient to the payload and the settled residual; the floor
 is `{floor}` in torch. "count / k" is what the last round selected, over what was asked for.
-[methods.md](../methods.md) says what the variants are; `oktopk`'s differ in their first steps
+[methods](../methods/index.md) says what the variants are; `oktopk`'s differ in their first steps
 alone, which run dense.
 
 Made by `hvd-sparse bench select --variants --output docs/results` with {environment}.{quick}

@@ -10,6 +10,7 @@ from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.tensorflow.nothing import TensorflowSendNothing
 from hvd_sparse.tensorflow.optimizer import read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
 from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet
@@ -50,3 +51,15 @@ class Compression(AutoMethod, Methods):
     @classmethod
     def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)
+
+    @classmethod
+    def nothing(cls, params: Params = None) -> TensorflowSendNothing:
+        """Return a compressor that sends nothing: how quick a step could be at most.
+
+        Every rank trains with its own gradients, so this is for timing, and not for training.
+
+        Parameters
+        ----------
+        params : as for the other methods, and not looked at
+        """
+        return TensorflowSendNothing()

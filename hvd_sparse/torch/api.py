@@ -8,6 +8,7 @@ from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.torch.compressor import TorchCompressor
+from hvd_sparse.torch.nothing import TorchSendNothing
 from hvd_sparse.torch.optimizer import read_optimizer
 from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet
 
@@ -43,3 +44,15 @@ class Compression(AutoMethod, Methods):
     @classmethod
     def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)
+
+    @classmethod
+    def nothing(cls, params: Params = None) -> TorchSendNothing:
+        """Return a compressor that sends nothing: how quick a step could be at most.
+
+        Every rank trains with its own gradients, so this is for timing, and not for training.
+
+        Parameters
+        ----------
+        params : as for the other methods, and not looked at
+        """
+        return TorchSendNothing()

@@ -24,3 +24,19 @@ export TF_USE_LEGACY_KERAS=1        # Horovod's Keras wrapper knows Keras 2 only
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS:-0}"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# tools_environment: what scripts/docs and scripts/package need, in .venv-tools; no framework, again whenever pins change
+tools_environment() {
+    VENV="${HVD_SPARSE_TOOLS_VENV:-$ROOT/.venv-tools}"
+    local key
+    key="$(cat "$ROOT/pyproject.toml" "$ROOT/scripts/versions.txt" | sha256sum | cut -c1-16)"
+    if [ "$(cat "$VENV/.setup-key" 2>/dev/null)" != "$key" ]; then
+        step "Environment: $VENV"
+        [ -x "$VENV/bin/python" ] || "${PYTHON:-python3}" -m venv "$VENV" ||
+            die "could not create $VENV" "install python3-venv, or name an interpreter of 3.10 to 3.12: PYTHON=python3.11"
+        "$VENV/bin/python" -m pip install --quiet --constraint "$ROOT/scripts/versions.txt" --editable "$ROOT[docs,release]" ||
+            die "pip could not install hvd_sparse[docs,release]" "read what pip says above"
+        echo "$key" >"$VENV/.setup-key"
+    fi
+    PATH="$VENV/bin:$PATH"
+}

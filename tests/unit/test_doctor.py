@@ -13,7 +13,7 @@ from programs import run_python
 from hvd_sparse.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OF_DEVELOPERS = ("fuzz", "dev")
+OF_DEVELOPERS = ("fuzz", "dev", "docs", "release")
 
 
 def of_pyproject() -> set[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""docs/methods.md has a section for every named method, which names all options of its own."""
+"""docs/methods has a page for every named method, which names all options of its own."""
 
 from __future__ import annotations
 
@@ -10,26 +10,32 @@ import pytest
 
 from hvd_sparse.methods import METHODS, Methods
 
-PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+FOLDER = Path(__file__).parents[2] / "docs" / "methods"
+SECTIONS = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in FOLDER.glob("*.md")
+    if path.stem != "index"
+}
 COMMON = {"density", "optimizer", "options", "params"}
 
 
-def test_every_method_has_a_section_and_a_place_in_the_table():
-    table = PAGE[: PAGE.index("\n## ")]
+def test_every_method_has_a_page_and_a_place_in_the_table():
+    table = (FOLDER / "index.md").read_text(encoding="utf-8")
     assert set(SECTIONS) == set(METHODS)
     for method, paper in METHODS.items():
-        assert any(f"`{method}`" in row and paper in row for row in table.split("\n"))
+        assert any(
+            f"[`{method}`]({method}.md)" in row and paper in row for row in table.split("\n")
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_section_has_idea_formula_options_and_what_is_left_out(method):
+def test_a_page_has_idea_formula_options_and_what_is_left_out(method):
     for head in ("Idea", "Formula", "Options", "Left out"):
         assert f"**{head}.**" in SECTIONS[method]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_section_names_every_option_of_the_method(method):
+def test_a_page_names_every_option_of_the_method(method):
     own = set(inspect.signature(getattr(Methods, method)).parameters) - COMMON
     for option in own:
         assert re.search(rf"`{option}\b|variant=", SECTIONS[method]), option

@@ -1,0 +1,77 @@
+"""The guide names what there is, and its figures are those of the results."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from blocks import ROOT, pages
+
+from hvd_sparse import errors
+
+DOCS = ROOT / "docs"
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+NAMES = [
+    name
+    for name, each in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(each, errors.SparseError)
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_troubleshooting_has_cause_and_remedy_of_every_error(name: str):
+    page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| `{name}` \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 1 and all(len(cell) > 10 for cell in rows[0])
+
+
+def test_troubleshooting_names_no_error_that_is_not_there():
+    page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
+    table = page.partition("## Errors by name")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(NAMES)
+
+
+@pytest.mark.parametrize("page", [*GUIDE, DOCS / "index.md", DOCS / "api.md"], ids=lambda p: p.stem)
+def test_a_page_begins_with_what_its_reader_can_do_after_it(page: Path):
+    title, _, text = page.read_text(encoding="utf-8").partition("\n")
+    assert title.startswith("# ")
+    assert "After this page you" in " ".join(text.split())[:700]
+
+
+def quotations() -> list[tuple[str, str, str]]:
+    """Return every figure that a page says to have from another: its page, the other, the
+    figure."""
+    return [
+        (page.name, source, figure)
+        for page in pages()
+        for source, figures in re.findall(r"<!-- quoted: (\S+): (.*?) -->", page.read_text("utf-8"))
+        for figure in figures.split(" | ")
+    ]
+
+
+@pytest.mark.parametrize(("page", "source", "figure"), quotations(), ids=lambda part: part)
+def test_a_figure_is_still_on_the_page_that_it_is_quoted_from(page: str, source: str, figure: str):
+    words = f"{page} quotes {figure} from docs/{source}, which was measured again: correct {page}"
+    assert figure in (DOCS / source).read_text(encoding="utf-8"), words
+
+
+def test_the_picture_of_readme_is_of_what_was_measured_last():
+    sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+    import headline
+
+    drawn = (DOCS / "results" / "headline.svg").read_text(encoding="utf-8")
+    assert drawn == headline.current(), "run: python scripts/lib/headline.py"
+
+
+def test_figures_are_quoted():
+    assert len(quotations()) >= 20
+
+
+def test_readme_is_short_and_begins_with_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    commands = re.findall(r"^scripts/\w+", text, re.MULTILINE)
+    assert commands[:2] == ["scripts/demo", "scripts/test"]

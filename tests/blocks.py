@@ -1,0 +1,80 @@
+"""Code blocks of the documentation, and what is to be done with each.
+
+A comment before a block says it: ``<!-- runs: torch -->`` on real ranks with Horovod for PyTorch,
+``<!-- runs: tensorflow -->`` likewise, ``<!-- runs: python -->`` in a process by itself,
+``<!-- runs: sh -->`` as a command, and ``<!-- shown: why it is not run -->``.
+``<!-- runs: torch, on -->`` goes on where the page's block before ended.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
+LANGUAGES = ("python", "sh")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code.
+
+    Attributes
+    ----------
+    name : its page and line
+    language : "python" or "sh"
+    action : "runs", "shown", or "" where nothing is said
+    where : "torch", "tensorflow", "python" or "sh"; why it is only shown
+    goes_on : it begins with the names of the page's block before
+    """
+
+    name: str
+    language: str
+    action: str
+    where: str
+    goes_on: bool
+    text: str
+
+
+def pages() -> list[Path]:
+    """Return every page of the site that is written by hand, README and the contributors' guide."""
+    made = {ROOT / "docs" / "results", ROOT / "docs" / "adr"}
+    found = [p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent not in made]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]
+
+
+def blocks_of(text: str, page: str) -> list[Block]:
+    """Return the blocks of a page in Python and shell."""
+    found, mark = [], None
+    for token in MarkdownIt().parse(text):
+        if token.type == "html_block":
+            mark = MARK.search(token.content)
+        elif token.type == "fence" and token.info in LANGUAGES:
+            assert token.map is not None
+            action, where = (mark[1], mark[2]) if mark else ("", "")
+            goes_on = action == "runs" and where.endswith(", on")
+            name = f"{page}:{token.map[0] + 1}"
+            where = where.removesuffix(", on") if goes_on else where
+            found.append(Block(name, token.info, action, where, goes_on, token.content))
+            mark = None
+        else:
+            mark = None
+    return found
+
+
+def all_blocks() -> list[Block]:
+    """Return the blocks of all pages."""
+    return [
+        block
+        for page in pages()
+        for block in blocks_of(page.read_text("utf-8"), page.relative_to(ROOT).as_posix())
+    ]
+
+
+def blocks_for(where: str) -> list[Block]:
+    """Return the blocks that run there."""
+    return [each for each in all_blocks() if each.action == "runs" and each.where == where]

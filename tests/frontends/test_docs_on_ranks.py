@@ -1,0 +1,36 @@
+"""Blocks of the documentation for PyTorch and TensorFlow, on two real ranks: they run, and what
+they make trains."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from _outcomes import measured
+from blocks import blocks_for
+from harness import Outcome, launch
+
+CONTROLLERS = {"torch": "gloo", "tensorflow": "mpi"}
+CASES = [(where, each.name) for where in CONTROLLERS for each in blocks_for(where)]
+
+
+@cache
+def outcome(frontend: str) -> Outcome:
+    return launch(f"frontends/docs_{frontend}.py", 2, CONTROLLERS[frontend], limit_s=240)
+
+
+@pytest.mark.parametrize(("frontend", "name"), CASES, ids=lambda part: part)
+def test_a_block_runs_on_every_rank_and_replicas_stay_equal(frontend: str, name: str):
+    results = measured(outcome(frontend), name)
+    trained = [each for each in results if each["is_trained"]]
+    assert len(trained) in (0, len(results))
+    if trained:
+        are_equal = len({each["digest"] for each in trained}) == 1
+        assert are_equal is not trained[0]["is_apart"]
+
+
+@pytest.mark.parametrize("frontend", CONTROLLERS)
+def test_blocks_compress_and_one_sends_nothing(frontend: str):
+    results = [measured(outcome(frontend), name)[0] for where, name in CASES if where == frontend]
+    assert sum(bool(each.get("sparse_steps")) for each in results) >= 3
+    assert sum(bool(each.get("is_apart")) for each in results) == 1

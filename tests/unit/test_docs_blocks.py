@@ -1,0 +1,67 @@
+"""Every block of code of the documentation runs, or says why it does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from blocks import ROOT, all_blocks, blocks_for, blocks_of
+
+BLOCKS = all_blocks()
+PLACES = {"python": {"torch", "tensorflow", "python"}, "sh": {"sh"}}
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return that of a user who has installed the package."""
+    command = tmp_path / "bin" / "hvd-sparse"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvd_sparse "$@"\n')
+    command.chmod(0o755)
+    path = os.pathsep.join([str(command.parent), str(Path(sys.executable).parent)])
+    return {
+        **os.environ,
+        "PATH": path + os.pathsep + os.environ["PATH"],
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "TF_USE_LEGACY_KERAS": "1",
+    }
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
+def test_a_block_says_where_it_runs_or_why_it_does_not(block):
+    if block.action == "runs":
+        assert block.where in PLACES[block.language], f"{block.name}: runs where?"
+    else:
+        assert block.action == "shown" and len(block.where) > 5, f"{block.name} has no mark"
+
+
+def test_most_blocks_of_python_run():
+    python = [each for each in BLOCKS if each.language == "python"]
+    assert len([each for each in python if each.action == "shown"]) * 4 <= len(python)
+
+
+@pytest.mark.parametrize("block", blocks_for("python"), ids=lambda each: each.name)
+def test_a_block_of_python_runs(block, tmp_path):
+    run_block(block, [sys.executable, "-W", "error", "-c", block.text], tmp_path)
+
+
+@pytest.mark.parametrize("block", blocks_for("sh"), ids=lambda each: each.name)
+def test_a_command_runs(block, tmp_path):
+    run_block(block, ["sh", "-e", "-c", block.text], tmp_path)
+
+
+def run_block(block, command: list[str], folder: Path) -> None:
+    run = partial(subprocess.run, capture_output=True, text=True, timeout=120)
+    done = run(command, cwd=folder, env=environment(folder))
+    assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+
+
+def test_marks_are_read():
+    page = "<!-- runs: torch, on -->\n\n```python\na = 1\n```\n\ntext\n\n```sh\nls\n```\n"
+    first, second = blocks_of(page, "page")
+    assert (first.action, first.where, first.goes_on) == ("runs", "torch", True)
+    assert (first.name, first.text) == ("page:3", "a = 1\n")
+    assert (second.action, second.language) == ("", "sh")
