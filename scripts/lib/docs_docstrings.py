@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import re
 
-import griffe
+try:
+    import griffe
+except ImportError:  # where only ``spread`` is wanted, by a test
+    griffe = None
 
-SECTION = re.compile(r"^(Parameters|Attributes|Raises|Returns|Yields|Examples)\n-+$", re.MULTILINE)
+SECTIONS = ("Parameters", "Attributes", "Raises")
 ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*) : ?(.*)$")
 
 
-class Spread(griffe.Extension):
-    """Puts ``name : words`` on two lines, as what follows the colon is a type to numpydoc."""
-
-    def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
-        if obj.docstring is not None and not obj.is_alias:
-            obj.docstring.value = spread(obj.docstring.value)
-
-
 def spread(text: str) -> str:
-    """Return a docstring with every description under its name."""
-    lines, section = [], ""
-    previous = ""
-    for line in text.split("\n"):
-        if set(line) == {"-"} and SECTION.match(f"{previous}\n{line}"):
-            section = previous
-        elif not line.strip() and section == "Examples":
-            pass
-        entry = ENTRY.match(line) if section in ("Parameters", "Attributes", "Raises") else None
-        if entry and section != "Raises":
-            lines += [f"{entry[1]}", f"    {entry[2]}"]
-        elif entry:
+    """Return a docstring with every description under its name, where numpydoc has it.
+
+    ``name : words`` would make a type of the words. Two colons, which begin code there, are one
+    here.
+    """
+    lines: list[str] = []
+    section = ""
+    for line, after in zip(text.split("\n"), [*text.split("\n")[1:], ""]):
+        if after and set(after) == {"-"}:
+            section = line
+        entry = ENTRY.match(line) if section in SECTIONS else None
+        if entry:
             lines += [entry[1], f"    {entry[2]}"]
         else:
             lines.append(line[:-1] if line.endswith("::") else line)
-        previous = line
     return "\n".join(lines)
+
+
+if griffe is not None:
+
+    class Spread(griffe.Extension):
+        """Spreads all docstrings."""
+
+        def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
+            if not obj.is_alias and obj.docstring is not None:
+                obj.docstring.value = spread(obj.docstring.value)

@@ -52,7 +52,7 @@ def on_page_markdown(markdown: str, page, **_: object) -> str:
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     if not page.file.src_uri.startswith("methods/") or name not in METHODS:
         return markdown
-    parts = (_opening, _parts, _measured, _accuracy, _signature, _paper)
+    parts = (_opening, _parts, _measured, _cost, _accuracy, _signature, _paper)
     title, _, text = markdown.partition("\n")
     first, *others = (part(name) for part in parts)
     return "\n\n".join([title, first, text.strip(), *filter(None, others)])
@@ -127,6 +127,19 @@ def _measured(name: str) -> str:
             *rows,
         ]
     )
+
+
+def _cost(name: str) -> str:
+    """Return the lines of the page on choosing with all variants that are the method's."""
+    page = (DOCS / "results" / "selecting-variants.md").read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| `{name}(?:,[^`]*)?` \|.*$", page, re.M)
+    head = re.search(r"^\| method \|.*\n\| -.*$", page, re.M)
+    if not rows or not head:
+        return ""
+    source = (
+        "Choosing, on one thread, from [a page that says how](../results/selecting-variants.md)."
+    )
+    return "\n".join(["## Cost", "", source, "", head[0], *rows])
 
 
 def _accuracy(name: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
-import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from blocks import ROOT, pages
@@ -41,6 +42,14 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it(page: Path):
     assert "After this page you" in " ".join(text.split())[:700]
 
 
+def tool(name: str) -> ModuleType:
+    """Return a module of ``scripts/lib``."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
 def quotations() -> list[tuple[str, str, str]]:
     """Return every figure that a page says to have from another: its page, the other, the
     figure."""
@@ -59,9 +68,7 @@ def test_a_figure_is_still_on_the_page_that_it_is_quoted_from(page: str, source:
 
 
 def test_the_picture_of_readme_is_of_what_was_measured_last():
-    sys.path.insert(0, str(ROOT / "scripts" / "lib"))
-    import headline
-
+    headline = tool("headline")
     drawn = (DOCS / "results" / "headline.svg").read_text(encoding="utf-8")
     assert drawn == headline.current(), "run: python scripts/lib/headline.py"
 
@@ -75,3 +82,23 @@ def test_readme_is_short_and_begins_with_two_commands():
     assert len(text.splitlines()) <= 120
     commands = re.findall(r"^scripts/\w+", text, re.MULTILINE)
     assert commands[:2] == ["scripts/demo", "scripts/test"]
+
+
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [
+        ('<script src="https://elsewhere/a.js"></script>', 1),
+        ('<img src="//elsewhere/a.png"><link rel="stylesheet" href="http://elsewhere/a.css">', 2),
+        ('<a href="https://elsewhere">go</a><img src="a.png"><script>fetch</script>', 0),
+        ('<link rel="canonical" href="https://elsewhere">', 0),
+    ],
+)
+def test_what_a_page_loads_from_elsewhere_is_found(page: str, count: int):
+    assert len(tool("docs_offline").loads_of(page)) == count
+
+
+def test_docstrings_are_spread_for_the_site():
+    text = "Do.\n\nWith code::\n\n    a : b\n\nParameters\n----------\nx, y : both\n    of them"
+    spread = tool("docs_docstrings").spread(text)
+    assert "With code:\n\n    a : b\n" in spread
+    assert spread.endswith("x, y\n    both\n    of them")
