@@ -20,16 +20,28 @@ def spread(text: str) -> str:
     here.
     """
     lines: list[str] = []
-    section = ""
+    section, others = "", ""
     for line, after in zip(text.split("\n"), [*text.split("\n")[1:], ""]):
         if after and set(after) == {"-"}:
             section = line
         entry = ENTRY.match(line) if section in SECTIONS else None
+        if others and (entry or not line.startswith(" ")):
+            lines += _repeated(others, lines)
+            others = ""
         if entry:
-            lines += [entry[1], f"    {entry[2]}"]
+            first, _, others = entry[1].partition(", ")
+            lines += [first, f"    {entry[2]}"]
         else:
             lines.append(line[:-1] if line.endswith("::") else line)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_repeated(others, lines)])
+
+
+def _repeated(names: str, lines: list[str]) -> list[str]:
+    """Return the last entry's description once more, under each further name that it has."""
+    if not names:
+        return []
+    start = max(i for i, line in enumerate(lines) if not line.startswith(" "))
+    return [line for name in names.split(", ") for line in (name, *lines[start + 1 :])]
 
 
 if griffe is not None:

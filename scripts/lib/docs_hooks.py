@@ -119,8 +119,8 @@ def _measured(name: str) -> str:
         [
             "## Measured",
             "",
-            "Entries sent over entries asked for, and passes over the tensor, of three "
-            "small models: [achieved density](../results/achieved-density.md).",
+            "Entries sent over entries asked for, and passes over the tensor, for gradients of "
+            "three small models: [achieved density](../results/achieved-density.md).",
             "",
             head,
             "|---|---|" + "---:|" * 6,

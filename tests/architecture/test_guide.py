@@ -101,4 +101,4 @@ def test_docstrings_are_spread_for_the_site():
     text = "Do.\n\nWith code::\n\n    a : b\n\nParameters\n----------\nx, y : both\n    of them"
     spread = tool("docs_docstrings").spread(text)
     assert "With code:\n\n    a : b\n" in spread
-    assert spread.endswith("x, y\n    both\n    of them")
+    assert spread.endswith("x\n    both\n    of them\ny\n    both\n    of them")
