@@ -42,6 +42,12 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it(page: Path):
     assert "After this page you" in " ".join(text.split())[:700]
 
 
+def test_the_index_of_results_has_every_page():
+    index = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (DOCS / "results").glob("*.md")} - {"index.md"}
+    assert set(re.findall(r"\]\((\S+\.md)\): \w", index)) == pages
+
+
 def tool(name: str) -> ModuleType:
     """Return a module of ``scripts/lib``."""
     found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")
