@@ -175,6 +175,13 @@ PAPERS = {
   eprint = {2201.07598},
   archiveprefix = {arXiv}
 }""",
+    "sarfi2025sparseloco": """@misc{sarfi2025sparseloco,
+  author = {Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene},
+  title = {Communication efficient {LLM} pre-training with {SparseLoCo}},
+  year = {2025},
+  eprint = {2508.15706},
+  archiveprefix = {arXiv}
+}""",
     "kingma2015adam": """@inproceedings{kingma2015adam,
   author        = {Kingma, Diederik P. and Ba, Jimmy},
   title         = {Adam: a method for stochastic optimization},

@@ -43,6 +43,13 @@ class Selection:
         """Return the number of entries."""
         return int(self.indices.size)
 
+    def without_zeros(self) -> Selection:
+        """Return the entries that have a sign."""
+        is_kept = self.values != 0
+        if is_kept.all():
+            return self
+        return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
+
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
         """Return a selection of no entries."""

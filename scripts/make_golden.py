@@ -65,6 +65,26 @@ STEPS = {
     "indices": [3, 4, 19],
     "values": ["-0x1.fcp+7", "0x1.0p+1", "0x0.0p+0"],
 }
+NIBBLES = {
+    "value_type": "float32",
+    "numel": 20,
+    "indices": [3, 4, 19],
+    "values": ["-0x1.cp+2", "0x1.0p+1", "0x0.0p+0"],
+}
+LEVELS = {
+    "value_type": "float32",
+    "numel": 9_000,
+    "indices": [0, 4_095, 4_096, 8_191, 8_999],
+    "values": ["0x1.8p+0", "-0x1.8p+0", "-0x1.2p+3", "0x1.8p+0", "0x1.2p+3"],
+}
+ONE_LEVEL = {**LEVELS, "value_type": "float64", "values": ["-0x1.8p-40", "0x1.8p-40"] * 2}
+ONE_LEVEL["indices"] = [0, 1, 5_000, 8_999]
+CHUNKS = {
+    "value_type": "float32",
+    "numel": 8_193,
+    "indices": [4_095, 8_191, 8_192],
+    "values": ["0x1p-1", "-0x1p+1", "0x0.0p+0"],
+}
 SIGNS = {
     "value_type": "float32",
     "numel": 21,
@@ -127,6 +147,10 @@ OF_CODECS: dict[str, tuple[Any, dict[str, Any]]] = {
     "block16.float16": ({"id": "block16", "values": "float16"}, {"few": HALVES}),
     "block16.bfloat16": ("block16", {"few": HALVES}),
     "block16.int8": ({"id": "block16", "values": "int8"}, {"few": STEPS}),
+    "block16.int4": ({"id": "block16", "values": "int4"}, {"few": NIBBLES}),
+    "golomb.int2": ({"id": "golomb", "values": "int2"}, {"few": LEVELS, "one": ONE_LEVEL}),
+    "chunk12": ("chunk12", {"few": LEVELS, "none": NONE}),
+    "chunk12.float32": ({"id": "chunk12", "values": "float32"}, {**EXACT, "chunks": CHUNKS}),
     "golomb.float32": ({"id": "golomb", "values": "float32"}, {**EXACT, "longest_tensor": LONGEST}),
     "golomb.bfloat16": ("golomb", {"few": HALVES}),
     "golomb.int8": ({"id": "golomb", "values": "int8"}, {"few": STEPS}),

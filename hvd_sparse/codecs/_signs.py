@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._gaps import unpack
+from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
@@ -30,6 +30,10 @@ class SignCodec(Codec):
     def is_exact(self) -> bool:
         return False
 
+    @property
+    def sends_zeros(self) -> bool:
+        return False
+
     def magnitude(self, magnitudes: np.ndarray) -> float:
         """Return the magnitude to send for all values: their mean, unless a codec says otherwise.
 
@@ -41,7 +45,7 @@ class SignCodec(Codec):
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         assert self.number is not None
-        kept = _without_zeros(selection)
+        kept = selection.without_zeros()
         dtype = kept.values.dtype.newbyteorder("<")
         scale = np.zeros(1, dtype)
         if kept.count:
@@ -91,13 +95,6 @@ class SignCodec(Codec):
     def signs_bytes(self, count: int, numel: int) -> float:
         """Return the bytes of the body without the magnitude, as ``body_bytes`` does with it."""
         raise NotImplementedError
-
-
-def _without_zeros(selection: Selection) -> Selection:
-    is_sent = selection.values != 0
-    if is_sent.all():
-        return selection
-    return Selection(selection.indices[is_sent], selection.values[is_sent], selection.numel)
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._values import (
+    WHOLE_BYTES,
     check_format,
     decode_values,
     format_number,
@@ -37,21 +38,32 @@ class ValuedCodec(Codec):
     Parameters
     ----------
     values : "float32", exact, 4 bytes (8 for float64 gradients); "float16" or "bfloat16", 2 bytes;
-        "int8", 1 byte
+        "int8", 1 byte; "int4" and "int2", 4 and 2 bits, where ``formats`` has them
+
+    Attributes
+    ----------
+    formats : the values that the codec takes
     """
 
     values: str = "float32"
 
     is_exact_for_signs: ClassVar[bool] = False
+    formats: ClassVar[tuple[str, ...]] = WHOLE_BYTES
 
     def __post_init__(self) -> None:
-        check_format(self.values, type(self).__name__)
+        check_format(self.values, type(self).__name__, self.formats)
 
     @property
     def is_exact(self) -> bool:
         return self.values == "float32"
 
+    @property
+    def sends_zeros(self) -> bool:
+        return self.values != "int2"
+
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
+        if not self.sends_zeros:
+            selection = selection.without_zeros()
         parts, values = self.encode_indices(selection, kernels), selection.values
         index_bytes = sum(part.nbytes for part in parts)
         bytes_of_values = values_bytes(values.size, self.values, values.itemsize)

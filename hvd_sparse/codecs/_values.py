@@ -5,6 +5,9 @@
                2^-25 zero
     bfloat16   8 bits of exponent, 7 of mantissa: float32's range; below 2^-126 zero
     int8       multiples, -127 to 127, of a step that is sent along: the largest magnitude / 127
+    int4       likewise from -7 to 7, of the largest magnitude / 7; two codes a byte
+    int2       a sign, and one of two magnitudes that are sent along; four codes a byte
+               (``_levels``); exact zeros are left out
 
 The residual keeps the rounding, as memories subtract the values that the others decode.
 
@@ -20,12 +23,18 @@ import math
 import numpy as np
 
 from hvd_sparse.checks import check_choice
+from hvd_sparse.codecs._bits import pack, unpack
+from hvd_sparse.codecs._levels import from_levels, level_codes
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 
-LEVELS = 127
+LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
 STEP_BYTES = 4
+WHOLE_BYTES = ("float32", "float16", "bfloat16", "int8")
+"""Formats whose codes are whole bytes, which every codec takes."""
+
+ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
 _LARGEST = float(np.finfo(np.float32).max)
 _UNSIGNED: dict[int, np.dtype] = {
@@ -36,22 +45,24 @@ _UNSIGNED: dict[int, np.dtype] = {
 }
 
 
-def check_format(values: str, owner: str) -> None:
-    """Raise InvalidOption unless the name is that of a format."""
+def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES) -> None:
+    """Raise InvalidOption unless the name is that of one of the formats."""
     try:
-        check_choice(values, f"values of {owner}", VALUE_FORMATS)
+        check_choice(values, f"values of {owner}", formats)
     except InvalidOption as error:
         raise InvalidOption(f"{error}; float32 sends float64 gradients as float64") from None
 
 
-def code_bytes(name: str, value_bytes: int) -> int:
-    """Return the width of a code, in bytes."""
-    return {"float32": value_bytes, "float16": 2, "bfloat16": 2, "int8": 1}[name]
+def code_bits(name: str, value_bytes: int) -> int:
+    """Return the width of a code, in bits."""
+    return {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "int2": 2}.get(
+        name, 8 * value_bytes
+    )
 
 
 def prefix_bytes(name: str) -> int:
     """Return the bytes before the codes."""
-    return STEP_BYTES if name == "int8" else 0
+    return {"int8": STEP_BYTES, "int4": STEP_BYTES, "int2": 2 * STEP_BYTES}.get(name, 0)
 
 
 def missing_code(width: int) -> int:
@@ -71,10 +82,17 @@ def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packer
     """
     if name == "float32":
         out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
-    elif name == "int8":
-        step = _step_of(float(np.abs(values).max(initial=0)))
+    elif name == "int2":
+        levels, codes = level_codes(values)
+        start = prefix_bytes(name)
+        out[:start] = levels.view(np.uint8)
+        out[start:] = pack(codes, 2)
+    elif name in LARGEST_MULTIPLE:
+        most = LARGEST_MULTIPLE[name]
+        step = _step_of(float(np.abs(values).max(initial=0)), most)
         out[:STEP_BYTES] = np.frombuffer(np.float32(step).astype("<f4").tobytes(), np.uint8)
-        out[STEP_BYTES:] = _multiples(values, step)
+        multiples = _multiples(values, step, most)
+        out[STEP_BYTES:] = multiples if name == "int8" else pack(multiples & np.uint8(15), 4)
     else:
         (kernels.half_codes if name == "float16" else kernels.brain_codes)(
             values, out.view(_UNSIGNED[2])
@@ -82,14 +100,15 @@ def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packer
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix, uint8, and the codes, unsigned [count], of float32 or float64 values."""
+    """Return the prefix, uint8, and the codes, unsigned [count], of float32 or float64 values in a
+    format of whole bytes."""
     written = np.empty(values_bytes(values.size, name, values.itemsize), np.uint8)
     write_values(values, name, written, kernels)
     start = prefix_bytes(name)
-    return written[:start], written[start:].view(_UNSIGNED[code_bytes(name, values.itemsize)])
+    return written[:start], written[start:].view(_UNSIGNED[code_bits(name, values.itemsize) // 8])
 
 
-def _step_of(largest: float) -> float:
+def _step_of(largest: float, most: int) -> float:
     """Return the step for a largest magnitude.
 
     It is the same for the largest multiple that the magnitude decodes to, so that decoded values
@@ -98,16 +117,16 @@ def _step_of(largest: float) -> float:
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23: all multiples are exact in float32.
-    mantissa, exponent = math.frexp(min(largest, _LARGEST) / LEVELS)
+    mantissa, exponent = math.frexp(min(largest, _LARGEST) / most)
     step = math.ldexp(math.floor(mantissa * 2**16), exponent - 16)
-    return step if LEVELS * step >= SMALLEST else 0.0
+    return step if most * step >= SMALLEST else 0.0
 
 
-def _multiples(values: np.ndarray, step: float) -> np.ndarray:
+def _multiples(values: np.ndarray, step: float, most: int) -> np.ndarray:
     if step == 0:
         return np.zeros(values.size, np.uint8)
     quotients = np.rint(values / values.dtype.type(step))
-    multiples: np.ndarray = np.clip(quotients, -LEVELS, LEVELS).astype(np.int8)
+    multiples: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
     return multiples.view(np.uint8)
 
 
@@ -120,8 +139,12 @@ def decode_values(
     ------
     CorruptPayload : ``encode_values`` never writes these codes
     """
-    if name == "int8":
-        return _from_multiples(prefix, codes, frame)
+    if name == "int2":
+        return from_levels(prefix.view("<f4"), codes, frame.value_type)
+    if name in LARGEST_MULTIPLE:
+        # Of four bits, the sign is the fourth.
+        multiples = codes if name == "int8" else (codes ^ np.uint8(8)) - np.uint8(8)
+        return _from_multiples(prefix, multiples, frame, LARGEST_MULTIPLE[name])
     if name == "float32":
         values: np.ndarray = codes.view(frame.value_type)
         need(bool(np.isfinite(values).all()), "a payload has values that are NaN or Inf")
@@ -135,16 +158,16 @@ def decode_values(
     return short.astype(frame.value_type, copy=False)
 
 
-def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame) -> np.ndarray:
+def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: int) -> np.ndarray:
     step = float(prefix.view("<f4")[0])
     multiples = codes.view(np.int8)
     largest = max(int(multiples.max(initial=0)), -int(multiples.min(initial=0)))
-    # Only what an encoder writes is taken: the largest value is always the 127th multiple.
+    # Only what an encoder writes is taken: the largest value is always the largest multiple.
     is_ours = (
-        math.isfinite(step) and math.copysign(1.0, step) > 0 and largest == (LEVELS if step else 0)
+        math.isfinite(step) and math.copysign(1.0, step) > 0 and largest == (most if step else 0)
     )
     need(
-        is_ours and _step_of(LEVELS * step) == step,
+        is_ours and _step_of(most * step, most) == step,
         f"a payload has values in multiples of {step}, at most {largest}",
     )
     values: np.ndarray = multiples.astype(frame.value_type)
@@ -158,15 +181,21 @@ def value_codes(frame: Frame, offset: int, count: int, name: str) -> tuple[np.nd
     The body's length has been checked.
     """
     start = offset + prefix_bytes(name)
-    width = code_bytes(name, frame.value_type.itemsize)
-    return frame.body[offset:start], frame.body[start : start + count * width].view(
-        _UNSIGNED[width]
-    )
+    width = code_bits(name, frame.value_type.itemsize)
+    codes = frame.body[start : start + packed_bytes(count, width)]
+    if width < 8:
+        return frame.body[offset:start], unpack(codes, width, count)
+    return frame.body[offset:start], codes.view(_UNSIGNED[width // 8])
+
+
+def packed_bytes(count: int, width: int) -> int:
+    """Return the bytes of so many codes of a width in bits."""
+    return -(-count * width // 8)
 
 
 def values_bytes(count: int, name: str, value_bytes: int) -> int:
     """Return the bytes of a prefix and ``count`` codes."""
-    return prefix_bytes(name) + count * code_bytes(name, value_bytes)
+    return prefix_bytes(name) + packed_bytes(count, code_bits(name, value_bytes))
 
 
 def format_number(name: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_density, count_from_density
 from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.codecs._values import check_format
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.contract import Codec
@@ -62,7 +63,7 @@ class Auto(Codec):
     has_fixed_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        Golomb(self.values)
+        check_format(self.values, "Auto")
         if self.density is not None:
             object.__setattr__(self, "density", check_density(self.density, "density of Auto"))
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._gaps import unpack
+from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._valued import ValuedCodec
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import need

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.codecs._values import ALL_FORMATS
 from hvd_sparse.core.kernels.packing import BLOCK, Packers, blocks_of
 from hvd_sparse.core.wire.frame import need
 from hvd_sparse.errors import CorruptPayload
@@ -28,8 +29,8 @@ class Block16(ValuedCodec):
 
     Parameters
     ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
-        float64)
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "int4" and "int2", 4 and 2 bits;
+        "float32", exact, 4 bytes (8 for float64)
 
     Notes
     -----
@@ -44,6 +45,7 @@ class Block16(ValuedCodec):
 
     number: ClassVar[int | None] = 2
     has_fixed_size: ClassVar[bool] = False
+    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel)

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_number
-from hvd_sparse.codecs._gaps import unpack
+from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.codecs._values import code_bytes, values_bytes
+from hvd_sparse.codecs._values import code_bits, values_bytes
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import HEADER_BYTES, need, need_ascending
@@ -161,8 +161,9 @@ class Bloom(ValuedCodec):
         mistakes = 0.0
         if _is_filtered(count, numel):
             mistakes = (numel - count) * 0.5 ** self._size(count, numel)[1]
-        values = values_bytes(count, self.values, value_bytes) + mistakes * code_bytes(
-            self.values, value_bytes
+        values = (
+            values_bytes(count, self.values, value_bytes)
+            + mistakes * code_bits(self.values, value_bytes) / 8
         )
         return self.index_bytes(count, numel) + values
 

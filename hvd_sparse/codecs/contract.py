@@ -46,6 +46,11 @@ class Codec:
         """Tell whether selections come back bit for bit."""
         return True
 
+    @property
+    def sends_zeros(self) -> bool:
+        """Tell whether entries that are exactly zero come back; else they are left out."""
+        return True
+
     def complete(self, selection: Selection, accumulated: np.ndarray | None) -> Selection:
         """Return the selection that is really sent, with the further entries that receivers will
         see.

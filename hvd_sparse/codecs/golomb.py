@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._valued import ValuedCodec
+from hvd_sparse.codecs._values import ALL_FORMATS
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -23,8 +24,8 @@ class Golomb(ValuedCodec):
 
     Parameters
     ----------
-    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
-        float64)
+    values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "int4" and "int2", 4 and 2 bits;
+        "float32", exact, 4 bytes (8 for float64)
 
     Notes
     -----
@@ -42,6 +43,7 @@ class Golomb(ValuedCodec):
     paper: ClassVar[str | None] = "golomb1966run"
     number: ClassVar[int | None] = 3
     has_fixed_size: ClassVar[bool] = False
+    formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return encode_gaps(selection.indices, selection.numel)

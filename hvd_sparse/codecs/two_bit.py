@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._gaps import unpack
+from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.core.wire.frame import Frame, need, need_ascending, need_size
 from hvd_sparse.registry import CODECS

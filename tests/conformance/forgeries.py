@@ -33,6 +33,7 @@ FAULTLESS = {
     "block16": (made(2, "HHHff", 2, 3, 4, 1.5, 2.5, count=2), [3, 4], [1.5, 2.5]),
     # 2 of 10: modulus 3; of the gaps 3 and 0 both remainders are 0, the quotients 1 and 0
     "golomb": (made(3, "BBff", 0, 0b110, 1.5, 2.5, count=2), [3, 4], [1.5, 2.5]),
+    "chunk12": (made(13, "HBBBff", 2, 3, 4, 0, 1.5, 2.5, count=2), [3, 4], [1.5, 2.5]),
     "run16": (made(4, "HHff", 3, 0, 1.5, 2.5, count=2), [3, 4], [1.5, 2.5]),
     "bitmap": (made(5, "Hff", 0b11000, 1.5, 2.5, count=2), [3, 4], [1.5, 2.5]),
     "dense": (made(6, "ffI", 1.5, 2.5, LARGEST, numel=3, count=2), [0, 1], [1.5, 2.5]),
@@ -53,7 +54,7 @@ FORGERIES = {
         "more entries than the tensor": forged(TWO, count=2, numel=1),
         "values of another width": forged(ONE, value_type=2),
         "an unknown type of values": forged(ONE, value_type=3),
-        "an unknown format of values": forged(ONE, value_format=4),
+        "an unknown format of values": forged(ONE, value_format=6),
         "another codec": forged(ONE, codec=255),
         "an index in an empty tensor": forged(ONE, numel=0),
         "a value that is NaN": forged(struct.pack("<If", 3, NAN)),
@@ -79,6 +80,15 @@ FORGERIES = {
         "no room for the values": made(3, "BB", 0, 0b110, count=2),
         "gaps of nothing": made(3, "B", 1, count=0),
         "more entries than bits": made(3, "Bf", 1, 1.5, numel=LARGEST, count=LARGEST),
+    },
+    "chunk12": {
+        "a count too many": made(13, "HBBBff", 3, 3, 4, 0, 1.5, 2.5, count=2),
+        "positions that descend": made(13, "HBBBff", 2, 4, 3, 0, 1.5, 2.5, count=2),
+        "a position beyond the tensor": made(13, "HBBBff", 2, 3, 10, 0, 1.5, 2.5, count=2),
+        "padding in the positions": made(13, "HBBf", 1, 3, 0x10, 1.5),
+        "a chunk too many": made(13, "HHBBBff", 2, 0, 3, 4, 0, 1.5, 2.5, count=2),
+        "more chunks than bytes": made(13, "Hf", 3, 1.5, numel=LARGEST),
+        "a value that is NaN": made(13, "HBBf", 1, 3, 0, NAN),
     },
     "run16": {
         "a run that leaves the tensor": made(4, "HHff", 3, 9, 1.5, 2.5, count=2),

@@ -14,7 +14,7 @@ from conformance.codec_checks import (
     largest_numel,
     selection_of,
 )
-from conformance.forgeries import FAULTLESS, FORGERIES, TWO, forged
+from conformance.forgeries import FAULTLESS, FORGERIES, TWO, forged, made
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -26,6 +26,8 @@ from hvd_sparse.types import INDEX_LIMIT, Selection
 MADE = [case.create(CODECS) for case in cases.CODECS]
 codecs = pytest.mark.parametrize("codec", MADE, ids=map(str, cases.CODECS))
 dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+WITHOUT_ROUNDING = ("block16", "chunk12", "golomb")
+"""Codecs whose forgeries have exact values, which they do not send by default."""
 EXPONENT = {4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
 
 
@@ -94,7 +96,7 @@ def test_foreign_bytes_are_refused(codec, foreign):
 )
 def test_impossible_payloads_are_refused_though_their_checksum_is_right(codec, name):
     part = CODECS.resolve(
-        {"id": codec, **({"values": "float32"} if codec in ("block16", "golomb") else {})}
+        {"id": codec, **({"values": "float32"} if codec in WITHOUT_ROUNDING else {})}
     )
     check_refuses(part, FORGERIES[codec][name], name)
 
@@ -103,7 +105,7 @@ def test_impossible_payloads_are_refused_though_their_checksum_is_right(codec, n
 def test_a_forgery_without_a_fault_is_read(codec):
     """Or the test above could pass for the wrong reason."""
     part = CODECS.resolve(
-        {"id": codec, **({"values": "float32"} if codec in ("block16", "golomb") else {})}
+        {"id": codec, **({"values": "float32"} if codec in WITHOUT_ROUNDING else {})}
     )
     buffer, indices, values = FAULTLESS[codec]
     decoded = part.decode(buffer)
@@ -187,15 +189,76 @@ def test_a_payload_is_read_wherever_it_lies(codec):
         )
 
 
-@pytest.mark.parametrize("id", ["block16", "golomb", "bitmap", "dense", "bloom", "auto"])
+@pytest.mark.parametrize("id", ["block16", "chunk12", "golomb", "bitmap", "dense", "bloom", "auto"])
 def test_an_unknown_format_of_values_is_refused_by_name(id):
     with pytest.raises(
-        InvalidOption, match=r"values of \w+ is 'float8': one of bfloat16, float16, float32, int8"
+        InvalidOption,
+        match=r"values of \w+ is 'float8': one of bfloat16, float16, float32, (int2, int4, )?int8",
     ):
         CODECS.create(id, values="float8")
 
 
-@pytest.mark.parametrize("values", ["float16", "bfloat16", "int8"])
+FORGED_VALUES = {
+    "int4": {
+        "a code that no value has": ("f", [1.0], [0x78]),
+        "a largest multiple below 7": ("f", [1.0], [0x16]),
+        "a step of more bits": ("f", [1.0000001], [0x17]),
+        "a negative step": ("f", [-1.0], [0x17]),
+        "a step of zeros": ("f", [1.0], [0x00]),
+        "padding": ("f", [1.0], [0x17, 0x10], 3),
+    },
+    "int2": {
+        "levels that descend": ("ff", [3.0, 1.5], [0b0010]),
+        "an upper level that no value has": ("ff", [1.5, 3.0], [0b0001]),
+        "no upper level that a value has": ("ff", [1.5, 0.0], [0b0010]),
+        "all at the upper level": ("ff", [1.5, 3.0], [0b1110]),
+        "a level of more bits": ("ff", [1.0000001, 3.0], [0b0010]),
+        "a level off the grid": ("ff", [1.5 * 2.0**-27, 3.0], [0b0010]),
+        "a level that is Inf": ("ff", [1.5, float("inf")], [0b0010]),
+        "a level that is NaN": ("ff", [float("nan"), 3.0], [0b0010]),
+        "a level of zero": ("ff", [0.0, 3.0], [0b0010]),
+        "a negative level": ("ff", [-1.5, 3.0], [0b0010]),
+        "padding": ("ff", [1.5, 3.0], [0b010010]),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [(values, name) for values in FORGED_VALUES for name in FORGED_VALUES[values]],
+)
+def test_impossible_values_of_few_bits_are_refused(values, name):
+    letters, head, codes, *count = FORGED_VALUES[values][name]
+    count = count[0] if count else 2
+    layout = f"H{count}H{letters}{len(codes)}B"
+    number = {"int4": 4, "int2": 5}[values]
+    places = [3, 4, 5][:count]
+    payload = made(2, layout, count, *places, *head, *codes, count=count, value_format=number)
+    check_refuses(CODECS.create("block16", values=values), payload, name)
+
+
+def test_values_of_few_bits_without_a_fault_are_read():
+    """Or the test above could pass for the wrong reason."""
+    for number, head, codes, wanted in (
+        (4, (1.0,), [0x97], [7.0, -7.0]),
+        (5, (1.5, 3.0), [0b1100], [1.5, -3.0]),
+        (5, (1.5, 0.0), [0b0100], [1.5, -1.5]),
+    ):
+        letters = "f" * len(head)
+        payload = made(2, f"HHH{letters}B", 2, 3, 4, *head, *codes, count=2, value_format=number)
+        codec = CODECS.create("block16", values={4: "int4", 5: "int2"}[number])
+        decoded = codec.decode(payload)
+        assert decoded.values.tolist() == wanted
+        assert codec.encode(decoded).tobytes() == payload.tobytes()
+
+
+@pytest.mark.parametrize("id", ["bitmap", "dense", "bloom", "auto"])
+def test_codecs_of_whole_bytes_refuse_values_of_few_bits(id):
+    with pytest.raises(InvalidOption, match=r"is 'int2': one of bfloat16, float16, float32, int8"):
+        CODECS.create(id, values="int2")
+
+
+@pytest.mark.parametrize("values", ["float16", "bfloat16", "int8", "int4", "int2"])
 def test_values_of_another_format_than_the_codecs_are_refused_by_name(values):
     payload = CODECS.create("block16", values="float32").encode(selection_of((1, 2), 5))
     with pytest.raises(CorruptPayload, match=r"values of format 0, and Block16"):

@@ -9,7 +9,10 @@ from __future__ import annotations
 import struct
 
 WIDTHS = {"f": 4, "d": 8}
-FORMATS = {1: 2, 2: 2, 3: 1}
+FORMATS = {1: 16, 2: 16, 3: 8, 4: 4, 5: 2}
+"""Bits of a value, by the format's number."""
+HEADS = {3: 4, 4: 4, 5: 8}
+"""Bytes before the values."""
 Entries = "tuple[tuple[int, ...], tuple[float, ...]]"
 
 
@@ -43,24 +46,39 @@ def finite(values: list[float]) -> tuple[float, ...]:
 
 
 def value_width(letter: str, form: int) -> int:
-    return FORMATS.get(form, WIDTHS[letter])
+    return FORMATS.get(form, 8 * WIDTHS[letter]) // 8
+
+
+def values_size(letter: str, form: int, count: int) -> int:
+    return HEADS.get(form, 0) + (count * FORMATS.get(form, 8 * WIDTHS[letter]) + 7) // 8
+
+
+def few_bits(width: int, count: int, data: bytes) -> list[int]:
+    bits = bits_of(data, width * count)
+    return [number(bits[width * i : width * (i + 1)]) for i in range(count)]
 
 
 def read_values(letter: str, form: int, count: int, data: bytes) -> tuple[float, ...]:
-    """Values in one of the four formats."""
-    head = 4 if form == 3 else 0
+    """Values in one of the six formats."""
     need(
-        len(data) == head + count * value_width(letter, form),
+        len(data) == values_size(letter, form, count),
         f"{count} values do not fill {len(data)} bytes",
     )
-    if form == 3:
-        step = struct.unpack("<f", data[:4])[0]
-        multiples = struct.unpack(f"<{count}b", data[4:])
+    if form in (3, 4):
+        step, most = struct.unpack("<f", data[:4])[0], 127 if form == 3 else 7
+        if form == 3:
+            multiples = list(struct.unpack(f"<{count}b", data[4:]))
+        else:
+            multiples = [code - 16 if code > 7 else code for code in few_bits(4, count, data[4:])]
         need(
-            max(map(abs, multiples), default=0) == (127 if step else 0),
-            "the largest multiple is not 127",
+            max(map(abs, multiples), default=0) == (most if step else 0),
+            f"the largest multiple is not {most}",
         )
         return finite([step * multiple for multiple in multiples])
+    if form == 5:
+        levels, codes = struct.unpack("<ff", data[:8]), few_bits(2, count, data[8:])
+        need(bool(levels[1]) == any(code > 1 for code in codes), "a level that no value has")
+        return finite([levels[code >> 1] * (-1 if code & 1 else 1) for code in codes])
     if form == 2:  # the upper half of a float32
         data = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))
     return finite(
@@ -78,7 +96,7 @@ def split_values(
     letter: str, form: int, count: int, body: bytes
 ) -> tuple[bytes, tuple[float, ...]]:
     """What stands before the values, and the values."""
-    size = (4 if form == 3 else 0) + count * value_width(letter, form)
+    size = values_size(letter, form, count)
     need(size <= len(body), f"{count} values in {len(body)} bytes")
     offset = len(body) - size
     return body[:offset], read_values(letter, form, count, body[offset:])
@@ -108,6 +126,18 @@ def block16(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
         for _ in range(entries)
     ]
     return ascending(indices, numel), values
+
+
+def chunk12(letter: str, form: int, numel: int, count: int, body: bytes) -> Entries:
+    rest, values = split_values(letter, form, count, body)
+    chunks = (numel + 4_095) // 4_096
+    counts, low = rest[: 2 * chunks], rest[2 * chunks : 2 * chunks + count]
+    high = few_bits(4, count, rest[2 * chunks + count :])
+    positions = [256 * upper + lower for upper, lower in zip(high, low)]
+    numbers = struct.unpack(f"<{chunks}H", counts)
+    need(len(low) == count == sum(numbers), "the counts do not add up")
+    starts = [4_096 * chunk for chunk, entries in enumerate(numbers) for _ in range(entries)]
+    return ascending([start + place for start, place in zip(starts, positions)], numel), values
 
 
 def gaps(count: int, numel: int, data: bytes) -> tuple[int, ...]:
@@ -312,5 +342,6 @@ READERS = {
     10: one_bit,
     11: two_bit,
     12: bloom,
+    13: chunk12,
 }
 """By the codec's number in a frame's header."""

@@ -16,8 +16,9 @@ from hvd_sparse.registry import CODECS, MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
 MADE = [case.create(CODECS) for case in cases.CODECS]
-ERROR = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": None}
-"""Half a unit in the last place, relative, of numbers that are not subnormal in the format."""
+ERROR = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": 127, "int4": 7}
+"""Half a unit in the last place, relative, of numbers that are not subnormal in the format; or the
+largest multiple of the formats that have one step."""
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -33,8 +34,8 @@ def test_rounding_stays_within_its_bound_and_never_overflows(dtype, values, scal
         )
         got, meant = decoded.values.astype(np.float64), vector.astype(np.float64)
         largest = np.abs(meant).max(initial=0)
-        if values == "int8":
-            bound = np.full(vector.size, largest / 254 * 1.001 + 2.0**-100)
+        if values in ("int8", "int4"):
+            bound = np.full(vector.size, largest / (2 * ERROR[values]) * 1.001 + 2.0**-100)
         elif values == "float16":
             inside = np.clip(meant, -65_504, 65_504)
             bound = np.abs(meant - inside) + np.maximum(np.abs(inside) * ERROR[values], 2.0**-25)
@@ -42,6 +43,28 @@ def test_rounding_stays_within_its_bound_and_never_overflows(dtype, values, scal
             bound = np.maximum(np.abs(meant) * ERROR[values], 2.0**-126)
         assert np.isfinite(got).all()
         assert (np.abs(got - meant) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_two_levels_are_the_means_of_their_groups_in_any_order(dtype, scale):
+    """Two bits a value: by the definition, in plain float64; and a contraction on every vector."""
+    codec, rng = CODECS.create("golomb", values="int2"), np.random.default_rng(0)
+    for name in ALL:
+        vector = (draw(name, 2_000, dtype) * scale).astype(dtype)
+        vector = vector[np.isfinite(vector) & (vector != 0)]
+        places = np.arange(vector.size, dtype=np.uint32)
+        got = codec.decode(codec.encode(Selection(places, vector, vector.size))).values
+        order = rng.permutation(vector.size)
+        again = codec.decode(codec.encode(Selection(places, vector[order], vector.size))).values
+        assert again.tolist() == got[order].tolist(), name
+        sizes, meant = np.abs(vector).astype(np.float64), vector.astype(np.float64)
+        least = 2.0**-125 * np.sqrt(sizes.size)  # the grid, below which nothing is sent
+        assert np.linalg.norm(got - meant) <= np.linalg.norm(meant) * (1 + 1e-6) + least, name
+        is_upper = sizes > sizes.mean() if sizes.size else sizes > 0
+        for group in (is_upper, ~is_upper):
+            if group.any() and sizes[group].mean() > 2.0**-14 * sizes.max():  # above the grid
+                assert np.abs(got[group]) == pytest.approx(sizes[group].mean(), rel=1e-3), name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

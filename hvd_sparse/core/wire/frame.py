@@ -6,7 +6,8 @@ whole.
     2       1      wire version
     3       1      codec number
     4       1      value type: 1 float32, 2 float64
-    5       1      value format: 0 as the value type, 1 float16, 2 bfloat16, 3 int8
+    5       1      value format: 0 as the value type, 1 float16, 2 bfloat16, 3 int8,
+                   4 int4, 5 int2
     6       2      zero
     8       4      numel
     12      4      count
@@ -44,7 +45,7 @@ VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 NATIVE_TYPES = {number: dtype.newbyteorder("=") for number, dtype in VALUE_TYPES.items()}
 VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
 AS_TYPE = 0
-VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3}
+VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4, "int2": 5}
 FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
 
 
