@@ -21,7 +21,7 @@ from conformance.pass_checks import check_few_passes_where_no_threshold_is, chec
 from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 
-from hvd_sparse.codecs import _gaps, _signs, index_value
+from hvd_sparse.codecs import _bits, _signs, index_value
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.index_value import IndexValue
@@ -143,7 +143,7 @@ MUTANTS = (
         Block16("float16"),
         (reference, "half_values", any_half),
     ),
-    Mutant("codec", "padding let in", check_reader, Bitmap(), (_gaps, "need", anything_goes)),
+    Mutant("codec", "padding let in", check_reader, Bitmap(), (_bits, "need", anything_goes)),
     Mutant(
         "codec", "any magnitude let in", check_reader, SignIndex(), (_signs, "need", anything_goes)
     ),
