@@ -64,8 +64,9 @@ def _multiples(magnitudes: np.ndarray, exponent: int) -> np.ndarray:
     """Return the magnitudes in multiples of the grid, rounded down, int32, at least 1."""
     # A power of two: exact in the values' own dtype.
     scaled = magnitudes * magnitudes.dtype.type(2.0 ** (GRID_BITS - exponent))
-    multiples = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
-    return np.maximum(multiples, 1, out=multiples)
+    multiples: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
+    np.maximum(multiples, 1, out=multiples)
+    return multiples
 
 
 def _cut(level: int) -> int:
