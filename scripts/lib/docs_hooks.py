@@ -30,8 +30,14 @@ class Probe(Methods):
 
 
 def on_config(config):
-    """Put a folder's pages in the place of ``[folder/*]``."""
+    """Put a folder's pages in the place of ``[folder/*]``, and the guide's further pages behind."""
     config.nav = [_expanded(entry) for entry in config.nav]
+    told = str(config.nav)
+    guide = next(entry["Guide"] for entry in config.nav if "Guide" in entry)
+    for path in sorted([*DOCS.glob("*.md"), *(DOCS / "guide").glob("*.md")]):
+        name = path.relative_to(DOCS).as_posix()
+        if f"'{name}'" not in told:
+            guide.append({_title(path): name})
     return config
 
 

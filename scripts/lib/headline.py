@@ -17,12 +17,12 @@ NAMES = {
     "dgc": "DGC",
     "auto": "hvd_sparse (auto)",
 }
-PARTS = (("backward", "#9e9e9e"), ("send", "#e57373"), ("select", "#4f86c6"), ("rest", "#a5b64c"))
+PARTS = (("send", "#e57373"), ("select", "#4f86c6"), ("rest", "#a5b64c"))
 WIDTH, LEFT, BAR, TOP = 760, 150, 26, 62
 
 
 def drawn(setting: dict) -> str:
-    """Return a setting's bars as SVG: the mean milliseconds of a step, by what they go for."""
+    """Return a setting's bars as SVG: the mean milliseconds of a step, and of what of it."""
     summary = setting["summary"]
     rows = [(name, summary[name]["phases_ms"]) for name in NAMES if name in summary]
     longest = max(sum(phases.values()) for _, phases in rows)

@@ -9,11 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from blocks import ROOT, pages
+from blocks import ROOT, all_blocks, pages
 
 from hvd_sparse import errors
 
 DOCS = ROOT / "docs"
+BLOCKS = all_blocks()
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
 NAMES = [
     name
@@ -54,6 +55,21 @@ def tool(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
+def test_a_block_of_code_says_where_it_runs_or_why_it_does_not(block):
+    places = {"python": {"torch", "tensorflow", "python"}, "sh": {"sh"}}[block.language]
+    is_run = block.action == "runs" and block.where in places
+    assert is_run or (block.action == "shown" and len(block.where) > 5), (
+        f"{block.name}: write <!-- runs: WHERE --> before it, one of {sorted(places)}, or "
+        "<!-- shown: why it is not run -->; tests/blocks.py says more"
+    )
+
+
+def test_most_blocks_of_python_run():
+    python = [each for each in BLOCKS if each.language == "python"]
+    assert len([each for each in python if each.action == "shown"]) * 4 <= len(python)
 
 
 def quotations() -> list[tuple[str, str, str]]:
@@ -100,7 +116,17 @@ def test_readme_is_short_and_begins_with_two_commands():
     ],
 )
 def test_what_a_page_loads_from_elsewhere_is_found(page: str, count: int):
-    assert len(tool("docs_offline").loads_of(page)) == count
+    assert len(tool("docs_check").loads_of(page)) == count
+
+
+def test_a_site_whose_notebooks_were_not_run_is_refused(tmp_path: Path):
+    mistakes, folder = tool("docs_check").mistakes, tmp_path / "notebooks"
+    folder.mkdir()
+    assert "no notebooks" in mistakes(tmp_path)[0]
+    (folder / "a.html").write_text("<p>text</p>")
+    assert "was it run" in mistakes(tmp_path)[0]
+    (folder / "a.html").write_text('<img src="data:image/png;base64,">')
+    assert mistakes(tmp_path) == []
 
 
 def test_docstrings_are_spread_for_the_site():
