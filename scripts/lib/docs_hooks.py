@@ -54,7 +54,8 @@ def on_files(files: Files, config) -> Files:
 
 def on_page_markdown(markdown: str, page, **_: object) -> str:
     """Say more about a method than its author has to write; lead to the contributors' guide."""
-    markdown = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", "](../contributing.md", markdown)
+    up = "../" * page.file.src_uri.count("/")
+    markdown = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", f"]({up}contributing.md", markdown)
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     if not page.file.src_uri.startswith("methods/") or name not in METHODS:
         return markdown

@@ -49,6 +49,32 @@ def test_the_index_of_results_has_every_page():
     assert set(re.findall(r"\]\((\S+\.md)\): \w", index)) == pages
 
 
+def broken_links(page: Path, text: str) -> list[str]:
+    """Return a page's links to files that are not there, or that the site does not have."""
+    found = []
+    for link in re.findall(
+        r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)", re.sub(r"```.*?```", "", text, flags=re.S)
+    ):
+        target = (page.parent / link).resolve()
+        is_of_site = target.is_relative_to(DOCS) or target == ROOT / "CONTRIBUTING.md"
+        if "://" not in link and target.name != "index.md":
+            is_reached = is_of_site or not page.is_relative_to(DOCS)
+            found += [] if target.exists() and is_reached else [f"{page.name} leads to {link}"]
+    return found
+
+
+def test_links_between_pages_lead_to_pages():
+    everything = [*pages(), *(DOCS / "results").glob("*.md"), *(DOCS / "adr").glob("*.md")]
+    found = [link for page in everything for link in broken_links(page, page.read_text("utf-8"))]
+    assert found == [], "pages of the site reach docs/ and CONTRIBUTING.md alone"
+
+
+def test_a_broken_link_is_found():
+    page = DOCS / "laws.md"
+    assert broken_links(page, "[a](guide/start.md#two-lines) [b](https://elsewhere)") == []
+    assert len(broken_links(page, "[a](nowhere.md) [b](../README.md)")) == 2
+
+
 def tool(name: str) -> ModuleType:
     """Return a module of ``scripts/lib``."""
     found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "lib" / f"{name}.py")

@@ -90,3 +90,11 @@ def test_linters_check_for_the_oldest_of_them(metadata):
 def test_numpy_is_all_that_is_needed_without_extras(metadata):
     needed = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
     assert [re.match(r"[\w-]+", each)[0] for each in needed] == ["numpy"]
+
+
+def test_what_the_extras_for_users_bring_is_pinned_and_so_was_installed_and_tested(metadata):
+    pinned = (ROOT / "scripts" / "versions.txt").read_text(encoding="utf-8")
+    needed = [each for each in metadata.get_all("Requires-Dist") if 'extra == "dev"' not in each]
+    packages = {re.match(r"[\w-]+", each)[0] for each in needed}
+    assert len(packages) > 15
+    assert packages - set(re.findall(r"^([\w-]+)==", pinned, re.MULTILINE)) == set()
