@@ -13,35 +13,37 @@ LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "lin
 HARMLESS = {"canonical", "next", "prev"}
 
 
-class Loads(HTMLParser):
-    """Collects what a page loads by itself from another address."""
+class Page(HTMLParser):
+    """A page, of which it is noted what it loads by itself.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    loaded : tags with addresses of elsewhere
+    drawn : how many pictures the page has in itself
+    """
+
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loaded: list[str] = []
+        self.drawn = 0
+        self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         address = given.get(LOADING.get(tag, "")) or ""
+        self.drawn += tag == "img" and address.startswith("data:image/png")
         if address.startswith(("http:", "https:", "//")) and given.get("rel") not in HARMLESS:
-            self.found.append(f"{tag} {address}")
-
-
-def loads_of(page: str) -> list[str]:
-    """Return what a page's text loads from elsewhere."""
-    parser = Loads()
-    parser.feed(page)
-    return parser.found
+            self.loaded.append(f"{tag} {address}")
 
 
 def mistakes(folder: Path) -> list[str]:
     """Return what is wrong with a built site."""
-    pages = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.html"))}
-    found = [f"{path} loads {each}" for path, text in pages.items() for each in loads_of(text)]
-    notebooks = {path: text for path, text in pages.items() if path.parent.name == "notebooks"}
-    bare = [path for path, text in notebooks.items() if "data:image/png" not in text]
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+    found = [f"{path} loads {each}" for path, page in pages.items() for each in page.loaded]
+    notebooks = {path: page for path, page in pages.items() if path.parent.name == "notebooks"}
+    bare = [path for path, page in notebooks.items() if not page.drawn]
     found += [f"{path} shows no picture: was it run?" for path in bare]
-    return found if notebooks else [*found, f"{folder} has no notebooks"]
+    return sorted(found) if notebooks else [*found, f"{folder} has no notebooks"]
 
 
 if __name__ == "__main__":
