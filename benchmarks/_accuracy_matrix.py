@@ -20,12 +20,12 @@ MAIN = (
     ("gpt", "momentum"), ("lstm", "sgd"), ("gpt", "sgd"),
 )  # fmt: skip
 NAMED = (
-    "topk", "dgc", "gaussian_k", "sidco", "redsync", "oktopk", "gtopk", "scalecom", "stc",
+    "topk", "dgc", "gaussian_k", "sidco", "redsync", "oktopk", "gtopk", "scalecom", "stc", "sbc",
     "ldte", "radix_select", "random_k", "chunked",
 )  # fmt: skip
 WITHOUT_DENSITY = ("adacomp", "ef_sign")
-"""Methods beside LDTE-BS.  Strom's wants a threshold that suits the task, TernGrad has no
-residual."""
+"""Methods beside LDTE-BS.  Strom's wants a threshold that suits the task, TernGrad and
+signSGD have no residual."""
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ CODECS_TRIED: dict[str, Any] = {
     "sign_index": "sign_index",
     "ternary": "ternary",
     "sign_mean": "sign_mean",
+    "one_sign": "one_sign",
     "two_bit": "two_bit",
     "one_bit": "one_bit",
     "auto float32": {"id": "auto", "values": "float32"},

@@ -22,7 +22,12 @@ def check_composition(
 ) -> None:
     """Raise InvalidOption for parts that would silently do something else than their papers say."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
-    is_biased = selector.changes_values and not selector.is_unbiased
+    is_biased = selector.changes_values and not (selector.is_unbiased or memory.counts_votes)
+    if memory.counts_votes and not selector.sends_votes:
+        raise InvalidOption(
+            f"memory {memory.id} counts votes, and {selector.id} sends values: use "
+            "memory='error_feedback', or selector='sign_vote'"
+        )
     if (is_rounded or is_biased) and not memory.keeps_rounding:
         raise InvalidOption(
             f"{selector.id} with {codec.id} sends other values than were accumulated, and memory "

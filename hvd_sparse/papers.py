@@ -182,6 +182,22 @@ PAPERS = {
   eprint = {2508.15706},
   archiveprefix = {arXiv}
 }""",
+    "sattler2019sbc": """@inproceedings{sattler2019sbc,
+  author = {Sattler, Felix and Wiedemann, Simon and M{\\"u}ller, Klaus-Robert and Samek, Wojciech},
+  title = {Sparse binary compression: towards distributed deep learning with minimal communication},
+  booktitle = {International Joint Conference on Neural Networks},
+  year = {2019},
+  eprint = {1805.08768},
+  archiveprefix = {arXiv}
+}""",
+    "bernstein2019majority": """@inproceedings{bernstein2019majority,
+  author = {Bernstein, Jeremy and Zhao, Jiawei and Azizzadenesheli, Kamyar and Anandkumar, Anima},
+  title = {{signSGD} with majority vote is communication efficient and fault tolerant},
+  booktitle = {International Conference on Learning Representations},
+  year = {2019},
+  eprint = {1810.05291},
+  archiveprefix = {arXiv}
+}""",
     "kingma2015adam": """@inproceedings{kingma2015adam,
   author        = {Kingma, Diederik P. and Ba, Jimmy},
   title         = {Adam: a method for stochastic optimization},

@@ -162,6 +162,7 @@ OF_CODECS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ternary": ("ternary", SIGNED),
     "sign_index": ("sign_index", SIGNED),
     "sign_mean": ("sign_mean", SIGNED),
+    "one_sign": ("one_sign", SIGNED),
     "one_bit": (
         "one_bit",
         {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}},

@@ -59,7 +59,9 @@ SELECTORS = (
     Case("chunked"),
     Case("chunked", {"chunk_length": 3}),
     Case("stc"),
+    Case("sbc"),
     Case("ef_sign"),
+    Case("sign_vote"),
     Case("chunk_max"),
     Case("reused_threshold"),
     Case("terngrad"),
@@ -80,6 +82,7 @@ MEMORIES = (
     Case("low_pass", {"beta": 0.25}),
     Case("low_pass", {"beta": 1.0}),
     Case("none"),
+    Case("majority_vote"),
 )
 CODECS = (
     Case("index_value"),
@@ -106,6 +109,7 @@ CODECS = (
     Case("ternary"),
     Case("sign_index"),
     Case("sign_mean"),
+    Case("one_sign"),
     Case("one_bit"),
     Case("two_bit"),
     Case("bloom"),

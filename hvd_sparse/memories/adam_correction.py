@@ -76,6 +76,7 @@ class AdamCorrection:
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
+    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_common(self, "beta1", "beta2")

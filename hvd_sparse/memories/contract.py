@@ -132,6 +132,7 @@ class Memory(Protocol):
     adds_gradient : accumulates the residual plus this step's gradient, and nothing else
     finishes : its states have ``finish``, which every reduced gradient goes through, compressed or
         not
+    counts_votes : what is applied is the sign of the sum, so selectors must send votes
     """
 
     id: ClassVar[str]
@@ -140,6 +141,7 @@ class Memory(Protocol):
     keeps_rounding: ClassVar[bool]
     adds_gradient: ClassVar[bool]
     finishes: ClassVar[bool]
+    counts_votes: ClassVar[bool]
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step.

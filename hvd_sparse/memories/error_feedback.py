@@ -54,6 +54,7 @@ class ErrorFeedback:
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
+    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))

@@ -48,6 +48,7 @@ class LowPass:
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
+    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not is_number(self.beta) or not 0 < self.beta <= 1:

@@ -66,6 +66,7 @@ class MomentumCorrection:
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
+    counts_votes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_common(self, "momentum")

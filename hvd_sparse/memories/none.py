@@ -29,6 +29,7 @@ class NoMemory:
     keeps_rounding: ClassVar[bool] = False
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
+    counts_votes: ClassVar[bool] = False
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> NoMemoryState:
         return NoMemoryState()

@@ -80,8 +80,8 @@ class Builder(Generic[Compressor]):
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras
         SGD, Adam or AdamW before the selection, on every rank for itself, where it sees gradients
-        and not rare entries; the optimizer applies what arrives. Not for ``terngrad``, which keeps
-        nothing back; None by default
+        and not rare entries; the optimizer applies what arrives. Not for ``terngrad`` and
+        ``signsgd``, which keep nothing back; None by default
     min_numel : tensors with fewer entries go dense; 1024 by default
     compress_1d : also compress tensors of one dimension (biases, norms), which else go dense
     process_set : the one given to Horovod; ``hvd.global_process_set`` by default

@@ -7,6 +7,8 @@ from hvd_sparse.methods.builder import Builder, Compressor, of_paper
 from hvd_sparse.selectors.adacomp import AdaComp
 from hvd_sparse.selectors.ef_sign import EfSign
 from hvd_sparse.selectors.fixed_threshold import FixedThreshold
+from hvd_sparse.selectors.sbc import Sbc
+from hvd_sparse.selectors.sign_vote import SignVote
 from hvd_sparse.selectors.stc import Stc
 from hvd_sparse.selectors.terngrad import TernGrad
 
@@ -65,6 +67,35 @@ class SignMethods(Builder[Compressor]):
         """
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
+
+    @classmethod
+    @of_paper("sattler2019sbc")
+    def sbc(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """Sparse binary compression: the largest entries of one sign, and their mean.  Paper:
+        sattler2019sbc.
+
+        Left out: the delay, several local steps between two exchanges.
+
+        Parameters
+        ----------
+        density : part of the entries sent, in (0, 1], or by tensor
+        """
+        options.setdefault("codec", "one_sign")
+        return cls.build(params, selector=Sbc(density), **options)
+
+    @classmethod
+    @of_paper("bernstein2019majority")
+    def signsgd(cls, params: object, **options: object) -> Compressor:
+        """All signs, of which the majority is applied, without memory.  Paper:
+        bernstein2019majority.
+
+        What the optimizer is given is +1, -1 or, for a tie, 0: the learning rate is the step.
+
+        Left out: Signum's momentum, which each worker applies before it votes.
+        """
+        options.setdefault("memory", "majority_vote")
+        options.setdefault("codec", "one_bit")
+        return cls.build(params, selector=SignVote(), **options)
 
     @classmethod
     @of_paper("karimireddy2019error")

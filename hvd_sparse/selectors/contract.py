@@ -111,6 +111,7 @@ class Selector:
     has_shared_indices : all ranks select the same indices
     sums_statistics : chooses by numbers that may be summed over the ranks first (``measure``,
         ``find_by``), so that all ranks choose alike
+    sends_votes : sends +1 and -1, of which a memory may count the majority
     changes_values : sends other values than the accumulated ones; memories keep the difference
     """
 
@@ -123,6 +124,7 @@ class Selector:
     needs_gradient: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = False
     sums_statistics: ClassVar[bool] = False
+    sends_votes: ClassVar[bool] = False
 
     @property
     def changes_values(self) -> bool:

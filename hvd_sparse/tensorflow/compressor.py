@@ -270,6 +270,8 @@ class TensorflowCompressor(DurableCompressor):
             return
         if self._follower is not None:
             self._follower.meet(caller)
+        elif self.configuration.memory.counts_votes:
+            return  # votes know no size, so that momentum behind them is the optimizer's own affair
         elif self.configuration.memory.finishes:
             refuse_momentum(caller)
         elif not self.is_forewarned and (what := habits_of(caller)) is not None:

@@ -291,6 +291,8 @@ class TorchCompressor(DurableCompressor):
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
         if self._follower is not None:
             self._follower.meet(caller)
+        elif self.configuration.memory.counts_votes:
+            return  # votes know no size, so that momentum behind them is the optimizer's own affair
         elif self.configuration.memory.finishes:
             refuse_momentum(caller)
         elif not self.is_forewarned:

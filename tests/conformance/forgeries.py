@@ -39,6 +39,7 @@ FAULTLESS = {
     "dense": (made(6, "ffI", 1.5, 2.5, LARGEST, numel=3, count=2), [0, 1], [1.5, 2.5]),
     "sign_index": (made(7, "fII", 1.5, 6, 9, count=2), [3, 4], [1.5, -1.5]),
     "sign_mean": (made(8, "fBBB", 1.5, 0, 0b110, 0b10, count=2), [3, 4], [1.5, -1.5]),
+    "one_sign": (made(14, "fBBB", 1.5, 2, 0, 0b110, count=2), [3, 4], [-1.5, -1.5]),
     "ternary": (made(9, "fBBB", 1.5, 2, 13, 18, count=2), [3, 4], [1.5, -1.5]),
     "one_bit": (made(10, "fHB", 1.5, 0b11000, 0b10, count=2), [3, 4], [1.5, -1.5]),
     "two_bit": (made(11, "fBBB", 1.5, 0b01 << 6, 0b10, 0, count=2), [3, 4], [1.5, -1.5]),
@@ -128,6 +129,14 @@ FORGERIES = {
         "padding in the thirds": made(8, "fBBB", 1.5, 0b100, 0b110, 0b10, count=2),
         "no room for the signs": made(8, "f", 1.5, count=2),
         "a magnitude that is Inf": made(8, "fBBB", INF, 0, 0b110, 0b10, count=2),
+    },
+    "one_sign": {
+        "signs of no kind": made(14, "fBBB", 1.5, 3, 0, 0b110, count=2),
+        "alike and one by one": made(14, "fBBBB", 1.5, 0, 0, 0b110, 0b11, count=2),
+        "padding in the signs": made(14, "fBBBB", 1.5, 0, 0, 0b110, 0b101, count=2),
+        "minus of nothing": made(14, "fB", 0.0, 2, count=0),
+        "no kind": made(14, "f", 1.5),
+        "no room for the signs": made(14, "fB", 1.5, 0, count=9),
     },
     "ternary": {
         "a word without a sign": made(9, "fBBB", 1.5, 2, 12, 18, count=2),

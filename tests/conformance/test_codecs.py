@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import cases
 import numpy as np
@@ -158,14 +159,21 @@ def test_the_bytes_that_a_codec_announces_are_the_payloads(codec, dtype, density
     numel, width = 100_000, np.dtype(dtype).itemsize
     count = int(numel * density)
     indices = np.sort(np.random.default_rng(0).choice(numel, count, replace=False))
-    payload = codec.encode(selection_of(indices, numel, dtype))
+
+    def selection(dtype):
+        made = selection_of(indices, numel, dtype)
+        if codec.id == "one_sign":  # made for what has one sign; others cost it a bit an entry
+            made = replace(made, values=np.abs(made.values))
+        return made
+
+    payload = codec.encode(selection(dtype))
     announced = HEADER_BYTES + codec.body_bytes(count, numel, width)
     if codec.has_fixed_size:
         assert announced == payload.size
     else:
         assert announced == pytest.approx(payload.size, rel=0.05 if codec.id == "bloom" else 0.01)
     at_density = codec.at_density(density)
-    size = at_density.encode(selection_of(indices, numel, "float32")).size - HEADER_BYTES
+    size = at_density.encode(selection("float32")).size - HEADER_BYTES
     assert codec.entry_bytes(numel, density) == pytest.approx(
         size / count, rel=0.05 if codec.id == "bloom" else 0.01
     )

@@ -259,6 +259,18 @@ def sign_mean(letter: str, form: int, numel: int, count: int, body: bytes) -> En
     return gaps(count, numel, rest[:offset]), with_signs(scale, bits_of(rest[offset:], count))
 
 
+def one_sign(letter: str, form: int, numel: int, count: int, body: bytes) -> Entries:
+    scale, rest = signed(letter, count, body)
+    need(bool(rest) and rest[0] <= 2, "signs of no kind")
+    kind, rest = rest[0], rest[1:]
+    offset = len(rest) - ((count + 7) // 8 if kind == 0 else 0)
+    need(offset >= 0, "no room for the signs")
+    negative = bits_of(rest[offset:], count) if kind == 0 else [kind - 1] * count
+    need(kind > 0 or 0 < sum(negative) < count, "signs that are all alike")
+    need(count > 0 or kind == 1, "nothing has no sign")
+    return gaps(count, numel, rest[:offset]), with_signs(scale, negative)
+
+
 def ternary(letter: str, form: int, numel: int, count: int, body: bytes) -> Entries:
     scale, rest = signed(letter, count, body)
     narrow, wide = (numel + 63) // 64, (numel + 16_383) // 16_384
@@ -343,5 +355,6 @@ READERS = {
     11: two_bit,
     12: bloom,
     13: chunk12,
+    14: one_sign,
 }
 """By the codec's number in a frame's header."""

@@ -17,6 +17,8 @@ def test_selectors_and_memories_join_where_their_declarations_allow_it(memory):
     for selector in cases.SELECTORS:
         chosen, kept = selector.create(SELECTORS, density=0.1), memory.create(MEMORIES)
         forgets = chosen.changes_values and not kept.keeps_rounding and not chosen.is_unbiased
+        if kept.counts_votes:
+            forgets = not chosen.sends_votes
         mistakes = chosen.needs_gradient and not (kept.adds_gradient or kept.finishes)
         if forgets or mistakes:
             with pytest.raises(InvalidOption, match=r"use memory='error_feedback'"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
+import worlds
 from conformance.pass_checks import CountingKernels
 from distributions import ALL, draw
 
@@ -13,6 +14,7 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.selectors.contract import Context
@@ -64,14 +66,14 @@ def squares(x):
     return float((x.astype(np.float64) ** 2).sum())
 
 
-@pytest.mark.parametrize("id", ["stc", "ef_sign"])
+@pytest.mark.parametrize("id", ["stc", "sbc", "ef_sign"])
 @pytest.mark.parametrize("name", ALL)
 def test_messages_of_signs_leave_what_their_identity_says(id, name):
     """|x - C(x)|^2 = |x|^2 - (sum of the kept magnitudes)^2 / kept, where all that could be kept is
     not zero."""
     x = draw(name, 500, "float64")
     x[x == 0] = 1e-9
-    selector = SELECTORS.create(id, **({"density": 0.1} if id == "stc" else {}))
+    selector = SELECTORS.create(id, **({} if id == "ef_sign" else {"density": 0.1}))
     selection = selector.select(x)
     kept = np.abs(x[selection.indices])
     rest = x.copy()
@@ -79,7 +81,43 @@ def test_messages_of_signs_leave_what_their_identity_says(id, name):
     assert squares(rest) == pytest.approx(
         squares(x) - kept.sum() ** 2 / kept.size, rel=1e-9, abs=1e-9 * squares(x)
     )
-    assert selection.count == (50 if id == "stc" else 500)
+    assert selection.count == (500 if id == "ef_sign" else 50) or id == "sbc"
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("flip", [1, -1])
+def test_sbc_sends_the_side_with_the_larger_mean(name, flip):
+    """By the definition, with plain sorting; a tie of the means goes to the positive side."""
+    x = flip * draw(name, 400, "float64")
+    selection = SELECTORS.create("sbc", density=0.05).select(x)
+    sides = [sorted((v for v in sign * x if v > 0), reverse=True)[:20] for sign in (1, -1)]
+    means = [float(np.mean(side)) if side else 0.0 for side in sides]
+    side, sign = (sides[0], 1) if means[0] >= means[1] else (sides[1], -1)
+    assert sorted(sign * x[selection.indices], reverse=True) == side
+    if side:
+        assert set(selection.values.tolist()) == {selection.values[0]}
+        assert sign * selection.values[0] == pytest.approx(float(np.mean(side)))
+
+
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+def test_signsgd_applies_the_sign_that_most_ranks_have_sent(world_size, average):
+    """The published rule, beside a count in plain integers; ties and zeros included."""
+    specs = worlds.tensors((40, 5), (7,))
+    options = {"memory": "majority_vote", "codec": "one_bit", "min_numel": 10}
+    configuration = Configuration.create(selector="sign_vote", **options)
+
+    def script(collective):
+        session = Session(configuration, specs, collective, average=average)
+        given = worlds.integers(specs, collective.rank)
+        return given, session.reduce(given)
+
+    outcomes = worlds.run(world_size, script)
+    votes = sum(np.sign(given["t0"]).astype(int) for given, _ in outcomes)
+    total = sum(given["t1"] for given, _ in outcomes)
+    for _, applied in outcomes:
+        assert applied["t0"].tolist() == np.sign(votes).tolist()
+        assert applied["t1"].tolist() == np.sign(total).tolist()
 
 
 def test_what_exceeds_a_signed_threshold_stays():

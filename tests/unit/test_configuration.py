@@ -211,6 +211,8 @@ SPECIAL = {
     "adacomp": {"codec": "ternary"},
     "ef_sign": {"codec": "one_bit"},
     "stc": {"codec": "sign_mean"},
+    "sbc": {"codec": "one_sign"},
+    "signsgd": {"selector": "sign_vote", "memory": "majority_vote", "codec": "one_bit"},
     "strom": {
         "selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True},
         "codec": "sign_index",

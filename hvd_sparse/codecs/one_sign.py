@@ -1,0 +1,68 @@
+"""SBC's codec: Golomb-coded positions, and one mean with its sign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
+from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
+from hvd_sparse.core.wire.frame import Frame, need
+from hvd_sparse.registry import CODECS
+
+MIXED, PLUS, MINUS = 0, 1, 2
+
+
+@CODECS.register("one_sign")
+@dataclass(frozen=True)
+class OneSign(SignCodec):
+    """Send the Golomb-coded gaps between indices, and the mean magnitude with one sign for all.
+
+        body: float32 or float64 magnitude; a byte: 1 all plus, 2 all minus, 0 neither (and 1 where
+              nothing is sent); the gaps (as in ``golomb``); where the byte is 0 a bit an entry, 1
+              if negative
+
+    Notes
+    -----
+    An entry costs 11.4 bits at density 0.001, one fewer than with ``sign_mean``, as long as all
+    that is sent has one sign, as ``sbc`` chooses.
+
+    Cost: that of ``golomb``, and one pass over the values for their mean.
+
+    Paper: sattler2019sbc.
+    """
+
+    paper: ClassVar[str | None] = "sattler2019sbc"
+    number: ClassVar[int | None] = 14
+    has_fixed_size: ClassVar[bool] = False
+
+    def encode_signs(
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+    ) -> list[np.ndarray]:
+        kind, gaps = _kind_of(is_negative), encode_gaps(indices, numel)
+        signs = [encode_bits(is_negative)] if kind == MIXED else []
+        return [np.array([kind], np.uint8), *gaps, *signs]
+
+    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+        need(body.size > 0 and body[0] <= MINUS, "signs are of no kind")
+        kind, count = int(body[0]), frame.count
+        offset = body.size - (-(-count // 8) if kind == MIXED else 0)
+        need(offset >= 1, f"{count} signs cannot stand in {body.size} bytes")
+        indices = decode_gaps(body[1:offset], count, frame.numel)
+        if kind != MIXED:
+            need(count > 0 or kind == PLUS, "nothing has no sign")
+            return indices, np.full(count, kind == MINUS)
+        is_negative = decode_bits(body[offset:], count)
+        need(_kind_of(is_negative) == MIXED, "signs that are all alike are sent one by one")
+        return indices, is_negative
+
+    def signs_bytes(self, count: int, numel: int) -> float:
+        return 1 + gaps_bytes(count, numel)
+
+
+def _kind_of(is_negative: np.ndarray) -> int:
+    """Return how the signs are sent."""
+    minus = int(np.count_nonzero(is_negative))
+    return PLUS if minus == 0 else MINUS if minus == is_negative.size else MIXED

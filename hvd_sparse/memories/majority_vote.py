@@ -1,0 +1,81 @@
+"""The count of votes: nothing is kept back, and the sign of the sum is what is applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.none import NoMemoryState
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+
+@MEMORIES.register("majority_vote")
+@dataclass(frozen=True)
+class MajorityVote:
+    """Keep nothing, and give the optimizer the sign that most ranks have sent.
+
+        applied_j = sign(sum over the ranks of sent_j)
+
+    Where as many are for plus as for minus nothing moves. Tensors that are never compressed are
+    given the sign of their sum, so that one learning rate fits all.
+
+    State: none.  Cost: one pass over the sum.
+
+    Paper: bernstein2019majority.  Departs: the ranks gather all votes and count them alike, where
+    the paper has a server; a tie, which the paper's odd numbers of workers exclude, is 0.
+    """
+
+    paper: ClassVar[str | None] = "bernstein2019majority"
+    conserves: ClassVar[bool] = False
+    keeps_rounding: ClassVar[bool] = False
+    adds_gradient: ClassVar[bool] = False
+    finishes: ClassVar[bool] = True
+    counts_votes: ClassVar[bool] = True
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> MajorityVoteState:
+        return MajorityVoteState()
+
+
+class MajorityVoteState(NoMemoryState):
+    """The last gradient, as long as its step.  Implements ``MemoryState``."""
+
+    step = 0
+    is_average = True
+    _world_size = 1
+
+    def compensate(
+        self,
+        gradient: np.ndarray,
+        kernels: Kernels,
+        world_size: int = 1,
+        aim: Aim | None = None,
+    ) -> Accumulated:
+        self._world_size = world_size
+        return super().compensate(gradient, kernels, world_size, aim)
+
+    def tune(self, **settings: object) -> None:
+        """Take nothing over: votes know no optimizer."""
+
+    def finish(
+        self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
+    ) -> np.ndarray:
+        """Return the sign of the sum.
+
+        Parameters
+        ----------
+        reduced : the sum or the mean of the votes, flat
+        parameter : the tensor's values; votes do not depend on them
+        is_compressed : False for a tensor that is never compressed, whose sum is of gradients
+        kernels : of the engine
+        """
+        signs: np.ndarray = np.sign(reduced)
+        if is_compressed:
+            # A tie of thirds need not add up to 0 exactly; one vote is 1, or its share of a mean.
+            half = 0.5 / self._world_size if self.is_average else 0.5
+            signs[np.abs(reduced) < half] = 0
+        return signs

@@ -1,0 +1,61 @@
+"""SBC's selection: the largest entries of one sign, sent as their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("sbc")
+@dataclass(frozen=True)
+class Sbc(DensitySelector):
+    """Keep the k largest positive entries, or the k largest negative ones, and send their mean.
+
+        plus  = mean of the k largest positive entries
+        minus = mean of the magnitudes of the k largest negative entries
+        sent_j = plus of the first where plus >= minus, else -minus of the second
+
+    Parameters
+    ----------
+    density : float in (0, 1], or a rule by tensor
+
+    Notes
+    -----
+    Fewer are sent where fewer have that sign. Memories keep accumulated - sent at the sent entries,
+    so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the kept magnitudes)^2 / kept, and
+    the other sign waits whole.
+
+    Cost: that of ``topk`` twice, each behind a pass that clears the other sign.
+
+    Paper: sattler2019sbc.  Departs: entries as large as the last of the k, which the paper's
+    comparison with a threshold sends too, are left out.
+    """
+
+    paper: ClassVar[str | None] = "sattler2019sbc"
+    is_by_magnitude: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    @property
+    def pass_limit(self) -> int:
+        return 1  # the side that is not sent
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        count, sides = self.count(accumulated.size), []
+        for clear in (np.maximum, np.minimum):
+            kept = context.kernels.take_largest(clear(accumulated, 0), count)
+            mean = float(kept.values.mean(dtype=np.float64)) if kept.count else 0.0
+            sides.append((kept, mean))
+        (plus, above), (minus, below) = sides
+        kept, mean = (plus, above) if above >= -below else (minus, below)
+        values = np.full(kept.count, mean, accumulated.dtype)
+        return Found(Selection(kept.indices, values, kept.numel), passes=1)

@@ -1,0 +1,42 @@
+"""signSGD's selection: every sign, as a vote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors.contract import Context, Found, Selector
+from hvd_sparse.types import Selection
+
+
+@SELECTORS.register("sign_vote")
+@dataclass(frozen=True)
+class SignVote(Selector):
+    """Send +1 or -1 for every entry that is not zero: a vote, whatever the entry's size.
+
+        sent_j = sign(accumulated_j)
+
+    Notes
+    -----
+    With the memory ``majority_vote`` the ranks' votes are counted. An entry that is exactly zero
+    abstains.
+
+    Cost: one pass to write the signs.
+
+    Paper: bernstein2019majority.
+    """
+
+    paper: ClassVar[str | None] = "bernstein2019majority"
+    sends_votes: ClassVar[bool] = True
+
+    @property
+    def changes_values(self) -> bool:
+        return True
+
+    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        kept = context.kernels.take_at_least(accumulated, 0.0)
+        votes = np.copysign(accumulated.dtype.type(1), kept.values)
+        return Found(Selection(kept.indices, votes, kept.numel))
