@@ -6,12 +6,14 @@ the navigation that name a folder get its pages; decisions get an index.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 from pathlib import Path
 
 from mkdocs.structure.files import File, Files
 
+from hvd_sparse.cli import COMMANDS
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.papers import bibtex
@@ -49,6 +51,7 @@ def on_files(files: Files, config) -> Files:
     files.append(File.generated(config, "adr/index.md", content=text))
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "contributing.md", content=guide))
+    files.append(File.generated(config, "guide/commands.md", content=_commands()))
     return files
 
 
@@ -75,6 +78,23 @@ def _expanded(entry: dict) -> dict:
     return {
         name: [f"{folder}/index.md", *({_title(each): f"{folder}/{each.name}"} for each in found)]
     }
+
+
+def _commands() -> str:
+    """Return a page with what every command says of itself."""
+    parser = argparse.ArgumentParser(prog="hvd-sparse")
+    commands = parser.add_subparsers()
+    for module in COMMANDS:
+        module.add_parser(commands)
+    text = (
+        "# Commands\n\nAfter this page you can look up every option of `hvd-sparse`. Each command "
+        "tells the same with `--help`; `python -m hvd_sparse` is another name of it.\n"
+    )
+    told = {each.dest: each.help for each in commands._get_subactions()}
+    for name, each in commands.choices.items():
+        each.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=96)
+        text += f"\n## {name}\n\n{told[name]}\n\n```\n{each.format_help()}```\n"
+    return text
 
 
 def _title(path: Path) -> str:
@@ -162,6 +182,7 @@ def _accuracy(name: str) -> str:
     if not found:
         return ""
     source = "What training reached, from [accuracy](../results/accuracy.md), which says how."
+    source += "\n\n![Learning curves](../results/accuracy.png)"
     return "\n".join(["## Accuracy", "", source, "", *found])
 
 
