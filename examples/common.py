@@ -7,6 +7,8 @@ import statistics
 import time
 from pathlib import Path
 
+from hvd_sparse.telemetry.jsonl import JsonLines
+
 STOCK = ("none", "fp16")  # Horovod's own compressors
 FORMATS = {"test_accuracy": ".2%", "test_perplexity": ".2f"}
 
@@ -40,17 +42,20 @@ def static_size(tensor):
 
 
 class Metered:
-    """One of Horovod's own compressors that counts the bytes it hands to the allreduce.
+    """One of Horovod's own compressors that counts the bytes it hands to the allreduce, and writes
+    them down beside a run's metrics as those of hvd_sparse do.
 
     TensorFlow calls ``compress`` once per traced graph and not once per step, so the counter must
     be a tf.Variable there: its ``assign_add`` becomes a part of the graph and runs with every step.
     ``size_of`` counts a tensor's entries.
     """
 
-    def __init__(self, compressor, counter, size_of=static_size):
+    def __init__(self, compressor, counter, size_of=static_size, telemetry=None):
         self.compressor = compressor
         self.counter = counter
         self.size_of = size_of
+        self.sink = JsonLines(telemetry).open() if telemetry else None
+        self.told = (0, 0)  # steps and bytes
 
     def compress(self, tensor):
         compressed, context = self.compressor.compress(tensor)
@@ -61,16 +66,24 @@ class Metered:
     def decompress(self, tensor, context):
         return self.compressor.decompress(tensor, context)
 
+    def log(self, step, **metrics):
+        if self.sink:
+            steps, sent = self.told
+            self.told = step, int(self.counter)
+            bytes_sent = (self.told[1] - sent) / (step - steps)
+            self.sink.log(step=step, bytes_sent=bytes_sent, **metrics)
+
     def stats(self):
         return {"bytes_sent": int(self.counter), "density_asked": 1.0, "density_achieved": 1.0}
 
 
 class Log:
     """The log of a run, by rank 0, on the terminal and in a file of JSON lines; other ranks keep
-    silent."""
+    silent.  The compression, if it is given, is told the results for its own records."""
 
-    def __init__(self, args, rank):
+    def __init__(self, args, rank, compression=None):
         self.args = args
+        self.compression = compression
         self.speaks = rank == 0
         self.step_seconds = []
         self.results = {}
@@ -95,6 +108,8 @@ class Log:
         """Write down an epoch; ``results`` are of those in ``FORMATS``."""
         self.results = {name: float(value) for name, value in results.items()}
         self._write(event="epoch", epoch=epoch, train_loss=float(train_loss), **self.results)
+        if self.compression:
+            self.compression.log(step=len(self.step_seconds), train_loss=train_loss, **self.results)
         words = "".join(
             f"  {name.replace('_', ' ')} {value:{FORMATS[name]}}"
             for name, value in self.results.items()

@@ -1,15 +1,17 @@
 """Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table and
-one picture."""
+one report."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-from demo_report import draw_curves, print_table
 from demo_runs import LAUNCHERS, LaunchError, Run
+from demo_table import print_table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hvd_sparse.cli import main as report
 
 EXAMPLES = {
     "pytorch": ("PyTorch", "pytorch_digits.py"),
@@ -21,6 +23,10 @@ METHODS = {  # the option of the example, and how the report calls it
     "fp16": "fp16",
     "ldte_bs": "sparse (LDTE-BS)",
 }
+
+LEARNING_RATE, MOMENTUM = 0.02, 0.9
+TOLD_EVERY = 5
+"""Epochs from one line to the next where bars cannot move."""
 
 
 def parse_arguments():
@@ -42,7 +48,7 @@ def parse_arguments():
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--output", type=Path, default=Path("demo-output"), metavar="DIR", help="logs and picture"
+        "--output", type=Path, default=Path("demo-output"), metavar="DIR", help="logs and report"
     )
     parser.add_argument(
         "--launcher",
@@ -60,7 +66,7 @@ def parse_arguments():
     return args
 
 
-def command_of(args, compression):
+def command_of(args, compression, telemetry):
     """Give the command that one worker runs."""
     script = Path(__file__).with_name(EXAMPLES[args.framework][1])
     options = {
@@ -68,6 +74,9 @@ def command_of(args, compression):
         "density": args.density,
         "epochs": args.epochs,
         "seed": args.seed,
+        "lr": LEARNING_RATE,
+        "momentum": MOMENTUM,
+        "telemetry": telemetry,
     }
     return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
 
@@ -92,15 +101,38 @@ def train_all(args, console):
             bar = bars[method]
             progress.start_task(bar)
             progress.update(bar, state="starting")
-            run = Run(args, command_of(args, compression), f"{args.framework}-{compression}")
+            name = f"{args.framework}-{compression}"
+            telemetry = telemetry_of(args, compression)
+            telemetry.unlink(missing_ok=True)  # records are added to what is there
+            run = Run(args, command_of(args, compression, telemetry), name)
             for line in run.follow():
+                if not console.is_terminal and line["epoch"] % TOLD_EVERY == 0:
+                    console.print(
+                        f"{method}: epoch {line['epoch']} of {args.epochs}, "
+                        f"test accuracy {line['test_accuracy']:.1%}"
+                    )
                 progress.update(
                     bar, completed=line["epoch"], state=f"test accuracy {line['test_accuracy']:.1%}"
                 )
-            if not console.is_terminal:  # where bars cannot move, a line per run shows that it does
-                console.print(f"{method}: test accuracy {run.summary['test_accuracy']:.1%}")
             runs[method] = run
     return runs
+
+
+def telemetry_of(args, compression):
+    """Give the path of a run's records."""
+    return args.output / f"{args.framework}-{compression}.telemetry.jsonl"
+
+
+def write_report(args, title):
+    """Show the runs beside each other, as ``hvd-sparse report`` does; give the
+    picture's path."""
+    path = args.output / f"{args.framework}-report.html"
+    told = [f"{method}={telemetry_of(args, each)}" for each, method in METHODS.items()]
+    picture = path.with_suffix(".png")
+    options = ["-o", str(path), "--png", str(picture), "--title", f"Handwritten digits: {title}"]
+    if report(["report", *told, *options]):
+        sys.exit(1)  # it has said why
+    return picture
 
 
 def main():
@@ -120,9 +152,8 @@ def main():
     except KeyboardInterrupt:
         sys.exit(130)
     print_table(console, title, runs)
-    picture = args.output / f"{args.framework}-curves.png"
-    draw_curves(title, runs, picture)
-    console.print(f"Learning curves: {picture}", soft_wrap=True)
+    picture = write_report(args, title)
+    console.print(f"As one picture: {picture}", soft_wrap=True)
 
 
 if __name__ == "__main__":

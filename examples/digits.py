@@ -10,7 +10,7 @@ from common import STOCK, Counter, Log, Metered, shard
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-__all__ = ["STOCK", "Counter", "Log", "Metered", "load", "parse_arguments", "shard"]
+__all__ = ["STOCK", "Counter", "Log", "Metered", "load", "parse_arguments", "shard", "watching"]
 SPARSE = ("ldte_bs", "ldte", "topk")  # those of hvd_sparse
 
 
@@ -33,12 +33,25 @@ def parse_arguments(description):
     parser.add_argument(
         "--lr", type=float, default=0.1, help="learning rate of one worker, scaled by their number"
     )
+    parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="threads per worker")
     parser.add_argument(
         "--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here"
     )
+    parser.add_argument(
+        "--telemetry",
+        metavar="PATH",
+        help="rank 0 writes records here, which hvd-sparse report shows",
+    )
     return parser.parse_args()
+
+
+def watching(args, rank):
+    """Give the options by which a compressor of hvd_sparse writes records down."""
+    if not args.telemetry or rank:
+        return {}
+    return {"telemetry": {"id": "jsonl", "path": args.telemetry}, "telemetry_every": 10}
 
 
 def load():

@@ -29,11 +29,16 @@ def build_model():
 
 def build_compression(args, model, optimizer):
     if args.compression in digits.STOCK:
-        return digits.Metered(getattr(hvd.Compression, args.compression), digits.Counter())
+        path = None if hvd.rank() else args.telemetry
+        stock = getattr(hvd.Compression, args.compression)
+        return digits.Metered(stock, digits.Counter(), telemetry=path)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
     # compression = Compression.ldte_bs(model.named_parameters(), density=0.01, optimizer=optimizer)
     return getattr(Compression, args.compression)(
-        model.named_parameters(), density=args.density, optimizer=optimizer
+        model.named_parameters(),
+        density=args.density,
+        optimizer=optimizer,
+        **digits.watching(args, hvd.rank()),
     )
 
 
@@ -72,7 +77,7 @@ def main():
     batches = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
 
     model = build_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size())
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=args.momentum)
     compression = build_compression(args, model, optimizer)
     # Line 2 of 2: hand it to Horovod.
     optimizer = hvd.DistributedOptimizer(
@@ -81,7 +86,7 @@ def main():
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-    log = digits.Log(args, hvd.rank())
+    log = digits.Log(args, hvd.rank(), compression)
     for epoch in range(1, args.epochs + 1):
         train_loss = train_epoch(model, optimizer, batches, log)
         log.epoch(epoch, train_loss, test_accuracy=test_accuracy(model, test))

@@ -34,11 +34,13 @@ def build_model():
 def build_compression(args, model, optimizer):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
-        return digits.Metered(getattr(hvd.Compression, args.compression), counter)
+        path = None if hvd.rank() else args.telemetry
+        return digits.Metered(getattr(hvd.Compression, args.compression), counter, telemetry=path)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
     # compression = Compression.ldte_bs(model, density=0.01, optimizer=optimizer)
     method = getattr(Compression, args.compression)
-    return method(model, density=args.density, optimizer=optimizer)
+    watching = digits.watching(args, hvd.rank())
+    return method(model, density=args.density, optimizer=optimizer, **watching)
 
 
 def build_train_step(model, optimizer, compression):
@@ -87,14 +89,14 @@ def main():
     batches = batches.shuffle(len(images)).batch(args.batch_size, drop_remainder=True)
 
     model = build_model()
-    optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size())
+    optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size(), momentum=args.momentum)
     optimizer.build(model.trainable_variables)  # its state must exist before it is broadcast
     hvd.broadcast_variables(model.variables, root_rank=0)
     hvd.broadcast_variables(optimizer.variables, root_rank=0)
     compression = build_compression(args, model, optimizer)
     train_step = build_train_step(model, optimizer, compression)
 
-    log = digits.Log(args, hvd.rank())
+    log = digits.Log(args, hvd.rank(), compression)
     for epoch in range(1, args.epochs + 1):
         train_loss = train_epoch(train_step, batches, log)
         log.epoch(epoch, train_loss, test_accuracy=test_accuracy(model, test))

@@ -34,11 +34,13 @@ def build_model():
 def build_compression(args, model, optimizer):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
-        return digits.Metered(getattr(hvd.Compression, args.compression), counter)
+        path = None if hvd.rank() else args.telemetry
+        return digits.Metered(getattr(hvd.Compression, args.compression), counter, telemetry=path)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
     # compression = Compression.ldte_bs(model, density=0.01, optimizer=optimizer)
     method = getattr(Compression, args.compression)
-    return method(model, density=args.density, optimizer=optimizer)
+    watching = digits.watching(args, hvd.rank())
+    return method(model, density=args.density, optimizer=optimizer, **watching)
 
 
 class LogCallback(tf.keras.callbacks.Callback):
@@ -70,7 +72,7 @@ def main():
     batches = batches.shuffle(len(images)).batch(args.batch_size, drop_remainder=True)
 
     model = build_model()
-    optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size())
+    optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size(), momentum=args.momentum)
     compression = build_compression(args, model, optimizer)
     # Line 2 of 2: hand it to Horovod.
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
@@ -81,7 +83,7 @@ def main():
     # Horovod gives it Keras 3's, which lacks what the callback calls; LearningRateWarmupCallback
     # needs the same line.
     average_metrics.backend = tf.keras.backend
-    log = digits.Log(args, hvd.rank())
+    log = digits.Log(args, hvd.rank(), compression)
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         average_metrics,

@@ -9,6 +9,7 @@ from hvd_sparse import exchanges as _exchanges  # noqa: F401
 from hvd_sparse import memories as _memories  # noqa: F401
 from hvd_sparse import schedules as _schedules  # noqa: F401
 from hvd_sparse import selectors as _selectors  # noqa: F401
+from hvd_sparse import telemetry as _telemetry  # noqa: F401
 from hvd_sparse.core.kernels import (
     engines as _engines,  # noqa: F401 - parts register themselves when they are imported
 )

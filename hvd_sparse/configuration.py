@@ -40,6 +40,7 @@ from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import StepParts
+from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option, Report
 
@@ -53,7 +54,7 @@ PARTS = {
 EngineChoice = Union[str, dict[str, object], None]
 """The option ``engine``: an id, a mapping with an "id" and options, or None for the best."""
 
-LOCAL = {"name", "engine", "timeout_s"}
+LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "summary_at_end"}
 """Options that may differ between ranks."""
 
 
@@ -81,7 +82,10 @@ class Configuration:
         ranks, and the step leaves no trace; "raise": it is an error on all ranks
     check_replicas_every : 0, or after how many steps the ranks compare the gradients that were
         applied to every compressed tensor (one pass over it then, by the next step's carrier)
-    telemetry : send the residual's norm with the carrier (one more pass over it)
+    telemetry : writers of records, each a part of ``hvd_sparse.telemetry`` or a function of a
+        record, one or several; or True, which measures residuals at every step and writes nothing
+    telemetry_every : steps from one record to the next
+    summary_at_end : print ``summary()`` when the program ends
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     name : part of every collective's name, or None for one made from the tensors' names and shapes
         and the order in which compressors are made
@@ -102,7 +106,9 @@ class Configuration:
     allow_dense: bool = True
     on_nonfinite: str = "propagate"
     check_replicas_every: int = 0
-    telemetry: bool = False
+    telemetry: Writers = False
+    telemetry_every: int = 100
+    summary_at_end: bool = False
     engine: EngineChoice = None
     name: str | None = None
     timeout_s: float | None = 600.0
@@ -167,16 +173,22 @@ class Configuration:
         check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector, self.groups)
-        for option in ("compress_1d", "rollback", "allow_dense", "telemetry"):
+        object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
+        check_whole(self.telemetry_every, "telemetry_every", 1)
+        for option in ("compress_1d", "rollback", "allow_dense", "summary_at_end"):
             check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:
-        """Return a JSON-able mapping; ``Configuration.create(**described)`` is equal to this."""
+        """Return a JSON-able mapping; ``Configuration.create(**described)`` is equal to this, but
+        for functions among the writers, which are left out."""
         options = {
             field.name: getattr(self, field.name)
             for field in fields(self)
             if field.name not in PARTS
         }
+        if isinstance(self.telemetry, tuple):
+            writers = [each for each in self.telemetry if isinstance(each, Writer)]
+            options["telemetry"] = list(map(configuration, writers)) or False
         parts = {part: getattr(self, part) for part in PARTS}
         return {
             **{name: None if part is None else configuration(part) for name, part in parts.items()},

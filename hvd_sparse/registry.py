@@ -194,5 +194,6 @@ CODECS: Registry = Registry("codec")
 EXCHANGES: Registry = Registry("exchange")
 SCHEDULES: Registry = Registry("schedule")
 ENGINES: Registry = Registry("engine")
+WRITERS: Registry = Registry("telemetry writer")
 
-ALL: tuple[Registry, ...] = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES)
+ALL: tuple[Registry, ...] = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES, WRITERS)

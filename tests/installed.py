@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ NEEDED = {
     "horovod": "tests on real ranks and of the frontends",
     "matplotlib": "tests of pictures",
     "scipy": "comparisons with scipy",
+    "chromium": "looks at reports in a browser",
 }
 """What each package's absence leaves out."""
 APART = Path(sys.prefix) / "apart" / "triton"
@@ -43,11 +45,19 @@ def with_triton() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(str, (root / "tests", root, APART)))}
 
 
+def browser() -> str | None:
+    """Return the path of a Chromium, of whatever name; None where there is none."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
 def missing() -> list[str]:
     """Return the packages that are not installed."""
     found = {package for package in NEEDED if is_installed(package)}
     if APART.is_dir():
         found.add("triton")
+    if browser() is not None:
+        found.add("chromium")
     return [package for package in NEEDED if package not in found]
 
 

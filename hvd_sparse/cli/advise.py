@@ -19,9 +19,9 @@ from hvd_sparse.autotune.measured_costs import MeasuredCosts
 from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli._cost_probe import launched_ranks, measure
-from hvd_sparse.cli._table import table
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.table import table
 
 ROWS = 8
 """Candidates that the table shows; JSON has all."""

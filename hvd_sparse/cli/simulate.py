@@ -17,7 +17,7 @@ from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network
 from hvd_sparse.autotune.costmodel.simulation import WORLD_SIZES, Point, simulate
 from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._commands import Commands
-from hvd_sparse.cli._table import table
+from hvd_sparse.frontend.table import table
 
 BANDWIDTHS_BIT_S = (1e9, 10e9)
 """Bandwidths that are simulated where none is measured or given."""

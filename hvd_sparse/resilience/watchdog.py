@@ -119,6 +119,11 @@ class Watchdog:
         self.ledger.clear()
         return self._given_up
 
+    def lagging(self) -> list[int]:
+        """Return the ranks that have not submitted all that this one waits for; asks them."""
+        answers = self._ask(self.ledger.pending())
+        return sorted(answer.rank for answer in answers if answer.behind)
+
     # -- the threads ------------------------------------------------------------------------------
 
     def _answer(self, question: Line) -> Line:

@@ -14,7 +14,7 @@ from hvd_sparse.core.step.buckets import one_per_tensor
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import check_process_set, is_elastic
-from hvd_sparse.frontend.durable import DurableCompressor
+from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.tensorflow.branches import Unbranched
@@ -37,6 +37,7 @@ from hvd_sparse.untyped import (
     Context,
     GradScaler,
     Optimizer,
+    Option,
     Params,
     ProcessSet,
     Report,
@@ -45,7 +46,7 @@ from hvd_sparse.untyped import (
 )
 
 
-class TensorflowCompressor(DurableCompressor):
+class TensorflowCompressor(WatchedCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
@@ -120,6 +121,8 @@ class TensorflowCompressor(DurableCompressor):
             self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._policy
         )
         self._functions.follower = self._follower
+        self._record()
+        self._functions.recorder = self._recorder
 
     def position_of(self, token: Value) -> int | None:
         """Return whose token it is (``identity.runtime_token``); None for a variable that is not
@@ -134,6 +137,10 @@ class TensorflowCompressor(DurableCompressor):
     def stats(self) -> Report:
         self.resolve()
         return super().stats()
+
+    def log(self, *, step: int | None = None, **metrics: Option) -> None:
+        self.resolve()
+        super().log(step=step, **metrics)
 
     def footprint(self) -> Report:
         self.resolve()
@@ -158,6 +165,7 @@ class TensorflowCompressor(DurableCompressor):
     def rejoin(self) -> None:
         self.resolve()
         super().rejoin()
+        self._functions.recorder = self._recorder
 
     def _forget_world(self) -> None:
         super()._forget_world()

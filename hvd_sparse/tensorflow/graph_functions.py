@@ -14,6 +14,7 @@ from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
+from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.resilience.ledger import Ledger
 from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
 from hvd_sparse.tensorflow.failing import FailingStep
@@ -87,6 +88,7 @@ class GraphFunctions:
         self._failing = FailingStep(step, ledger, policy, self._traced)
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
+        self.recorder: Recorder | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
         """Learn of a tensor that Horovod reduces dense at every step, when the graph is traced."""
@@ -166,6 +168,8 @@ class GraphFunctions:
                 self._step.stats.count_bytes("dense", self.dense_bytes)
         if everything and self._policy is not None:
             self._policy.note_everything(ticket)
+        if self.recorder is not None and len(ticket.run.entered) >= len(self._traced):
+            self.recorder.submitted(ticket.run)
         return wire, number, ticket
 
     def _refuse(
@@ -193,6 +197,9 @@ class GraphFunctions:
         self, bucket: BucketRun, run: StepRun, numbers: tuple[int, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
         assert self._place is not None
+        spans = self._step.spans
+        if spans.is_heard:
+            bucket.began_s = spans.now()
         conversation = self._sender.converse(bucket, run, *self._place)
         under_way = BucketUnderWay(conversation, bucket, numbers)
         for number in numbers:
@@ -243,11 +250,18 @@ class GraphFunctions:
             try:
                 under_way.conversation.send(received)
             except StopIteration as stop:
+                self._tell(under_way.bucket)
                 self._receiver.receive(under_way.bucket, stop.value)
             else:
                 raise AssertionError("an exchange asks for more collectives than its phases name")
         except Exception as error:  # for every tensor of the bucket to raise, in its own thread
             under_way.failure = error
+
+    def _tell(self, bucket: BucketRun) -> None:
+        """Tell the listeners that an exchange is over."""
+        if bucket.began_s:
+            keys = ", ".join(self._step.specs[position].key for position in bucket.members)
+            self._step.spans.tell("exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s)
 
     def _note(self, scale: Value) -> float:
         """Return the loss scale; the optimizer's rate, if it comes behind it, is noted."""

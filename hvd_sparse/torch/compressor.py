@@ -29,7 +29,7 @@ from hvd_sparse.errors import (
     SparseError,
 )
 from hvd_sparse.frontend.compressor import check_process_set
-from hvd_sparse.frontend.durable import DurableCompressor
+from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.gathering import Gatherer
@@ -60,7 +60,7 @@ class Given:
     memory: np.ndarray | None
 
 
-class TorchCompressor(DurableCompressor):
+class TorchCompressor(WatchedCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
@@ -104,6 +104,7 @@ class TorchCompressor(DurableCompressor):
         self._is_elastic = is_elastic()
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
+        self._record()
         self._driver = Driver(self.step, self.collective, self.name)
         self._dense = DenseWay(self.step, self._driver, self._changes, self._index.parameters)
         is_planned = configuration.groups == PLANNED
@@ -162,6 +163,8 @@ class TorchCompressor(DurableCompressor):
             context = DenseTicket(tensor, spec.key, ticket)
         run = ticket.run
         if len(run.entered) == len(self._is_sparse):
+            if self._recorder is not None:
+                self._recorder.submitted(run)
             # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
             self._wait.take(self._driver.has_arrived, run.began_s)
         return wire, context

@@ -29,7 +29,7 @@ LAYERS = (
     ("types", "papers", "registry", "checks"),
     ("core.kernels", "density_rule"),
     ("core.wire",),
-    ("selectors", "memories", "codecs", "schedules"),
+    ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),
     ("compatibility", "step_parts"),
     ("configuration",),
@@ -56,9 +56,12 @@ MAY_ALSO_IMPORT = {
     "hvd_sparse.core.kernels.numba": ("numba", "llvmlite"),
     "hvd_sparse.core.kernels.torch": ("torch",),
     "hvd_sparse.core.kernels.triton": ("torch", "triton"),
+    "hvd_sparse.telemetry.tensorboard": ("torch", "tensorflow"),
+    "hvd_sparse.telemetry.weights_and_biases": ("wandb",),
+    "hvd_sparse.telemetry.mlflow": ("mlflow",),
 }
 """The exceptions, with all that lies in them: packages that are used if they are there, and change
-nothing but the speed, or where the work is done."""
+nothing but the speed, or where the work is done; or that a user has named."""
 CATALOGUE = ("selectors", "memories", "codecs", "exchanges", "schedules")
 FULL_FOLDER = 20
 

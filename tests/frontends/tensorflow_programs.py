@@ -14,6 +14,8 @@ import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
 from _tensorflow_cases import Compression, begin, digest_of, end, hvd, meet
 
+from hvd_sparse.tensorflow import LogMetrics
+
 README = Path(__file__).resolve().parents[2] / "README.md"
 FEATURES, BATCH_SIZE, EPOCHS, STEPS = 40, 4, 2, 3
 RATE = 0.1
@@ -193,6 +195,22 @@ def callbacks_without(_: str) -> dict[str, str]:
         "warm_up": error_of(warm_up()),
         "metrics": error_of(keras_hvd.callbacks.MetricAverageCallback()),
     }
+
+
+@cases
+def watched(name: str) -> dict[str, Any]:
+    """Keras's ``fit`` with writers, a callback for its metrics, and a summary."""
+    heard: list[dict[str, Any]] = []
+    model = sequential()
+    compressor = Compression.topk(
+        model, density=0.5, name=name, allow_dense=False, telemetry=heard.append, telemetry_every=3
+    )
+    optimizer = keras_hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), compression=compressor)
+    model.compile(optimizer, "mse")
+    callbacks = [keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0), LogMetrics(compressor)]
+    model.fit(*data(), batch_size=BATCH_SIZE, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    text = compressor.summary(all_ranks=True)
+    return {**outcome_of(model, compressor), "records": heard, "summary": text}
 
 
 @cases

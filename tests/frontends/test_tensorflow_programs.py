@@ -79,3 +79,28 @@ def test_what_numpy_does_and_our_collectives_are_pinned_to_the_host(outcome: Out
         assert found["PyFunc"] == ["CPU:0"]
         assert found["HorovodAllgather"] == ["CPU:0"]
         assert "GPU:0" in found["other"], "the program itself is not on the GPU"
+
+
+def test_a_fit_is_watched_by_writers_and_a_callback(outcome: Outcome) -> None:
+    first, second = measured(outcome, "watched")
+    assert first["weights"] == second["weights"] and second["records"] == []
+    of_all = [each["summary"].partition("all ranks")[2] for each in (first, second)]
+    assert of_all[0] and of_all[0] == of_all[1]
+    events = [(each["event"], each["step"]) for each in first["records"]]
+    # 2 epochs of 2 batches: a record at steps 1 and 3, metrics of the third batch and both epochs.
+    assert sorted(events) == [
+        ("metrics", 2),
+        ("metrics", 3),
+        ("metrics", 4),
+        ("run", 0),
+        ("step", 1),
+        ("step", 3),
+    ]
+    for each in first["records"]:
+        if each["event"] == "metrics":
+            assert each["loss"] > 0
+        if each["event"] == "step":
+            (told,) = each["tensors"].values()  # of 4 tensors only the large one is compressed
+            assert told["density_achieved"] == 0.5 and told["residual_norm"] > 0
+            for kind in ("select", "encode", "exchange", "decode"):
+                assert told[f"{kind}_s"] > 0

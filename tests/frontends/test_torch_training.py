@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _torch_laws
 import _torch_programs
+import _torch_watching
 import pytest
 from _outcomes import ULP, measured
 from _pairwise import all_pairs, pairs_of
@@ -252,3 +253,44 @@ def test_the_ranks_of_a_process_set_plan_for_themselves(outcome: Outcome) -> Non
         if result["is_member"]:
             assert set(result["nbytes"]) == set(PLANNED_SHAPES)
             assert 4 * 64 <= result["nbytes"]["wide"] <= 12 * 64
+
+
+def test_watching_changes_no_bit_and_tells_what_was_sent(outcome: Outcome) -> None:
+    results = measured(outcome, "watched")
+    for result in results:
+        assert result["gradients"] == result["plain"]
+        for rank in range(len(results)):
+            assert f"\n{rank:>4}  " in result["summary"], "a row a rank, on every rank"
+    first, *others = results
+    assert all(result["records"] == [] for result in others)
+    run, *records = [each for each in first["records"] if each["event"] != "metrics"]
+    assert run["event"] == "run" and run["world_size"] == len(results)
+    assert [each["step"] for each in records] == [1, 2, 4]
+    metrics = [each for each in first["records"] if each["event"] == "metrics"]
+    assert [(each["step"], each["loss"]) for each in metrics] == [
+        (step, 0.5) for step in range(1, _torch_watching.STEPS + 1)
+    ]
+    for each in records:
+        for key in _torch_watching.SHAPES:
+            told = each["tensors"][key]
+            assert 0.05 < told["density_achieved"] < 0.2 and told["threshold"] > 0
+            assert told["bytes_received"] > 0 and told["residual_norm"] > 0
+        assert each["total"]["exchange_s"] > 0
+
+
+def test_a_summary_is_printed_when_it_is_asked_for_and_once_more_at_the_end(
+    outcome: Outcome,
+) -> None:
+    name = measured(outcome, "watched")[0]["stats"]["name"]
+    assert outcome.output.count(f"hvd_sparse {name}: {_torch_watching.STEPS} steps") == 2
+    plain = name.replace(".watched", ".plain")
+    assert outcome.output.count(f"hvd_sparse {plain}: {_torch_watching.STEPS} steps") == 1
+
+
+def test_the_rank_that_comes_late_is_named(outcome: Outcome) -> None:
+    first, *others = measured(outcome, "watched")
+    found = [each["lagging_ranks"] for each in first["records"] if each["event"] == "step"]
+    if not others:
+        assert all(each in ([], None) for each in found), "alone, nobody can lag"
+    else:  # not in the first record: in that step the ranks wait for each other to shake hands
+        assert any(len(others) in each for each in found[1:] if each is not None), found

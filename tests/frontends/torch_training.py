@@ -12,6 +12,7 @@ import _torch_auto
 import _torch_laws
 import _torch_planned
 import _torch_programs
+import _torch_watching
 import horovod.torch as hvd
 from _common import Case
 from _torch_cases import run_torch_cases
@@ -29,6 +30,7 @@ def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
         **_torch_programs.cases,
         **_torch_laws.cases,
         **_torch_auto.cases,
+        **_torch_watching.cases,
         **planned,
     }
 

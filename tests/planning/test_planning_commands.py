@@ -11,7 +11,7 @@ from hvd_sparse.autotune.costmodel import Layer, Profile
 from hvd_sparse.cli import main
 from hvd_sparse.cli._cost_probe import SIZES
 from hvd_sparse.cli._settings import bandwidth, duration
-from hvd_sparse.cli._table import table
+from hvd_sparse.frontend.table import table
 
 RESNET = ["--model", "resnet50", "--backward", "80ms"]
 QUICK = ["--density", "0.001", "--codec", "index_value", "--exchange", "allgather"]

@@ -128,3 +128,13 @@ def test_variants_are_timed_beside_ours(tmp_path):
         assert each["times_floor"]["median"] > 0 and each["count_over_k"] > 0
         assert f"`{each['method']}`" in page
     assert "no figure here means anything" in page
+
+
+def test_telemetry_tells_what_it_adds_at_every_interval(tmp_path):
+    printed, folder = run_quick_bench("telemetry", tmp_path, "rich")
+    document = json.loads((folder / "telemetry.json").read_text())
+    (line,) = document["lines"]
+    assert set(line["share"]) == {"1", "10", "100"} and document["default_every"] == 100
+    assert line["off_ms"] > 0 and line["record_ms"] > 0
+    for every in line["share"]:
+        assert f"{100 * line['share'][every]:.2f} %" in printed

@@ -31,11 +31,17 @@ SHARED = {
     "max_gathered_bytes": 1_000_000,
     "groups": (("a", "b"), ("c",)),
     "select_over": "group",
-    "telemetry": True,
     "on_nonfinite": "raise",
     "check_replicas_every": 100,
 }
-LOCAL = {"name": "generator", "engine": "numpy", "timeout_s": 5.0}
+LOCAL = {
+    "name": "generator",
+    "engine": "numpy",
+    "timeout_s": 5.0,
+    "telemetry": ({"id": "jsonl", "path": "run.jsonl"},),
+    "telemetry_every": 7,
+    "summary_at_end": True,
+}
 
 
 def create(**options):
@@ -108,6 +114,8 @@ WRONG = [
     ("rollback", "no"),
     ("allow_dense", None),
     ("telemetry", "yes"),
+    ("telemetry_every", 0),
+    ("summary_at_end", "yes"),
     ("on_nonfinite", "ignore"),
     ("groups", 0),
     ("groups", "all"),

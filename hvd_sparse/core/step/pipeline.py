@@ -38,6 +38,8 @@ class Pipeline:
         self.kernels = kernels
         self.exchange: Exchange = configuration.exchange
         self.spans = Spans()
+        self.observes = configuration.telemetry is True
+        """Norms and waiting times are taken of what is sent now."""
 
     def send(
         self,
@@ -169,9 +171,7 @@ class Pipeline:
         # The residual keeps what the others will not see, so it needs what they decode.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
-        norm, observed = 0.0, None
-        if self.configuration.telemetry:
-            observed = _observe(state, vector, sent, is_taken)
+        norm, observed = 0.0, self._observe(state, vector, sent, is_taken)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
@@ -206,8 +206,18 @@ class Pipeline:
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, context._replace(miss=miss))
 
+    def _observe(
+        self, state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
+    ) -> Observed | None:
+        """Return what telemetry asks for at this step; before the memory keeps the rest."""
+        if self.observes:
+            return _observe(state, vector, sent, is_taken)
+        if state.notes_leaving:
+            state.note_leaving(sent.indices)
+        return None
+
     def _norm(self, x: np.ndarray) -> float:
-        return float(np.linalg.norm(x)) if self.configuration.telemetry else 0.0
+        return float(np.linalg.norm(x)) if self.observes else 0.0
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
@@ -289,7 +299,7 @@ class Pipeline:
 
 
 def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
-    """Compare what is sent with what there was; before the memory keeps the rest."""
+    """Compare what is sent with what there was."""
     there = _squared(vector)
     if is_taken:  # the vector has zeros there
         kept, there = there, there + _squared(sent.values)

@@ -233,6 +233,7 @@ class Sender:
         while True:
             self._shared.stats.count_bytes("payload", request.array.nbytes)
             received = yield request
+            self._shared.stats.count_received(received.nbytes)
             try:
                 request = conversation.send(received)
             except StopIteration as stop:

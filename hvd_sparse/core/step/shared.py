@@ -14,7 +14,7 @@ from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.records import StepRun, Ticket
-from hvd_sparse.core.step.stats import Stats
+from hvd_sparse.core.step.stats import BYTES, Stats
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.step.transactions import Transactions
 from hvd_sparse.core.wire.replicas import Replicas
@@ -147,13 +147,15 @@ class Shared:
         """Count a tensor's completed step, unless the step leaves no trace."""
         sent = ticket.outgoing
         assert sent is not None and ticket.state is not None
-        counts = {"dense_steps": 1}
-        if sent.dense is None:
+        if sent.dense is not None:
+            counts = {"dense_steps": 1, BYTES: sent.dense.nbytes}
+        else:
             kept = ticket.state.part
             counts = {
                 "sparse_steps": 1,
                 "entries_sent": sent.entries,
                 "entries_total": kept.stop - kept.start,
+                BYTES: 0 if sent.frame is None else sent.frame.nbytes,
             }
         found = sent.found
         if found is not None:

@@ -19,6 +19,8 @@ COUNTED = (
     "one_pass",
     "fallbacks",
 )
+BYTES = "frame_bytes"
+"""Bytes of a tensor's frames, and of what it sent dense; of no use where exchanges encode."""
 
 
 Lock = AbstractContextManager[bool]
@@ -36,6 +38,7 @@ class Stats:
     def __init__(self, lock: Lock | None = None) -> None:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
+        self.received_bytes = 0
         self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self.nonfinite_steps = 0
         # TensorFlow calls from several threads
@@ -64,6 +67,17 @@ class Stats:
         with self._lock:
             self.bytes[kind] += nbytes
 
+    def count_received(self, nbytes: int) -> None:
+        """Count bytes that the collectives of the entries have brought."""
+        with self._lock:
+            self.received_bytes += nbytes
+
+    def all_bytes(self) -> dict[str, int]:
+        """Return the bytes "sent" and "received" so far; a sum brings as many as it takes."""
+        with self._lock:
+            sums = self.bytes["carrier"] + self.bytes["dense"]
+            return {"sent": sums + self.bytes["payload"], "received": sums + self.received_bytes}
+
     def report(self, density_asked: float | None) -> Report:
         """JSON-able.
 
@@ -73,6 +87,7 @@ class Stats:
         entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
         payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank;
             their sum
+        bytes_received : what the collectives brought, what sums brought included
         passes : counting passes of the selector; those over a group count for each of its tensors
         one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
         fallbacks : searches that exact top-k ended
@@ -96,7 +111,7 @@ class Stats:
         report |= {"density_asked": density_asked, **_with_density(totals, self._observed.values())}
         for kind in ("payload", "carrier", "dense"):
             report[f"{kind}_bytes"] = self.bytes[kind]
-        report["bytes_sent"] = sum(self.bytes.values())
+        report |= {f"bytes_{way}": nbytes for way, nbytes in self.all_bytes().items()}
         report["tensors"] = {
             key: _with_density(counts, [self._observed[key]] if key in self._observed else [])
             for key, counts in self.tensors.items()

@@ -71,9 +71,19 @@ class TensorState:
         Kept from the first call on, which telemetry makes, and in no checkpoint.
         """
         if self._sent_at is None:
-            self._sent_at = np.full(self.part.stop - self.part.start, self.steps - 1, np.int64)
+            self._sent_at = np.full(self.part.stop - self.part.start, self.steps - 1, np.int32)
         self._leaving = indices
-        return int(self.steps * indices.size - self._sent_at[indices].sum())
+        waited = self.steps * indices.size - self._sent_at[indices].sum(dtype=np.int64)
+        return int(waited)
+
+    @property
+    def notes_leaving(self) -> bool:
+        """Tell whether it is kept when each entry was last sent."""
+        return self._sent_at is not None
+
+    def note_leaving(self, indices: np.ndarray) -> None:
+        """Note the entries that leave at a step whose waiting times nobody asks for."""
+        self._leaving = indices
 
     @property
     def source(self) -> Source:

@@ -7,7 +7,7 @@ begins; until then ``fail`` takes back all of the step's tensors.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
@@ -31,6 +31,8 @@ class Transactions:
         self._run = StepRun(is_closed=True)
         self.placement: Placement | None = None
         self.lock = threading.RLock()
+        self.on_begin: Callable[[StepRun], None] | None = None
+        """Is told, under the lock, of a step that begins."""
 
     def open_run(self, position: int | None) -> StepRun:
         """Return the step that a tensor is about to enter: a new one if the last is closed, or has
@@ -38,8 +40,14 @@ class Transactions:
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
-                self._run = run = StepRun()
+                run = self._begin()
             return run
+
+    def _begin(self) -> StepRun:
+        self._run = run = StepRun()
+        if self.on_begin is not None:
+            self.on_begin(run)
+        return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
         """Return the step that a tensor enters, and its state: its last step is settled, this one
@@ -47,7 +55,7 @@ class Transactions:
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
-                self._run = run = StepRun()
+                run = self._begin()
             # The last step's outcome is known now: what it wrote is kept, or dropped.
             last, state = self._staged_by.get(position), self._states.get(position)
             if state is None or last is None or last.failure is not None or not last.is_finite:
@@ -140,6 +148,17 @@ class Transactions:
     def staged(self, position: int) -> TensorState:
         """Return the state of a tensor that is in a step, as it is."""
         return self._states[position]
+
+    def most_steps(self) -> int:
+        """Return the completed steps of the tensor that has most, settled or not."""
+        with self.lock:
+            found = 0
+            for position, state in self._states.items():
+                run = self._staged_by.get(position)
+                is_good = run is not None and run.failure is None and run.is_finite
+                is_done = run is not None and is_good and position in run.completed
+                found = max(found, state.steps + is_done)
+            return found
 
     def steps_of(self, positions: Iterable[int]) -> int:
         """Return the most completed and settled steps of tensors that are in a step."""

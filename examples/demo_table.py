@@ -1,0 +1,35 @@
+"""The demo's table."""
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+COLUMNS = (
+    "test\naccuracy",
+    "bytes sent\nper step\nand worker",
+    "times\nsmaller\nthan\ndense",
+    "density\nasked",
+    "density\nachieved",
+    "seconds\nper step\n(median)",
+)
+
+
+def print_table(console, title, runs):
+    """Print one row per run; the first run is the dense one that the others are compared with."""
+    caption = "All workers share this machine: a network feels the bytes, not these seconds."
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    dense_bytes = next(iter(runs.values())).summary["bytes_per_step"]
+    for method, run in runs.items():
+        summary = run.summary
+        table.add_row(
+            method,
+            f"{summary['test_accuracy']:.2%}",
+            f"{summary['bytes_per_step']:,.0f}",
+            f"{dense_bytes / summary['bytes_per_step']:.1f}",
+            f"{summary['density_asked']:.4g}",
+            f"{summary['density_achieved']:.4g}",
+            f"{summary['step_seconds']:.4f}",
+        )
+    console.print(table)

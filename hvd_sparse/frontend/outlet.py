@@ -1,0 +1,134 @@
+"""Outlet: hands records to the writers in a thread of its own, so that none holds training up."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Union
+
+from hvd_sparse.telemetry.contract import Function, Place, Sink, Writer
+from hvd_sparse.untyped import Report
+
+MOST_WAITING = 1000
+"""Records that may wait for their writers; further ones are dropped."""
+LAST_S = 10.0
+"""Seconds that a program waits at its end for what is not written yet."""
+
+logger = logging.getLogger("hvd_sparse")
+
+Target = Union[Sink, Function]
+
+
+class Outlet:
+    """The open writers of one rank.
+
+    One that fails is named in one warning, with the remedy, and gets nothing more.
+
+    Parameters
+    ----------
+    writers : descriptions and functions
+    place : this rank
+    """
+
+    def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
+        self._targets: dict[str, tuple[Callable[[Report], object], str]] = {}
+        self._sinks: dict[str, Sink] = {}
+        for number, writer in enumerate(writers):
+            self._add(writer, number, place)
+        self._jobs: queue.Queue[Report | None] = queue.Queue(MOST_WAITING)
+        self._is_over = self._has_dropped = False
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def _add(self, writer: Writer | Function, number: int, place: Place) -> None:
+        if not (place.rank == 0 or getattr(writer, "all_ranks", False)):
+            return
+        if not isinstance(writer, Writer):
+            name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
+            self._targets[name] = writer, "let it return, and catch what it raises"
+        else:
+            name, sink = f"{writer.id} ({number})", writer.open(place)
+            self._sinks[name] = sink
+            self._targets[name] = sink.write, writer.remedy
+
+    @property
+    def is_open(self) -> bool:
+        """Somebody is written to."""
+        return bool(self._targets) and not self._is_over
+
+    def put(self, record: Report) -> None:
+        """Hand a record to all writers, soon; never waits."""
+        with self._lock:
+            if not self.is_open:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="hvd_sparse telemetry", daemon=True
+                )
+                self._thread.start()
+        try:
+            self._jobs.put_nowait(record)
+        except queue.Full:
+            if not self._has_dropped:
+                self._has_dropped = True
+                logger.warning(
+                    "telemetry: writers %s are behind by %d records, and further ones are dropped: "
+                    "look for what they wait for, or raise telemetry_every",
+                    ", ".join(self._targets),
+                    MOST_WAITING,
+                )
+
+    def _run(self) -> None:
+        while (record := self._jobs.get()) is not None:
+            for name, (write, remedy) in list(self._targets.items()):
+                try:
+                    write(record)
+                # Whatever a writer raises, and be it of a user's making: training goes on.
+                except Exception as error:
+                    self._drop(name, error, remedy)
+        for name, sink in list(self._sinks.items()):
+            try:
+                sink.close()
+            except Exception as error:
+                self._drop(name, error, self._targets[name][1])
+
+    def _drop(self, name: str, error: Exception, remedy: str) -> None:
+        del self._targets[name]
+        logger.warning(
+            "telemetry: writer %s failed and is off from now on; training goes on: %s: %s; %s",
+            name,
+            type(error).__name__,
+            error,
+            remedy,
+        )
+        sink = self._sinks.pop(name, None)
+        if sink is not None:
+            with contextlib.suppress(Exception):  # it has failed, and that was said
+                sink.close()
+
+    def close(self) -> None:
+        """Write what waits, close the writers, and take nothing more; waits for a while."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over, thread = True, self._thread
+        if thread is threading.current_thread():  # garbage is collected in any thread
+            return
+        if thread is None:
+            for sink in self._sinks.values():
+                with contextlib.suppress(Exception):  # nothing was written
+                    sink.close()
+            return
+        with contextlib.suppress(queue.Full):
+            self._jobs.put(None, timeout=LAST_S)
+        thread.join(LAST_S)
+        if thread.is_alive():
+            logger.warning(
+                "telemetry: writers %s did not end within %g s, and the last records may lack: %s",
+                ", ".join(self._targets),
+                LAST_S,
+                "; ".join(remedy for _, remedy in self._targets.values()),
+            )

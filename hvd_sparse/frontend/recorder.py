@@ -1,0 +1,168 @@
+"""Recorder: measures one step in every so many, and tells the writers of it.
+
+Between those steps it counts them, and nothing else is done for its sake, but that the entries that
+leave are noted, which staleness needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from hvd_sparse.core.step.records import StepRun, Ticket
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.frontend.record_values import SPANS, Span, of_all, of_tensor, seconds_of, union
+from hvd_sparse.telemetry.contract import numbers_of, stamped
+from hvd_sparse.untyped import Option, Report
+
+logger = logging.getLogger("hvd_sparse")
+
+
+class Recorder:
+    """Makes the records of one compressor on one rank.
+
+    Parameters
+    ----------
+    step : the tensors
+    every : steps from one record to the next; the first step has one too
+    outlet : the writers
+    find_lagging : returns the ranks that have not handed over all that this one has; called in a
+        thread of its own
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        every: int,
+        outlet: Outlet,
+        find_lagging: Callable[[], list[int]] | None = None,
+    ) -> None:
+        self._step, self._every, self._outlet = step, every, outlet
+        self._find_lagging = find_lagging
+        self._count = 0
+        self._run: StepRun | None = None
+        self._run_began_s = 0.0
+        self._began_s = self._last_s = time.monotonic()
+        self._last_count = 0
+        self._spans: list[Span] = []
+        self._lagging: list[int] | None = None
+        self._has_asked = False
+        self._told: dict[str, Counter[str]] = {}
+        self._bytes: Counter[str] = Counter()
+        step.transactions.on_begin = self.begin
+
+    # -- called by the step -----------------------------------------------------------------------
+
+    def begin(self, run: StepRun) -> None:
+        """Note that a step begins, and so that the last one is over; under the step's lock."""
+        try:
+            if self._run is not None:
+                self._finish(self._run)
+        except Exception as error:  # whatever is wrong here: it must not end the training
+            self._step.transactions.on_begin = None
+            logger.warning(
+                "telemetry: a record could not be made, and no further ones will be; training "
+                "goes on: %s: %s; report it with the exchange and the method",
+                type(error).__name__,
+                error,
+            )
+            return
+        self._count += 1
+        if self._count == 1 or self._count % self._every == 0:
+            self._run, self._run_began_s = run, time.perf_counter()
+            self._spans, self._lagging, self._has_asked = [], None, False
+            self._step.pipeline.observes = True
+            self._step.spans.add(self._hear)
+
+    def _hear(self, what: str, whose: str, start_s: float, end_s: float) -> None:
+        self._spans.append((what, whose, start_s, end_s))
+
+    def submitted(self, run: StepRun) -> None:
+        """Note that this rank has handed over all tensors of a step: who has not?"""
+        if run is not self._run or self._has_asked or self._find_lagging is None:
+            return
+        self._has_asked, find = True, self._find_lagging
+
+        def ask() -> None:
+            lagging = find()
+            if self._run is run:
+                self._lagging = lagging
+
+        threading.Thread(target=ask, name="hvd_sparse lag", daemon=True).start()
+
+    def log(self, step: int | None, metrics: dict[str, Option]) -> None:
+        """Hand the program's own metrics to the writers."""
+        number = self.steps() if step is None else step
+        self._outlet.put(stamped("metrics", number, self._began_s, numbers_of(metrics)))
+
+    def introduce(self, content: Report) -> None:
+        """Tell the writers what run this is."""
+        self._outlet.put(stamped("run", self.steps(), self._began_s, content))
+
+    def steps(self) -> int:
+        """Return the completed steps of the tensor that has most."""
+        return self._step.transactions.most_steps()
+
+    def close(self) -> None:
+        """Write the last record, and end the writers."""
+        with self._step.transactions.lock:
+            self._step.transactions.on_begin = None
+            run = self._run
+            # Dense tensors come back without a word: those of buckets tell.
+            if run is not None and all(
+                run.completed >= bucket.entered for bucket in run.buckets.values()
+            ):
+                self._finish(run)
+        self._outlet.close()
+
+    # -- making a record --------------------------------------------------------------------------
+
+    def _finish(self, run: StepRun) -> None:
+        self._run = None
+        self._step.spans.remove(self._hear)
+        self._step.pipeline.observes = self._step.configuration.telemetry is True
+        now_s = time.perf_counter()
+        steps = self._count - self._last_count
+        record = {
+            "steps": steps,
+            "step_s": now_s - self._run_began_s,
+            "failed": None if run.failure is None else type(run.failure).__name__,
+            "is_finite": run.is_finite,
+            "lagging_ranks": self._lagging,
+            **self._tell(run, steps),
+        }
+        self._last_count = self._count
+        self._outlet.put(stamped("step", self.steps(), self._began_s, record))
+
+    def _tell(self, run: StepRun, steps: int) -> Report:
+        """Return the total and the tensors of a record."""
+        stats = self._step.stats
+        seconds = seconds_of(self._spans)
+        tickets: dict[str, Ticket] = {}
+        for bucket in run.buckets.values():
+            tickets |= {ticket.key: ticket for ticket in bucket.sending.values()}
+        counts: dict[str, Counter[str]] = {}
+        for key, told in list(stats.tensors.items()):
+            # A Counter's difference drops what is not positive; a step taken back may be that.
+            before = self._told.get(key, Counter())
+            counts[key] = Counter({name: told[name] - before[name] for name in told})
+            self._told[key] = told.copy()
+        sent = Counter(stats.all_bytes())
+        of_interval = Counter({name: sent[name] - self._bytes[name] for name in sent})
+        self._bytes = sent
+        has_frames = not (self._step.exchange.settles_later or self._step.exchange.sums_first)
+        tensors = {}
+        for key, counted in counts.items():
+            mine = of_tensor(counted, tickets.get(key), steps, has_frames=has_frames)
+            tensors[key] = {**mine, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
+        total = of_all(counts.values(), tickets.values(), tensors.values())
+        total["bytes_sent"] = of_interval["sent"] / steps
+        total["bytes_received"] = of_interval["received"] / steps
+        for kind in SPANS:
+            total[f"{kind}_s"] = sum(seconds[kind].values()) if seconds[kind] else None
+        total["exchange_s"] = union(self._spans)
+        return {"total": total, "tensors": tensors}

@@ -1,0 +1,102 @@
+"""The summary of a run: what was sent, as a table of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hvd_sparse.frontend.table import table
+from hvd_sparse.untyped import Report
+
+HEADINGS = (
+    "tensor",
+    "entries",
+    "density",
+    "frame bytes",
+    "passes",
+    "one pass",
+    "fallbacks",
+    "dense",
+    "contraction",
+    "staleness",
+)
+RANK_HEADINGS = (
+    "rank",
+    "steps",
+    "density",
+    "bytes sent",
+    "bytes received",
+    "passes",
+    "fallbacks",
+    "non-finite",
+)
+MOST_ROWS = 40
+"""Tensors that are told one by one; those that send least are told together."""
+UNKNOWN = "-"
+
+
+def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
+    """Return one rank's summary.
+
+    Parameters
+    ----------
+    stats : as ``Compressor.stats`` gives them
+    entries : of every tensor
+    frame_bytes : that each has sent
+    """
+    steps = max(1, stats["steps"])
+    told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
+    rows = [_row(key, values, entries[key], frame_bytes[key]) for key, values in told[:MOST_ROWS]]
+    left = [key for key, _ in told[MOST_ROWS:]]
+    if left:
+        nbytes = sum(frame_bytes[key] for key in left)
+        many = sum(entries[key] for key in left)
+        rows.append(_row(f"and {len(left)} more", {}, many, nbytes))
+    # A tensor that is never compressed has no counters of its own, and is not among them.
+    together = sum(entries[key] for key, _ in told), sum(frame_bytes.values())
+    rows.append(_row("total", stats, *together))
+    title = (
+        f"hvd_sparse {stats['name']}: {stats['steps']} steps, "
+        f"{stats['bytes_sent'] / steps:,.0f} bytes sent and "
+        f"{stats['bytes_received'] / steps:,.0f} received a step"
+    )
+    return table(HEADINGS, rows, left=("tensor",), title=title)
+
+
+def summary_of_ranks(all_stats: Sequence[Report]) -> str:
+    """Return a table with a row a rank.
+
+    Parameters
+    ----------
+    all_stats : as ``Compressor.stats`` gives them, in rank order
+    """
+    rows = [
+        (
+            str(rank),
+            str(stats["steps"]),
+            _number(stats["density_achieved"], ".3g"),
+            f"{stats['bytes_sent']:,}",
+            f"{stats['bytes_received']:,}",
+            str(stats["passes"]),
+            str(stats["fallbacks"]),
+            str(stats["nonfinite_steps"]),
+        )
+        for rank, stats in enumerate(all_stats)
+    ]
+    return table(RANK_HEADINGS, rows, title="all ranks")
+
+
+def _row(whose: str, values: Report, entries: int, nbytes: int) -> tuple[str, ...]:
+    counts = (values.get(name) for name in ("passes", "one_pass", "fallbacks", "dense_steps"))
+    return (
+        whose,
+        f"{entries:,}",
+        _number(values.get("density_achieved"), ".3g"),
+        f"{nbytes:,}",
+        *(_number(count, "d") for count in counts),
+        _number(values.get("contraction"), ".3f"),
+        _number(values.get("staleness"), ".1f"),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else format(value, form)

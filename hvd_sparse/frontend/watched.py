@@ -1,0 +1,139 @@
+"""Compressors that can be watched: records for writers, and a summary."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+
+from hvd_sparse.core.step.stats import BYTES
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.durable import DurableCompressor
+from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
+from hvd_sparse.resilience.gathering import Gatherer
+from hvd_sparse.telemetry.contract import Place
+from hvd_sparse.untyped import Option
+from hvd_sparse.version import __version__
+
+
+class WatchedCompressor(DurableCompressor):
+    """A compressor that says what it does."""
+
+    _recorder: Recorder | None = None
+    _writes_as = -1
+    _has_summed_up = False
+
+    def _record(self) -> None:
+        """Open the writers that were asked for; behind ``_watch``."""
+        configuration = self.configuration
+        if configuration.summary_at_end and self._writes_as < 0:
+            atexit.register(_sum_up, weakref.ref(self))
+        self._writes_as = self.watchdog.rank
+        if not isinstance(configuration.telemetry, tuple) or self.watchdog.rank < 0:
+            return
+        place = Place(self.watchdog.rank, self._size_of_world())
+        outlet = Outlet(configuration.telemetry, place)
+        if not outlet.is_open:
+            return
+        self._recorder = Recorder(
+            self.step, configuration.telemetry_every, outlet, self.watchdog.lagging
+        )
+        weakref.finalize(self, self._recorder.close)  # at the program's end, too
+        self._recorder.introduce(
+            {
+                "version": 1,
+                "library": __version__,
+                "name": self.name,
+                "rank": place.rank,
+                "world_size": place.world_size,
+                "telemetry_every": configuration.telemetry_every,
+                "config": self.config(),
+                "shapes": {spec.key: list(spec.shape) for spec in self.step.specs},
+            }
+        )
+
+    def rejoin(self) -> None:
+        """Go on in a new world, as every compressor that is watched; who has become rank 0 writes
+        from now on."""
+        super().rejoin()
+        if self._recorder is not None and self._writes_as != self.watchdog.rank:
+            self._recorder.close()
+            self._recorder = None
+        if self._recorder is None:
+            self._record()
+
+    def log(self, *, step: int | None = None, **metrics: Option) -> None:
+        """Hand metrics of the training, such as the loss, to the writers of ``telemetry=``.
+
+        Nothing is done on ranks that do not write.
+
+        Parameters
+        ----------
+        step : completed steps; those of the compressor by default
+        metrics : numbers by name
+
+        Raises
+        ------
+        InvalidOption : a metric is no number
+
+        Examples
+        --------
+        At the end of a step, or of an epoch::
+
+            compression.log(loss=loss.item(), test_accuracy=accuracy)
+        """
+        if self._recorder is not None:
+            self._recorder.log(step, metrics)
+
+    def summary(self, *, all_ranks: bool = False) -> str:
+        """Print what was sent so far as a table, on rank 0, and return its text.
+
+        Plain text, which needs no package.  Contraction and staleness are of the steps that
+        telemetry measured.
+
+        Parameters
+        ----------
+        all_ranks : add a row a rank.  Collective: every rank calls it, and has the text
+
+        Returns
+        -------
+        str
+            The table.
+        """
+        stats = self.stats()
+        entries = {spec.key: spec.numel for spec in self.step.specs}
+        counts = self.step.stats.tensors
+        text = summary_of(stats, entries, {key: counts[key][BYTES] for key in stats["tensors"]})
+        if all_ranks:
+            gatherer = Gatherer(self.collective, f"hvd_sparse.summary.{self.name}", self.limit_s)
+            mine = {name: value for name, value in stats.items() if name != "tensors"}
+            text += "\n\n" + summary_of_ranks(gatherer.tell_all(mine))
+        if self.watchdog.rank == 0:
+            print(text, flush=True)
+        return text
+
+    def _sum_up(self) -> None:
+        """Print the summary that ``summary_at_end`` asks for, once."""
+        if self.configuration.summary_at_end and not self._has_summed_up:
+            self._has_summed_up = True
+            self.summary()
+
+    def close(self) -> None:
+        """Give the name free, write the last records and stop watching; the compressor must not be
+        used afterwards."""
+        if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
+            self._sum_up()
+        if self._recorder is not None:
+            self._recorder.close()
+        super().close()
+
+
+def _sum_up(of: weakref.ref[WatchedCompressor]) -> None:
+    """Sum up a compressor that is still there when the program ends."""
+    compressor = of()
+    if compressor is not None and hasattr(compressor, "watchdog"):
+        # A program that ends by an error of its own has said so: no second one.
+        with contextlib.suppress(InvalidOption):
+            compressor._sum_up()

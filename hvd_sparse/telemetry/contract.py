@@ -1,0 +1,221 @@
+"""Contract of the writers: where the records of a run go.
+
+A writer is a description, equal and JSON-able like the parts; ``open`` makes the sink that records
+are written to.  A record is a JSON-able mapping, of one of three events:
+
+    run      the first: name, rank, world_size, exchange, config, shapes of the tensors
+    step     of a compressor's step: ``telemetry.recorder`` says what is in it
+    metrics  what the program has given to ``log``
+
+Each has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time``, those
+since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Union
+
+from hvd_sparse.checks import check_truth
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import WRITERS
+from hvd_sparse.untyped import Option, Report
+
+Function = Callable[[Report], object]
+"""A user's own writer: a function of a record."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rank that opens a writer.
+
+    Attributes
+    ----------
+    rank, world_size : of this process
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def path(self, path: str) -> Path:
+        """Return this rank's path: the rank replaces ``{rank}``, or comes before the suffix on
+        other ranks than 0."""
+        if "{rank}" in path:
+            return Path(path.replace("{rank}", str(self.rank)))
+        here = Path(path)
+        return here if self.rank == 0 else here.with_name(f"{here.stem}.{self.rank}{here.suffix}")
+
+
+class Sink(ABC):
+    """An open writer."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+
+    @abstractmethod
+    def write(self, record: Report) -> None:
+        """Write a record down."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left, and let go of what was opened."""
+
+    def log(self, step: int, **metrics: Option) -> None:
+        """Write a program's own metrics down, for runs without a compressor.
+
+        Parameters
+        ----------
+        step : completed steps
+        metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``
+        """
+        self.write(stamped("metrics", step, self._began_s, numbers_of(metrics)))
+
+
+@dataclass(frozen=True)
+class Writer(ABC):
+    """Base of the writers: frozen dataclasses, registered in ``WRITERS``.
+
+    Parameters
+    ----------
+    all_ranks : every rank writes, and not rank 0 alone
+    """
+
+    id: ClassVar[str]
+    paper: ClassVar[str | None] = None
+    remedy: ClassVar[str]
+    """What to do where it cannot write, in words."""
+
+    all_ranks: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_truth(self.all_ranks, f"all_ranks of writer {self.id!r}")
+
+    @abstractmethod
+    def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
+        """Return the sink of this rank.
+
+        Parameters
+        ----------
+        place : this rank; by default, of a program that is alone
+
+        Raises
+        ------
+        InvalidOption : a package lacks, or the place cannot be written to
+        """
+
+
+Writers = Union[bool, tuple[Union[Writer, Function], ...]]
+"""The option ``telemetry``, checked."""
+
+
+def resolve_writers(given: Option) -> Writers:
+    """Return the option ``telemetry`` in one form.
+
+    Parameters
+    ----------
+    given : True or False; a writer as an id, a mapping ``{"id": ..., option: value}`` or an object;
+        a function of a record; or several of these in a list
+
+    Raises
+    ------
+    InvalidOption : it is none of these
+
+    Examples
+    --------
+    >>> resolve_writers(["tensorboard", {"id": "jsonl", "path": "run.jsonl"}])[1]
+    JsonLines(all_ranks=False, path='run.jsonl')
+    """
+    if isinstance(given, bool):
+        return given
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return tuple(_resolve_writer(each, given) for each in several) or False
+
+
+def _resolve_writer(each: Option, given: Option) -> Writer | Function:
+    known = WRITERS.ids()
+    is_named = isinstance(each, str) and each in known
+    if is_named or isinstance(each, Writer) or (isinstance(each, dict) and each.get("id") in known):
+        found: Writer = WRITERS.resolve(each) if not isinstance(each, Writer) else each
+        return found
+    if callable(each) and not isinstance(each, type):
+        return each  # type: ignore[no-any-return] # a user's
+    raise InvalidOption(
+        f"telemetry is {given!r}: True, False, a function of a record, or writers: "
+        f"{', '.join(map(repr, known))}, each as an id, a dict with an 'id' and options, or an "
+        "object; several in a list"
+    )
+
+
+def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
+    """Return metrics as plain numbers; None for what is NaN or infinite, which JSON has not.
+
+    Raises
+    ------
+    InvalidOption : one is no number
+    """
+    found: dict[str, float | None] = {}
+    for name, value in metrics.items():
+        try:
+            # A torch tensor of a graph warns where it is made a number as it is.
+            number = float(getattr(value, "detach", lambda value=value: value)())
+        except (TypeError, ValueError):
+            raise InvalidOption(
+                f"metric {name!r} is {value!r}: give a number, such as loss.item()"
+            ) from None
+        found[name] = number if math.isfinite(number) else None
+    return found
+
+
+def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
+    """Return a record.
+
+    Parameters
+    ----------
+    event : "run", "step" or "metrics"
+    step : completed steps
+    began_s : when the run began, by ``time.monotonic``
+    content : what else is in it
+    """
+    seconds = round(time.monotonic() - began_s, 6)
+    return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}
+
+
+def flat(record: Report) -> dict[str, float]:
+    """Return the numbers of a record by tag, for boards: ``density_achieved/layer1.weight``.
+
+    Those of the total end in ``/total``; metrics of the program have their own names.
+    """
+    if record["event"] == "metrics":
+        names = [name for name in record if name not in ("event", "step", "seconds", "time")]
+        return {name: record[name] for name in names if record[name] is not None}
+    found = {}
+    for whose, values in {"total": record["total"], **record["tensors"]}.items():
+        for what, value in values.items():
+            if value is not None:
+                found[f"{what}/{whose}"] = float(value)
+    found["lagging_ranks/total"] = float(len(record["lagging_ranks"] or ()))
+    return found
+
+
+def open_for_lines(path: Path, what: str) -> int:
+    """Return a file to append to, as a descriptor; its folder is made.
+
+    Raises
+    ------
+    InvalidOption : that cannot be
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InvalidOption(
+            f"path of writer {what!r} is {str(path)!r}, which cannot be written: {why}; give the "
+            "path of a file in a folder with room on its disk"
+        ) from None

@@ -1,0 +1,81 @@
+"""MLflow: a run of a tracking server, or of a local store."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.registry import WRITERS
+from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
+from hvd_sparse.untyped import Report, Value
+
+MOST_AT_ONCE = 1000
+"""Metrics that MLflow takes in one call."""
+
+
+@WRITERS.register("mlflow")
+@dataclass(frozen=True)
+class Mlflow(Writer):
+    """Log to the program's active run of MLflow, or to one that is started.
+
+    Characters that MLflow does not take in the names of tensors become ``_``.
+
+    Parameters
+    ----------
+    tracking_uri : of the store; that of MLflow's own settings if it is None
+    experiment : of a run that is started; MLflow's own default if it is None
+    """
+
+    remedy: ClassVar[str] = "look at the tracking server, or give tracking_uri a local store"
+
+    tracking_uri: str | None = None
+    experiment: str | None = None
+
+    def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
+        try:
+            import mlflow
+        except ImportError:
+            raise InvalidOption(
+                "telemetry writer 'mlflow' needs its package: pip install 'hvd-sparse[mlflow]'"
+            ) from None
+        return MlflowRun(mlflow, self)
+
+
+class MlflowRun(Sink):
+    """A run of MLflow.
+
+    Parameters
+    ----------
+    mlflow : the package
+    writer : its options
+    """
+
+    def __init__(self, mlflow: Value, writer: Mlflow) -> None:
+        super().__init__()
+        if writer.tracking_uri is not None:
+            mlflow.set_tracking_uri(writer.tracking_uri)
+        if writer.experiment is not None:
+            mlflow.set_experiment(writer.experiment)
+        self._mlflow, active = mlflow, mlflow.active_run()
+        self._is_ours = active is None
+        # A run is active in one thread alone, and records are written in another: by its number.
+        self._id = (active or mlflow.start_run()).info.run_id
+        self._client = mlflow.MlflowClient()
+
+    def write(self, record: Report) -> None:
+        if record["event"] == "run":
+            self._client.log_dict(self._id, record, "hvd_sparse.json")
+            return
+        metric, at_ms = self._mlflow.entities.Metric, int(1000 * record["time"])
+        numbers = [
+            metric(re.sub(r"[^\w\-. /]", "_", tag), value, at_ms, record["step"])
+            for tag, value in flat(record).items()
+        ]
+        for first in range(0, len(numbers), MOST_AT_ONCE):
+            self._client.log_batch(self._id, metrics=numbers[first : first + MOST_AT_ONCE])
+
+    def close(self) -> None:
+        if self._is_ours:
+            self._client.set_terminated(self._id)

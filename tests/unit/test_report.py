@@ -1,0 +1,206 @@
+"""A report holds every run beside the others, in one file that fetches nothing, and can be read on
+a telephone and on a wide screen."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worlds
+from installed import browser
+from worlds import configure, normals, tensors
+
+from hvd_sparse.cli import main
+from hvd_sparse.cli.report._runs import read_run, read_runs
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.telemetry.contract import Place
+from hvd_sparse.telemetry.jsonl import JsonLines
+
+SPECS = tensors(*((8 * row, 12) for row in range(1, 15)))
+STEPS = 12
+NAMES = ("sparse <b>", "topk $x_1$", "dense")
+
+
+def train(path: Path, method: str) -> None:
+    """Twelve steps of two ranks, with a loss."""
+
+    def run(collective: Any) -> None:
+        session = Session(configure(method, 0.1), SPECS, collective)
+        outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
+        recorder = Recorder(session.step, 3, outlet)
+        shapes = {spec.key: list(spec.shape) for spec in SPECS}
+        about = {"world_size": 2, "config": session.step.configuration.describe()}
+        recorder.introduce({**about, "shapes": shapes})
+        for step in range(STEPS):
+            session.reduce(normals(SPECS, collective.rank, step))
+            recorder.log(None, {"loss": 1 / (step + 1), "test_accuracy": 0.9})
+        recorder.close()
+
+    worlds.run(2, run)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    paths = [folder / f"{number}.jsonl" for number in range(3)]
+    train(paths[0], "ldte_bs")
+    train(paths[1], "topk")
+    sink = JsonLines(str(paths[2])).open()
+    for step in range(STEPS + 1):
+        sink.log(step=step, loss=1 / (step + 1), bytes_sent=1000.0)
+    sink.close()
+    return paths
+
+
+@pytest.fixture(scope="module")
+def page(files, tmp_path_factory) -> Path:
+    pytest.importorskip("matplotlib", reason="draws the pictures")
+    output = tmp_path_factory.mktemp("report") / "report.html"
+    named = [f"{name}={path}" for name, path in zip(NAMES, files)]
+    png = output.with_suffix(".png")
+    assert main(["report", *named, "-o", str(output), "--png", str(png)]) == 0
+    return output
+
+
+def test_every_run_every_chart_and_every_layer_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    for name in NAMES:
+        assert text.count(html.escape(name)) >= 2, "in the legend and in the table"
+    assert "<b>" not in text
+    for title in (
+        "loss over step",
+        "loss over time",
+        "test accuracy over step",
+        "bytes sent over time",
+        "density by layer",
+        "residual norm by layer",
+        "seconds of a step",
+    ):
+        assert f"<figcaption>{title}</figcaption>" in text
+    for spec in SPECS:
+        assert text.count(f">{spec.key}</text>") == 2, "by density and by residual"
+    assert page.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_page_names_nothing_that_is_elsewhere(page):
+    text = page.read_text(encoding="utf-8")
+    # Names of XML's own, which are no addresses to fetch from.
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    assert not re.search(r"https?:|//[a-z]|<script|<link|<img|@import|url\((?!#)", text)
+    assert len(text) < 2_000_000
+
+
+def test_no_two_things_on_the_page_have_one_id(page):
+    ids = re.findall(r' id="([^"]+)"', page.read_text(encoding="utf-8"))
+    shared = {each for each in ids if ids.count(each) > 1}
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', page.read_text(encoding="utf-8")))
+    assert not shared & used, "a picture would take another's"
+
+
+LOOK = """<script>
+addEventListener("load", () => {
+  const box = each => each.getBoundingClientRect(), all = q => [...document.querySelectorAll(q)];
+  document.title = JSON.stringify({
+    fetched: performance.getEntriesByType("resource").length,
+    overflow: document.documentElement.scrollWidth - innerWidth,
+    widths: all("figure svg").map(each => box(each).width),
+    lowest: Math.min(...all("figure svg text").map(each => box(each).height)),
+    outside: all("figure svg text").filter(each => box(each).width > 0 && (box(each).left < 0 ||
+      box(each).right > innerWidth)).length,
+    columns: new Set(all(".charts:first-of-type figure").map(each => box(each).left)).size,
+    ink: getComputedStyle(document.body).color,
+  });
+});</script>"""
+
+
+def look(page: Path, width: int, *options: str) -> dict[str, Any]:
+    """Open the page in a browser of that width, and return what it measures there."""
+    program = browser()
+    if program is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium-headless-shell")
+    copy = page.with_name(f"look-{width}-{len(options)}.html")
+    copy.write_text(page.read_text(encoding="utf-8") + LOOK, encoding="utf-8")
+    command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
+    command += ["--virtual-time-budget=3000", *options, "--dump-dom", copy.as_uri()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    (title,) = re.findall(r"<title>(\{.*?\})</title>", run.stdout)
+    found: dict[str, Any] = json.loads(html.unescape(title))
+    return found
+
+
+@pytest.mark.parametrize(("width", "columns"), [(400, 1), (1400, 2)])
+def test_a_browser_shows_it_at_two_widths_and_fetches_nothing(page, width, columns):
+    seen = look(page, width)
+    assert seen["fetched"] == 0
+    assert seen["overflow"] <= 0 and seen["outside"] == 0
+    assert len(seen["widths"]) == 11 and min(seen["widths"]) > 320
+    assert seen["lowest"] >= 8, "letters are too small to read"
+    assert seen["columns"] == columns
+
+
+def test_a_dark_screen_has_light_letters(page):
+    light = look(page, 800)["ink"]
+    dark = look(page, 800, "--blink-settings=preferredColorScheme=0")["ink"]
+    assert sum(map(int, re.findall(r"\d+", dark))) > 400 > sum(map(int, re.findall(r"\d+", light)))
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def line(event: str, step: int, seconds: float, **content: Any) -> str:
+    return json.dumps({"event": event, "step": step, "seconds": seconds, "time": 0, **content})
+
+
+def test_a_restart_goes_on_from_where_it_began(tmp_path):
+    """It was killed at step 30, and went on from a checkpoint at step 20."""
+    path = tmp_path / "run.jsonl"
+    first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
+    then = [line("run", 20, 0.0), line("metrics", 30, 1.5, loss=2.0)]
+    path.write_text("\n".join([*first, *then, '{"event": "st']))
+    run = read_run("x", path)
+    assert run.metric("loss", "step") == ([10, 20, 30], [1.0, 1.0, 2.0])
+    assert run.metric("loss", "seconds")[0] == [1.0, 2.0, 3.5]
+    assert run.step_s == pytest.approx(0.125)
+
+
+def test_bytes_add_up_over_intervals(files):
+    run = read_run("x", files[0])
+    places, values = run.bytes_sent("step")
+    assert places == [1, 3, 6, 9, 12]
+    a_step = [each["total"]["bytes_sent"] for each in run.records]
+    assert values[-1] == pytest.approx(sum(n * b for n, b in zip((1, 2, 3, 3, 3), a_step)))
+    assert read_run("x", files[2]).bytes_sent("step")[1][-1] == 12_000
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "holds no records: train with telemetry='jsonl'"),
+        ("nonsense\nmore\n", "line 1 of run .* is no record"),
+        ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is no record"),
+        (b"\xff\xfe", "cannot be read: it is no text"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_what_is_no_run_is_refused_by_name(tmp_path, content, words, capsys):
+    path = tmp_path / "run.jsonl"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["report", str(path)]) == 1
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_folders_are_looked_into_and_names_told_apart(files):
+    assert [run.name for run in read_runs([str(files[0].parent)])] == ["0", "1", "2"]
+    with pytest.raises(InvalidOption, match=r"two runs are called '0': name one of them, as in"):
+        read_runs([str(files[0]), str(files[0])])
+    assert [run.name for run in read_runs([str(files[0]), f"again={files[0]}"])] == ["0", "again"]

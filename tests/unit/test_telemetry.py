@@ -1,0 +1,331 @@
+"""Telemetry: records say what was really sent, at the steps that were asked for, to whoever was
+named; a writer that fails is named, and nothing else happens."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import worlds
+from installed import is_installed
+from worlds import configure, normals, tensors
+
+from hvd_sparse.collectives.local import LocalCollective
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend import outlet as outlet_module
+from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.frontend.record_values import union
+from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.registry import WRITERS
+from hvd_sparse.telemetry.contract import Place, resolve_writers
+from hvd_sparse.telemetry.fields import FIELDS
+from hvd_sparse.telemetry.jsonl import JsonLines
+
+SPECS = tensors((20, 5), (7,))
+EVERY = 4
+STEPS = 9
+
+
+def record(
+    collective: LocalCollective,
+    writers: list[Any],
+    steps: int = STEPS,
+    configuration: Configuration | None = None,
+    every: int = EVERY,
+) -> Session:
+    """Train, with a recorder on every rank that writes."""
+    session = Session(configuration or configure(density=0.1), SPECS, collective)
+    place = Place(collective.rank, collective.world_size)
+    outlet = Outlet(writers, place)
+    recorder = Recorder(session.step, every, outlet)
+    for step in range(steps):
+        session.reduce(normals(SPECS, collective.rank, step))
+    recorder.close()
+    return session
+
+
+def records_of(steps: int = STEPS, **options: Any) -> tuple[list[dict[str, Any]], Any]:
+    """The records of rank 0 in a world of two, and its stats."""
+    heard: list[dict[str, Any]] = []
+
+    def train(collective: LocalCollective) -> Any:
+        session = record(collective, [heard.append], steps, **options)
+        return session.step.stats.report(0.1)
+
+    reports = worlds.run(2, train)
+    return heard, reports[0]
+
+
+def test_the_first_step_and_every_fourth_have_a_record():
+    heard, _ = records_of()
+    assert [each["step"] for each in heard] == [1, 4, 8]
+    assert [each["steps"] for each in heard] == [1, 3, 4]
+
+
+def test_records_add_up_to_the_stats():
+    heard, stats = records_of(steps=8)
+    assert [each["step"] for each in heard] == [1, 4, 8]
+    for name in ("sparse_steps", "passes", "fallbacks"):
+        assert sum(each["total"][name] for each in heard) == stats[name]
+        for key in ("t0", "t1"):
+            told = sum(each["tensors"][key][name] for each in heard)
+            assert told == stats["tensors"][key][name]
+    for way in ("sent", "received"):
+        told = sum(each["steps"] * each["total"][f"bytes_{way}"] for each in heard)
+        assert told == pytest.approx(stats[f"bytes_{way}"])
+    assert stats["bytes_received"] > stats["bytes_sent"]
+
+
+def test_a_tensors_bytes_are_those_of_its_frames():
+    """A frame is 32 bytes, and 8 an entry: 10 of 100 entries, 1 of 7; 2 ranks."""
+    heard, _ = records_of()
+    for each in heard:
+        assert each["tensors"]["t0"]["bytes_sent"] == 32 + 80
+        assert each["tensors"]["t0"]["bytes_received"] == 2 * (32 + 80)
+        assert each["tensors"]["t1"]["bytes_sent"] == 32 + 8
+
+
+def test_norm_and_threshold_are_those_of_the_step():
+    heard: list[dict[str, Any]] = []
+
+    def train(collective: LocalCollective) -> float:
+        session = record(collective, [heard.append], steps=4)
+        return float(np.linalg.norm(worlds.residuals(session)["t0"]))
+
+    norms = worlds.run(2, train)
+    last = heard[-1]["tensors"]["t0"]
+    assert heard[-1]["step"] == 4
+    assert last["residual_norm"] == pytest.approx(norms[0], rel=1e-6)
+    assert last["threshold"] > 0 and 0 < last["contraction"] < 1
+    assert last["density_asked"] == 0.1 and last["density_achieved"] == pytest.approx(0.1)
+
+
+def test_what_is_measured_now_and_then_is_what_is_measured_always():
+    now_and_then, _ = records_of(steps=8)
+    always, _ = records_of(steps=8, every=1)
+    by_step = {each["step"]: each for each in always}
+    assert len(always) == 8
+    for each in now_and_then:
+        for key, values in each["tensors"].items():
+            for name in ("threshold", "residual_norm", "contraction", "staleness"):
+                assert values[name] == by_step[each["step"]]["tensors"][key][name], (key, name)
+
+
+def test_between_records_nothing_is_measured():
+    session_of: list[Session] = []
+
+    def train(collective: LocalCollective) -> None:
+        session = Session(configure(density=0.1), SPECS, collective)
+        Recorder(session.step, 100, Outlet([print], Place()))
+        seen = []
+        for step in range(3):
+            session.reduce(normals(SPECS, 0, step))
+            seen.append((session.step.pipeline.observes, session.step.spans.is_heard))
+        session_of.append(session)
+        assert seen == [(True, True), (False, False), (False, False)]
+
+    worlds.run(1, train)
+    assert len(session_of) == 1
+
+
+def test_every_field_is_told_and_explained():
+    heard, _ = records_of()
+    for each in heard:
+        for values in (each["total"], *each["tensors"].values()):
+            assert set(values) == set(FIELDS)
+        spans = [each["total"][f"{kind}_s"] for kind in ("select", "encode", "exchange", "decode")]
+        assert all(seconds > 0 for seconds in spans)
+
+
+@pytest.mark.parametrize("exchange", ["gtopk", "hierarchical"])
+def test_what_an_exchange_does_not_know_is_none(exchange):
+    heard, stats = records_of(configuration=configure(density=0.1, exchange=exchange))
+    assert [each["step"] for each in heard] == [1, 4, 8]
+    last = heard[-1]["tensors"]["t0"]
+    assert last["bytes_sent"] is None and last["bytes_received"] is None
+    assert heard[-1]["total"]["bytes_sent"] > 0 and stats["bytes_received"] > 0
+
+
+def test_exchanges_that_overlap_are_counted_once():
+    spans = [("exchange", "a", 0.0, 2.0), ("exchange", "b", 1.0, 3.0), ("exchange", "c", 5.0, 6.0)]
+    assert union([*spans, ("select", "a", 0.0, 100.0)]) == 4.0
+    assert union([]) is None
+
+
+def test_a_step_that_failed_is_told_as_such_and_counts_nothing():
+    heard: list[dict[str, Any]] = []
+
+    def train(collective: LocalCollective) -> None:
+        session = Session(configure(density=0.1), SPECS, collective)
+        recorder = Recorder(session.step, 1, Outlet([heard.append], Place(collective.rank)))
+        bad = normals(SPECS, 0, 0)
+        bad["t0"][0, 0] = np.nan
+        session.reduce(bad)
+        session.reduce(normals(SPECS, 0, 1))
+        recorder.close()
+
+    worlds.run(2, train)
+    assert [each["is_finite"] for each in heard] == [False, True]
+    assert [each["step"] for each in heard] == [0, 1]
+    assert [each["total"]["sparse_steps"] for each in heard] == [0, 2]
+
+
+def test_the_last_record_is_written_though_no_step_follows_it():
+    heard, _ = records_of(steps=4)
+    assert [each["step"] for each in heard] == [1, 4]
+
+
+def test_a_record_that_cannot_be_made_ends_records_and_not_the_training(caplog, monkeypatch):
+    monkeypatch.setattr(Recorder, "_tell", lambda *_: 1 / 0)
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        heard, stats = records_of(every=1)
+    assert heard == [] and stats["steps"] == STEPS
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert "a record could not be made" in said and "ZeroDivisionError" in said
+
+
+# -- writers --------------------------------------------------------------------------------------
+
+
+def test_json_lines_hold_every_record_and_are_added_to(tmp_path):
+    path = tmp_path / "new" / "run.jsonl"
+    for _ in range(2):
+        worlds.run(2, lambda c: record(c, [JsonLines(str(path))]))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 4, 8] * 2
+    assert not (tmp_path / "new" / "run.1.jsonl").exists()  # rank 0 alone writes
+
+
+def test_all_ranks_write_where_that_is_asked_for(tmp_path):
+    worlds.run(3, lambda c: record(c, [JsonLines(str(tmp_path / "run.jsonl"), all_ranks=True)]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run.1.jsonl",
+        "run.2.jsonl",
+        "run.jsonl",
+    ]
+    assert Place(2, 3).path("a/{rank}/x.csv") == Path("a/2/x.csv")
+
+
+def test_csv_has_a_row_a_tensor_and_a_row_a_metric(tmp_path):
+    path = tmp_path / "run.csv"
+    writer = WRITERS.create("csv", path=str(path))
+    heard: list[dict[str, Any]] = []
+    worlds.run(1, lambda c: record(c, [writer, heard.append]))
+    sink = writer.open()
+    sink.log(step=9, loss=0.5)
+    sink.close()
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [(row["step"], row["tensor"]) for row in rows[:3]] == [
+        ("1", "total"),
+        ("1", "t0"),
+        ("1", "t1"),
+    ]
+    assert float(rows[1]["threshold"]) == heard[0]["tensors"]["t0"]["threshold"]
+    assert (rows[-1]["metric"], rows[-1]["value"], rows[-1]["step"]) == ("loss", "0.5", "9")
+
+
+def scalars_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard itself reads."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
+    events.Reload()
+    found = {
+        tag: [(each.step, each.value) for each in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+    for tag in events.Tags()["tensors"]:
+        if tag != "hvd_sparse" and not tag.endswith("text_summary"):
+            found[tag] = [
+                (each.step, float(make_ndarray(each.tensor_proto))) for each in events.Tensors(tag)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_tensorboard_reads_what_was_written(framework, tmp_path):
+    if not (is_installed(framework) and is_installed("tensorboard")):
+        pytest.skip(f"{framework} and tensorboard are not installed")
+    from hvd_sparse.telemetry import tensorboard as boards
+
+    board = {"torch": boards.TorchBoard, "tensorflow": boards.TensorflowBoard}[framework]
+    sink, heard = board(str(tmp_path)), []
+    sink.write({"event": "run", "step": 0, "seconds": 0.0, "time": 0.0, "name": "x"})
+    worlds.run(1, lambda c: record(c, [sink.write, heard.append]))
+    sink.log(step=9, loss=0.5)
+    sink.close()
+    scalars = scalars_of(tmp_path)
+    assert [step for step, _ in scalars["bytes_sent/total"]] == [1, 4, 8]
+    wanted = [each["tensors"]["t0"]["residual_norm"] for each in heard]
+    assert [value for _, value in scalars["residual_norm/t0"]] == pytest.approx(wanted)
+    assert scalars["loss"] == [(9, 0.5)]
+
+
+# -- faults ---------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_fails_is_named_once_and_the_others_go_on(caplog):
+    heard: list[dict[str, Any]] = []
+
+    def broken(_: Any) -> None:
+        raise OSError("the disk is full")
+
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        worlds.run(1, lambda c: record(c, [broken, heard.append]))
+    assert [each["step"] for each in heard] == [1, 4, 8]
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert re.search(
+        r"writer .*broken \(0\) failed and is off.*OSError: the disk is full; let it return", said
+    )
+
+
+def test_a_writer_that_hangs_holds_nothing_up(caplog, monkeypatch):
+    monkeypatch.setattr(outlet_module, "LAST_S", 0.2)
+    monkeypatch.setattr(outlet_module, "MOST_WAITING", 2)
+    over = threading.Event()
+    try:
+        with caplog.at_level(logging.WARNING, "hvd_sparse"):
+            worlds.run(1, lambda c: record(c, [lambda _: over.wait()], every=1))
+        said = " ".join(each.getMessage() for each in caplog.records)
+        assert "behind by 2 records" in said and "did not end within 0.2 s" in said
+    finally:
+        over.set()
+
+
+def test_a_place_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path):
+    (tmp_path / "file").write_text("")
+    for name in ("jsonl", "csv"):
+        with pytest.raises(InvalidOption, match=rf"path of writer '{name}' is .*cannot be written"):
+            WRITERS.create(name, path=str(tmp_path / "file" / "run")).open()
+
+
+@pytest.mark.parametrize("given", ["yes", 1, {"id": "x"}, ["jsonl", 3], [True], None, JsonLines])
+def test_what_is_no_writer_is_refused_with_those_there_are(given):
+    with pytest.raises(InvalidOption, match=r"telemetry is .*'csv', 'jsonl', .*'tensorboard'"):
+        resolve_writers(given)
+
+
+def test_a_metric_that_is_no_number_is_refused_and_nan_is_null(tmp_path):
+    sink = JsonLines(str(tmp_path / "run.jsonl")).open()
+    sink.log(step=1, loss=float("nan"), accuracy=np.float32(0.5))
+    with pytest.raises(InvalidOption, match="metric 'loss' is 'much'"):
+        sink.log(step=2, loss="much")
+    (line,) = (tmp_path / "run.jsonl").read_text().splitlines()
+    assert json.loads(line)["loss"] is None and json.loads(line)["accuracy"] == 0.5
+
+
+def test_ranks_may_be_given_different_writers():
+    """What one rank writes down is its own affair."""
+    alone = configure(telemetry=["jsonl"], telemetry_every=7)
+    assert alone.digest == configure().digest and alone != configure()
+    assert configure(telemetry=[print]).describe()["telemetry"] is False
