@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Union
 
+from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.telemetry.contract import Function, Place, Sink, Writer
 from hvd_sparse.untyped import Report
 
@@ -50,7 +51,7 @@ class Outlet:
             name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
             self._targets[name] = writer, "let it return, and catch what it raises"
         else:
-            name, sink = f"{writer.id} ({number})", writer.open(place)
+            name, sink = f"{writer.id} ({number})", _opened(writer, place)
             self._sinks[name] = sink
             self._targets[name] = sink.write, writer.remedy
 
@@ -132,3 +133,15 @@ class Outlet:
                 LAST_S,
                 "; ".join(remedy for _, remedy in self._targets.values()),
             )
+
+
+def _opened(writer: Writer, place: Place) -> Sink:
+    try:
+        return writer.open(place)
+    except SparseError:
+        raise
+    except Exception as error:  # of the package that it writes with
+        raise InvalidOption(
+            f"telemetry writer {writer.id!r} cannot begin: {type(error).__name__}: {error}; "
+            f"{writer.remedy}, or leave it out"
+        ) from error

@@ -28,13 +28,13 @@ class JsonLines(Writer):
     --------
     A run without a compressor, to be compared with others:
 
-    >>> import tempfile
+    >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     sink = JsonLines(f"{folder}/dense.jsonl").open()
     ...     sink.log(step=1, loss=2.5)
     ...     sink.close()
-    ...     print(open(f"{folder}/dense.jsonl").read()[:28])
-    {"event": "metrics", "step":
+    ...     print(pathlib.Path(folder, "dense.jsonl").read_text()[:30])
+    {"event": "metrics", "step": 1
     """
 
     remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"

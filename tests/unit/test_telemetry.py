@@ -309,6 +309,17 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_first_step(tmp_pa
             WRITERS.create(name, path=str(tmp_path / "file" / "run")).open()
 
 
+def test_what_a_writers_package_raises_at_the_start_has_a_remedy(tmp_path):
+    class Refuses(JsonLines):
+        def open(self, place: Place = Place()) -> Any:  # noqa: B008 - frozen
+            raise ConnectionError("no server")
+
+    with pytest.raises(
+        InvalidOption, match=r"writer 'jsonl' cannot begin: ConnectionError: no server; look for"
+    ):
+        Outlet([Refuses(path=str(tmp_path / "x"))], Place())
+
+
 @pytest.mark.parametrize("given", ["yes", 1, {"id": "x"}, ["jsonl", 3], [True], None, JsonLines])
 def test_what_is_no_writer_is_refused_with_those_there_are(given):
     with pytest.raises(InvalidOption, match=r"telemetry is .*'csv', 'jsonl', .*'tensorboard'"):
