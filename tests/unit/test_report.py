@@ -29,11 +29,11 @@ STEPS = 12
 NAMES = ("sparse <b>", "topk $x_1$", "dense")
 
 
-def train(path: Path, method: str) -> None:
+def train(path: Path, method: str, **options: Any) -> None:
     """Twelve steps of two ranks, with a loss."""
 
     def run(collective: Any) -> None:
-        session = Session(configure(method, 0.1), SPECS, collective)
+        session = Session(configure(method, 0.1, **options), SPECS, collective)
         outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
         recorder = Recorder(session.step, 3, outlet)
         shapes = {spec.key: list(spec.shape) for spec in SPECS}
@@ -151,6 +151,14 @@ def test_a_dark_screen_has_light_letters(page):
     light = look(page, 800)["ink"]
     dark = look(page, 800, "--blink-settings=preferredColorScheme=0")["ink"]
     assert sum(map(int, re.findall(r"\d+", dark))) > 400 > sum(map(int, re.findall(r"\d+", light)))
+
+
+def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
+    pytest.importorskip("matplotlib", reason="draws the pictures")
+    train(tmp_path / "x.jsonl", "topk", exchange="gtopk")
+    output = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "x.jsonl"), "-o", str(output)]) == 0
+    assert output.read_text(encoding="utf-8").count(">no exchange here knows it</text>") == 2
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ MARKERS = ("o", "s", "^", "D")
 PARTS = ("select", "encode", "exchange", "decode", "rest")
 PART_COLOURS = ("#2f6fb5", "#e08a2b", "#b8443c", "#4f9a63", "#9a9a9a")
 MOST_LAYERS = 40
+UNKNOWN = "no exchange here knows it"
 FEW_POINTS = 30
 OVER = {"step": "step", "seconds": "time"}
 
@@ -95,6 +96,8 @@ def _over_both(
 
 
 def _lines(axes: Axes, curves: Sequence[tuple[list[float], list[float]]], over: str) -> None:
+    if not any(places for places, _ in curves):
+        axes.text(0.5, 0.5, UNKNOWN, transform=axes.transAxes, ha="center")
     for number, (places, values) in enumerate(curves):
         style = style_of(number)
         if len(places) > FEW_POINTS:
@@ -148,12 +151,16 @@ def _by_layer(
     title: str, name: str, layers: Sequence[str], form: Callable[[float, int], str] | None
 ) -> Chart:
     def draw(axes: Axes, runs: Sequence[Run]) -> None:
-        for number, run in enumerate(runs):
-            told, style = run.tensors(), style_of(number)
+        all_values: list[float] = []
+        telling = [number for number, run in enumerate(runs) if run.tensors()]
+        for place, number in enumerate(telling):
+            told, style = runs[number].tensors(), style_of(number)
             rows = [i for i, key in enumerate(layers) if told.get(key, {}).get(name) is not None]
-            offset = 0.6 * ((number + 0.5) / len(runs) - 0.5)
+            offset = 0.6 * ((place + 0.5) / len(telling) - 0.5)
+            values = [told[layers[row]][name] for row in rows]
+            all_values.extend(values)
             axes.plot(
-                [told[layers[row]][name] for row in rows],
+                values,
                 [row + offset for row in rows],
                 linestyle="",
                 marker=style["marker"],
@@ -162,7 +169,10 @@ def _by_layer(
             )
         axes.set_yticks(range(len(layers)), [_shortened(key) for key in layers])
         axes.set_ylim(len(layers) - 0.5, -0.5)
-        axes.set_xlim(left=0)
+        if all_values:
+            axes.set_xlim(0, 1.05 * max(all_values) or 1.0)
+        else:
+            axes.text(0.5, 0.5, UNKNOWN, transform=axes.transAxes, ha="center")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         if form is not None:
             axes.xaxis.set_major_formatter(FuncFormatter(form))
