@@ -27,7 +27,10 @@ EXTRAS = {
     ),
     "triton": ("gpu", "no engine made for vectors on a GPU, which is experimental"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
-    "matplotlib": ("plot", "no pictures of hvd-sparse simulate and of the benches"),
+    "matplotlib": (
+        "plot",
+        "no hvd-sparse report, no pictures of hvd-sparse simulate and of the benches",
+    ),
     "rich": (
         "plot",
         "no hvd-sparse bench and no examples/demo.py; every other command prints plain tables",

@@ -14,6 +14,8 @@ from hvd_sparse.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OF_DEVELOPERS = ("fuzz", "dev", "docs", "release")
+OF_WRITERS = ("tensorboard", "wandb", "mlflow")
+"""Whoever names one in ``telemetry=`` is told there what it needs."""
 
 
 def of_pyproject() -> set[tuple[str, str]]:
@@ -24,7 +26,7 @@ def of_pyproject() -> set[tuple[str, str]]:
     return {
         (re.match(r"[\w-]+", package)[0], extra)
         for extra, listed in extras.items()
-        if extra not in OF_DEVELOPERS
+        if extra not in (*OF_DEVELOPERS, *OF_WRITERS)
         for package in re.findall(r'"([^"]+)"', listed)
     }
 
