@@ -30,10 +30,10 @@ from benchmarks._accuracy_tasks import TASKS
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.session import Session
+from hvd_sparse.frontend.torch.arrays import spec_of
+from hvd_sparse.frontend.torch.optimizer import Follower, read_optimizer
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
-from hvd_sparse.torch.arrays import spec_of
-from hvd_sparse.torch.optimizer import Follower, read_optimizer
 
 TIMEOUT_S = 600.0
 

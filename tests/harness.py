@@ -48,7 +48,8 @@ class Outcome:
 def launch(
     worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120
 ) -> Outcome:
-    """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun) or "gloo" (horovodrun)."""
+    """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun), "gloo" (horovodrun) or
+    "torchrun"."""
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
@@ -169,6 +170,9 @@ def _launcher(ranks: int, controller: str) -> list[str]:
         ]
     if controller == "gloo":
         return [str(scripts / "horovodrun"), "--gloo", "-np", str(ranks)]
+    if controller == "torchrun":
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+        return [*launcher, "--nproc-per-node", str(ranks)]
     raise ValueError(f"no controller is called {controller!r}")
 
 

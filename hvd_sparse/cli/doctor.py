@@ -17,7 +17,7 @@ EXTRAS = {
         "horovod",
         "no training on several processes; scripts/setup builds it for what is installed",
     ),
-    "torch": ("torch", "no hvd_sparse.torch"),
+    "torch": ("torch", "neither hvd_sparse.torch nor hvd_sparse.ddp"),
     "tensorflow": ("tensorflow", "no hvd_sparse.tensorflow"),
     "tf-keras": ("tensorflow", "no Keras models with Horovod, which knows Keras 2 alone"),
     "mpi4py": ("mpi", "no collectives for numpy programs under mpirun"),
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     for package in missing:
         extra, cost = EXTRAS[package]
         print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
-    usable = [_check_frontend("torch"), _check_frontend("tensorflow")]
+    usable = [_check_frontend("torch"), _check_frontend("tensorflow"), _check_ddp()]
     return 0 if any(usable) else 1
 
 
@@ -109,9 +109,25 @@ def _check_frontend(framework: str) -> bool:
     return True
 
 
+def _check_ddp() -> bool:
+    """Load what DistributedDataParallel needs, which no Horovod is a part of."""
+    if _version_of("torch") is None:
+        return False
+    try:
+        importlib.import_module("hvd_sparse.ddp")
+    except ImportError as error:
+        print(f"\nhvd_sparse.ddp: cannot be used: {error}")
+        return False
+    dist = importlib.import_module("torch.distributed")
+    parts = {"Gloo": dist.is_gloo_available, "MPI": dist.is_mpi_available}
+    built = [name for name, ask in {**parts, "NCCL": dist.is_nccl_available}.items() if ask()]
+    print(f"\nhvd_sparse.ddp: ready, without Horovod; torch was built with {', '.join(built)}")
+    return True
+
+
 def _ways() -> str:
     """Return the ways that gradients of PyTorch take here."""
-    staging = importlib.import_module("hvd_sparse.torch.staging")
+    staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
     device = staging.accelerator()
     if device is None:
         return f"gradients on the CPU: {staging.HOST}; torch finds no accelerator"

@@ -1,6 +1,6 @@
 """Contract of the collectives that exchanges are made of: four calls, a rank and a size.
 
-``hvd_sparse.collectives`` implements it over Horovod, mpi4py and threads.
+``hvd_sparse.collectives`` implements it over Horovod, torch.distributed, mpi4py and threads.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
@@ -10,6 +9,7 @@ from typing import Union
 import numpy as np
 import torch
 
+from hvd_sparse.collectives._polling import sleep_until
 from hvd_sparse.collectives._process_set import ProcessSetRanks
 from hvd_sparse.errors import ExchangeTimeout
 
@@ -19,10 +19,8 @@ try:
 except ImportError as error:
     raise ImportError(
         f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with "
-        "HOROVOD_WITH_PYTORCH=1, as scripts/setup does"
+        "HOROVOD_WITH_PYTORCH=1, as scripts/setup does; hvd_sparse.ddp needs none"
     ) from error
-
-SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
 Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 """Results of Horovod's: a tensor, or, of alltoall, a tensor and the lengths received."""
@@ -59,25 +57,6 @@ class _HorovodPending:
         result = hvd.synchronize(self.handle)
         gathered: np.ndarray = (result if self.take is None else self.take(result)).numpy()
         return gathered
-
-
-def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
-    """Ask, with sleep in between, until it is done; tell whether it was in time.
-
-    Parameters
-    ----------
-    is_done : the question
-    limit_s : seconds; None waits for ever
-    """
-    deadline = None if limit_s is None else time.monotonic() + limit_s
-    sleep_s = SHORTEST_SLEEP_S
-    while not is_done():
-        if deadline is not None and time.monotonic() > deadline:
-            return False
-        time.sleep(sleep_s)
-        # Short sleeps first: most results come soon, and the others need not be asked for often.
-        sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
-    return True
 
 
 class HorovodTorchCollective(ProcessSetRanks):

@@ -38,8 +38,7 @@ _NUMBERS: dict[str, dict[int, object]] = {}
 
 
 class Compressor:
-    """Base of ``hvd_sparse.torch`` and ``hvd_sparse.tensorflow`` compressors; compares and hashes
-    by identity.
+    """Base of all frontends' compressors; compares and hashes by identity.
 
     Parameters
     ----------
@@ -49,11 +48,13 @@ class Compressor:
     """
 
     step: Step
+    is_called_alone = False
+    """The framework calls a compressor in a world of one rank, too."""
     is_forewarned = False
     """It has been said what becomes of accuracy with the optimizer in use."""
 
     def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
-        if world_size == 1 and not is_elastic():
+        if world_size == 1 and not (self.is_called_alone or is_elastic()):
             say_alone()
         self.configuration = configuration
         self.name = configuration.name or ""

@@ -56,7 +56,7 @@ def remedy(why: str) -> str:
         "This process ends now"
         if why == JOIN_REASON
         else (
-            "This process ends now, as nothing else ends Horovod's wait; see that rank's output, "
+            "This process ends now, as nothing else ends its wait; see that rank's output, "
             "or raise timeout_s"
         )
     )
@@ -70,7 +70,7 @@ def describe_answers(answers: Sequence[Answer], pending: dict[str, int]) -> str:
         if answer.state != "answers" or answer.behind
     ]
     if not words:
-        return "all ranks answer and have submitted them: the network, or Horovod itself, is stuck"
+        return "all ranks answer and have submitted them: the network, or what drives it, is stuck"
     hidden = len(words) - LONGEST_LIST
     return "; ".join(words[:LONGEST_LIST]) + (f"; and {hidden} more ranks" if hidden > 0 else "")
 

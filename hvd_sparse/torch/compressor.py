@@ -16,11 +16,9 @@ from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.core.step.records import Ticket
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import (
     ChangedGradient,
     ExchangeTimeout,
@@ -29,21 +27,21 @@ from hvd_sparse.errors import (
     SparseError,
 )
 from hvd_sparse.frontend.compressor import check_process_set
-from hvd_sparse.frontend.watched import WatchedCompressor
-from hvd_sparse.optimizer_memory import warn_of_rare_entries
-from hvd_sparse.resilience.checkpoint_file import with_arrays
+from hvd_sparse.frontend.torch.arrays import (
+    check_device,
+    flatten,
+    own_memory,
+    unflatten,
+)
+from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.resilience.gathering import Gatherer
-from hvd_sparse.torch.arrays import check_device, flatten, own_memory, spec_of, unflatten
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
 from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
-from hvd_sparse.torch.optimizer import Follower, habits_of, refuse_momentum
-from hvd_sparse.torch.scaler import scale_of
-from hvd_sparse.torch.staging import HOST, is_on_device, say_experimental, way_of
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
+from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet
 
 
 @dataclass(eq=False)
@@ -60,7 +58,7 @@ class Given:
     memory: np.ndarray | None
 
 
-class TorchCompressor(WatchedCompressor):
+class TorchCompressor(ParameterCompressor):
     """A stateful compressor with Horovod's ``compress`` and ``decompress``.  Made by
     ``Compression``.
 
@@ -73,6 +71,11 @@ class TorchCompressor(WatchedCompressor):
     policy : decides the way of every step, if it is not always the method's
     """
 
+    way_of_gradients = (
+        "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
+        "compression"
+    )
+
     def __init__(
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],
@@ -81,37 +84,23 @@ class TorchCompressor(WatchedCompressor):
         grad_scaler: GradScaler = None,
         policy: Policy | None = None,
     ) -> None:
-        self._scale = None if grad_scaler is None else scale_of(grad_scaler)
-        named = check_named(named_parameters)
-        specs = [spec_of(name, parameter) for name, parameter in named]
-        configuration = configuration.for_tensors(specs)
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
-        place = f"torch.{self.process_set.process_set_id}"
-        super().__init__(configuration, place, self.process_set.size())
-        self._take_name(specs)
-        kernels = resolve_engine(configuration.engine)
-        buckets = grouped(specs, configuration)
-        self.step = Step(configuration, specs, buckets, kernels, carrier_dtype=np.float64)
+        place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
+        named = check_named(named_parameters)
+        super().__init__(named, configuration, place, world_size, grad_scaler, np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
-        self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._index = ParameterIndex(named)
-        self._ways = {name: way_of(parameter) for name, parameter in named}
         self._changes = Changes()
         self._wait = LastGradientWait()
-        self._follower: Follower | None = None
-        self._has_met = self._is_closed = False
         self._is_elastic = is_elastic()
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
         self._record()
         self._driver = Driver(self.step, self.collective, self.name)
-        self._dense = DenseWay(self.step, self._driver, self._changes, self._index.parameters)
+        self._dense = DenseWay(self.step, self._driver, self._changes, self._parameters)
         is_planned = configuration.groups == PLANNED
         self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
-        if set(self._ways.values()) != {HOST}:
-            devices = {str(each.device) for each in filter(is_on_device, self._index.parameters)}
-            say_experimental(", ".join(sorted(devices)))
 
     # -- what Horovod calls -----------------------------------------------------------------------
 
@@ -156,7 +145,7 @@ class TorchCompressor(WatchedCompressor):
             flat = flatten(tensor, spec) if memory is None else memory
             carrier, ticket = self._driver.compress(position, flat, scale, everything=everything)
             ticket.extra, context = Given(tensor, memory), ticket
-            wire, parameter = torch.from_numpy(carrier), self._index.parameters[position]
+            wire, parameter = torch.from_numpy(carrier), self._parameters[position]
             self._changes.give(position, spec.key, parameter, ticket.run, memory)
         else:
             wire, ticket = self._dense.leave(tensor, position, scale)
@@ -229,9 +218,7 @@ class TorchCompressor(WatchedCompressor):
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
         """Return the value of a ticket's parameter, for memories that finish with it."""
-        if ticket.position is None:
-            return NOTHING
-        return flatten(self._index.parameters[ticket.position], self.step.specs[ticket.position])
+        return NOTHING if ticket.position is None else self._value_of(ticket.position)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Submit what the other ranks expect for such a tensor, marked as failed."""
@@ -271,18 +258,7 @@ class TorchCompressor(WatchedCompressor):
         """
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             return
-        self._follower = Follower(optimizer, self)
-        self.step.settings_of = self._settings_of
-
-    def _settings_of(self, position: int) -> Report:
-        assert self._follower is not None
-        spec = self.step.specs[position]
-        return self._follower.settings_of(spec.key, self._index.parameters[position], spec)
-
-    @property
-    def has_begun(self) -> bool:
-        """Gradients come through this compressor."""
-        return self._has_met
+        super().take_over(optimizer)
 
     def _look_at(self, caller: Optimizer) -> None:
         """Look at Horovod's optimizer, which calls for the first time.
@@ -294,14 +270,8 @@ class TorchCompressor(WatchedCompressor):
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
         if self._follower is not None:
             self._follower.meet(caller)
-        elif self.configuration.memory.counts_votes:
-            return  # votes know no size, so that momentum behind them is the optimizer's own affair
-        elif self.configuration.memory.finishes:
-            refuse_momentum(caller)
-        elif not self.is_forewarned:
-            found = [what for what in map(habits_of, caller.param_groups) if what is not None]
-            if found:
-                warn_of_rare_entries(self.configuration, found[0])
+        else:
+            self._judge(caller)
 
     def regroup(self, groups: Option) -> None:
         """Let other tensors travel together from the next step on.  Collective: between steps, on
@@ -337,24 +307,10 @@ class TorchCompressor(WatchedCompressor):
         if self._policy is not None:
             self._policy.regrouped(self, groups)
 
-    def stats(self) -> Report:
-        """Return what was sent, as every compressor's; and the way that each gradient takes.
-
-        ways : by tensor, "host" for a gradient on the CPU, "staged" for one that is copied there
-            from an accelerator, and its result back
-        """
-        return {**super().stats(), "ways": dict(self._ways)}
-
-    def state_dict(self) -> Report:
-        """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
-        ``torch.load(..., weights_only=True)``."""
-        return with_arrays(super().state_dict(), torch.from_numpy)
-
     def close(self) -> None:
         """Give the name free and take the hooks away; the compressor must not be used
         afterwards."""
         super().close()
-        self._is_closed = True
         self._changes.forget()
         self._index.close()
 

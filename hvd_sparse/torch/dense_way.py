@@ -9,9 +9,9 @@ import torch
 from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
-from hvd_sparse.torch.arrays import flatten, like, unflatten
+from hvd_sparse.frontend.torch.arrays import flatten, like, unflatten
+from hvd_sparse.frontend.torch.staging import to_host
 from hvd_sparse.torch.changes import Changes
-from hvd_sparse.torch.staging import to_host
 
 
 @dataclass(eq=False)

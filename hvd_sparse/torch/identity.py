@@ -16,7 +16,7 @@ import torch
 
 from hvd_sparse.errors import InvalidOption, UnknownGradient
 from hvd_sparse.frontend.compressor import check_keys
-from hvd_sparse.torch.arrays import dtype_of
+from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import Params, Value
 
@@ -29,7 +29,6 @@ class ParameterIndex:
 
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._named = list(named_parameters)
-        self.parameters = [parameter for _, parameter in self._named]
         self._position_at: dict[int, int] = {}
         self._pointer_of: dict[int, int] = {}
         self._last_hooked: int | None = None

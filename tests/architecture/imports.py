@@ -15,6 +15,7 @@ ROOMS = (
     "collectives.topology",
     "tracing.spans",
     "autotune.costmodel",
+    "frontend.torch",
 )
 """Units that lie deeper than the first name below the package."""
 

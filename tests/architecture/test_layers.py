@@ -44,13 +44,15 @@ LAYERS = (
     ),
     ("methods", "autotune"),
     ("frontend",),
-    ("torch", "tensorflow"),
+    ("frontend.torch",),
+    ("torch", "tensorflow", "ddp"),
     ("cli",),
     ("__main__",),
 )
 """From below. A unit imports from itself and from the lines before its own, never from its own."""
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-NUMPY_ONLY = set(LEVEL) - {"collectives", "resilience", "torch", "tensorflow", "cli"}
+FRONTENDS = {"frontend.torch", "torch", "tensorflow", "ddp"}
+NUMPY_ONLY = set(LEVEL) - {"collectives", "resilience", *FRONTENDS, "cli"}
 MAY_ALSO_IMPORT = {
     "hvd_sparse.core.wire.checksum": ("isal",),
     "hvd_sparse.core.kernels.numba": ("numba", "llvmlite"),
@@ -159,6 +161,8 @@ def test_no_folder_but_a_catalogue_of_parts_holds_more_than_twenty_modules():
         ("hvd_sparse.torch.views", "from hvd_sparse.tensorflow import identity"),
         ("hvd_sparse.tensorflow.identity", "import hvd_sparse.torch"),
         ("hvd_sparse.torch.views", "from hvd_sparse.cli import main"),
+        ("hvd_sparse.ddp.api", "from hvd_sparse.torch import Compression"),
+        ("hvd_sparse.frontend.durable", "from hvd_sparse.frontend.torch import arrays"),
         ("hvd_sparse", "from hvd_sparse import torch"),
     ],
 )

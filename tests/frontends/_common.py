@@ -57,8 +57,9 @@ class Scripted:
 
 def run_cases(
     cases: Mapping[str, Case], rank: int, meet: Callable[[], Any], limit_s: float = 120
-) -> None:
-    """Run every case on this rank and report: what it measured, or its error, and how long it took.
+) -> dict[str, Any]:
+    """Run every case on this rank and report: what it measured, or its error, and how long it took;
+    return the report.
 
     A case is given its own name, which its compressor bears, so that cases do not meet in each
     other's collectives. Results are reported after every case: when one hangs, those before it are
@@ -83,3 +84,4 @@ def run_cases(
         report(rank, results)
         meet()
     faulthandler.cancel_dump_traceback_later()
+    return results

@@ -92,17 +92,21 @@ def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> A
     return getattr(compression, case)(params, **METHODS[case], **options)
 
 
-def session_beside(compressor: Any) -> Any:
-    """The numpy core over mpi4py, with the parts and the buckets of a frontend's compressor."""
-    # Not at the top: MPI is Horovod's to initialize, and pytest has none.
-    from hvd_sparse.collectives.mpi import MpiCollective
+def session_beside(compressor: Any, collective: Any = None) -> Any:
+    """The numpy core, with the parts and the buckets of a frontend's compressor; over mpi4py
+    unless another collective is given."""
     from hvd_sparse.core.step.session import Session
 
+    if collective is None:
+        # Not at the top: MPI is Horovod's to initialize, and pytest has none.
+        from hvd_sparse.collectives.mpi import MpiCollective
+
+        collective = MpiCollective()
     step = compressor.step
     return Session(
         compressor.configuration,
         step.specs,
-        MpiCollective(),
+        collective,
         buckets=step.buckets,
         kernels=step.pipeline.kernels,
     )

@@ -143,7 +143,7 @@ def test_tensors_that_are_no_floats_and_need_no_gradient_are_left_out(dtype: tor
     named = [("base", base), ("low", nn.Parameter(torch.zeros(8, 2))), ("frozen", frozen)]
     compressor = Compression.topk(named, density=0.1)
     assert [spec.key for spec in compressor.step.specs] == ["low", "frozen"]
-    assert compressor._index.parameters[0] is named[1][1]
+    assert compressor._parameters[0] is named[1][1]
     compressor.close()
     refused(
         InvalidOption,

@@ -91,6 +91,16 @@ class Shared:
         self.transactions.leave()
         self._set_buckets(buckets)
 
+    def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
+        """Let these tensors be bucket ``index`` from now on, or a further one behind the last.
+
+        For frontends that learn their buckets one by one, in a step that none of these tensors has
+        entered yet; the same on all ranks.
+        """
+        check_merged(self.specs, [members], self.configuration)
+        self.buckets[index : index + 1] = [members]
+        self.bucket_of |= dict.fromkeys(members, index)
+
     def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
         check_merged(self.specs, buckets, self.configuration)
         self.buckets = list(buckets)

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.arrays import flatten
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.torch.arrays import flatten
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
-REMEDY = "give the optimizer to the compressor: Compression.<method>(..., optimizer=optimizer)"
+REMEDY = "give the optimizer to the compressor, by its option optimizer="
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -150,9 +150,7 @@ class Applying:
         if any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in gradients):
             raise InvalidOption(
                 f"the {type(self).__name__} was handed to a compressor that its gradients do not "
-                "come through: give it to "
-                "hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
-                "compression, or leave out "
+                f"come through: {type(self).hvd_sparse_compressor.way_of_gradients}, or leave out "
                 "optimizer="
             )
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.errors import UnsupportedInput
-from hvd_sparse.torch.staging import (
+from hvd_sparse.frontend.torch.staging import (
     can_be_staged,
     is_on_device,
     to_device,

@@ -1,0 +1,120 @@
+"""Train a small convolutional network on handwritten digits with PyTorch's DistributedDataParallel
+and sparse gradients, without Horovod.
+
+torchrun --nproc-per-node 2 examples/pytorch_ddp_digits.py --density 0.01
+"""
+
+import digits
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import hvd_sparse.ddp
+
+MOMENTUM = 0.9
+
+
+def build_model():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+class MeteredHook:
+    """One of PyTorch's own hooks that counts the bytes it hands to the allreduce."""
+
+    def __init__(self, model, hook, entry_bytes):
+        self.sent = digits.Counter()
+
+        def count(state, bucket):
+            self.sent.assign_add(bucket.buffer().numel() * entry_bytes)
+            return hook(state, bucket)
+
+        model.register_comm_hook(None, count)
+
+    def stats(self):
+        return {"bytes_sent": int(self.sent), "density_asked": 1.0, "density_achieved": 1.0}
+
+
+def build_compression(args, model, optimizer):
+    if args.compression == "none":
+        return MeteredHook(model, default_hooks.allreduce_hook, 4)
+    if args.compression == "fp16":
+        return MeteredHook(model, default_hooks.fp16_compress_hook, 2)
+    # The one line that makes gradients sparse.
+    return hvd_sparse.ddp.register(
+        model, args.compression, density=args.density, optimizer=optimizer
+    )
+
+
+def average(values):
+    """Average a number over all workers."""
+    total = torch.tensor(values).mean()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+def train_epoch(model, optimizer, batches, log):
+    """Give the training loss, averaged over this epoch and over all workers."""
+    model.train()
+    losses = []
+    for images, labels in batches:
+        with log.step():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return average(losses)
+
+
+@torch.no_grad()
+def test_accuracy(model, test):
+    """Give the accuracy over all test images, of which each worker looks at its part."""
+    model.eval()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    images, labels = (torch.from_numpy(array[rank::size]) for array in test)
+    # The bare model: ranks with more images than others must not wait for them in DDP.
+    correct = (model.module(images.unsqueeze(1)).argmax(dim=1) == labels).sum()
+    dist.all_reduce(correct)
+    return correct.item() / len(test[0])
+
+
+def main():
+    args = digits.parse_arguments(__doc__.splitlines()[0])
+    dist.init_process_group("gloo")
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+
+    train, test = digits.load()
+    images, labels = digits.shard(train, dist.get_rank(), dist.get_world_size())
+    dataset = TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels))
+    batches = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
+
+    model = DistributedDataParallel(build_model())
+    # Momentum multiplies what a gradient moves in the end by 1 / (1 - momentum).
+    rate = args.lr * (1 - MOMENTUM) * dist.get_world_size()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+    compression = build_compression(args, model, optimizer)
+
+    log = digits.Log(args, dist.get_rank())
+    for epoch in range(1, args.epochs + 1):
+        train_loss = train_epoch(model, optimizer, batches, log)
+        log.epoch(epoch, train_loss, test_accuracy=test_accuracy(model, test))
+    log.summary(compression)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""``hvd_sparse.ddp.register``: a method as the communication hook of a model."""
+
+from __future__ import annotations
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.ddp.compressor import DdpCompressor
+from hvd_sparse.ddp.hook import sparse_hook
+from hvd_sparse.ddp.model import REMEDY, check_model
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.optimizer import read_optimizer
+from hvd_sparse.methods import Methods
+from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet
+
+
+class Compression(Methods):
+    """The named methods, made for DistributedDataParallel models."""
+
+    @classmethod
+    def _create(
+        cls,
+        params: Params,
+        configuration: Configuration,
+        process_set: ProcessSet,
+        grad_scaler: GradScaler,
+    ) -> DdpCompressor:
+        if process_set is not None:
+            raise InvalidOption(
+                "process_set is Horovod's: give the group to DistributedDataParallel(model, "
+                "process_group=...), and leave it out here"
+            )
+        if configuration.groups is not None:
+            raise InvalidOption(
+                f"groups is {configuration.groups!r}, and DDP's buckets are the groups here: leave "
+                "it out, and give DistributedDataParallel bucket_cap_mb=..."
+            )
+        return DdpCompressor(params, configuration, grad_scaler)
+
+    @classmethod
+    def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
+        return read_optimizer(optimizer)
+
+
+COMPOSED = ("build", "from_config")
+
+
+def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCompressor:
+    """Let a DistributedDataParallel model exchange sparse gradients.
+
+    Collective: every rank calls it, behind DistributedDataParallel and before the first backward
+    pass.  DDP's buckets are what travels together, each a message.  The hook stays with the model.
+
+    Parameters
+    ----------
+    model : torch.nn.parallel.DistributedDataParallel
+    method : a named method; "build" for parts composed freely (selector=...), "from_config" for
+        config=handle.config()
+    options : those of the method, density among them, and the common ones: ``methods.builder``
+
+    Returns
+    -------
+    DdpCompressor
+        With ``stats()``, ``config()``, ``state_dict()``, ``load_state_dict()``, ``save(path)``,
+        ``load(path)``.
+
+    Raises
+    ------
+    InvalidOption : the model is no DDP model or has a hook, or an option is wrong
+    UnsupportedInput : a parameter cannot be compressed
+    UnknownName : no method is called that
+    RankMismatch : ranks have other models or options
+
+    Examples
+    --------
+    In a program that torchrun starts::
+
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        handle = hvd_sparse.ddp.register(model, "ldte_bs", density=0.001, optimizer=optimizer)
+    """
+    check_model(model)
+    compressor: DdpCompressor
+    if method in COMPOSED:
+        compressor = getattr(Compression, method)(model, **options)
+    else:
+        compressor = read_method(method).create(Compression, model, **options)
+    try:
+        model.register_comm_hook(compressor, sparse_hook)
+    except RuntimeError as error:  # one of those that torch has built in, of which nothing tells
+        compressor.close()
+        raise InvalidOption(f"DDP takes no further hook: {error}; {REMEDY}") from error
+    return compressor

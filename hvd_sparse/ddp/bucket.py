@@ -1,0 +1,85 @@
+"""One bucket of DDP's in one step: what was sent of it, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch.autograd import Variable
+
+from hvd_sparse.collectives.contract import Pending
+from hvd_sparse.core.step.records import Ticket
+from hvd_sparse.errors import SparseError
+from hvd_sparse.frontend.torch.staging import is_on_device, write_back
+
+
+@dataclass(eq=False)
+class SentBucket:
+    """A bucket between its own call of the hook and the last one of the backward pass.
+
+    Attributes
+    ----------
+    buffer : DDP's, flat, of all gradients
+    gradients : parts of the buffer, a tensor each
+    future : what DDP waits for
+    tickets : of the step, a tensor each
+    lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
+    uses : whether this rank's gradient has an entry other than 0; empty where nobody asks
+    sum : the one collective that sums over the ranks
+    reduced : its result, averaged
+    """
+
+    buffer: torch.Tensor
+    gradients: list[torch.Tensor]
+    future: torch.futures.Future[torch.Tensor] = field(init=False)
+    tickets: list[Ticket] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    uses: list[bool] = field(default_factory=list)
+    sum: Pending | None = None
+    reduced: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        devices = [self.buffer.device] if is_on_device(self.buffer) else None
+        self.future = torch.futures.Future(devices=devices)
+
+    def arrive(self, timeout_s: float | None, world_size: int) -> None:
+        """Wait for the sum."""
+        assert self.sum is not None
+        self.reduced = self.sum.wait(timeout_s)
+        self.reduced *= 1.0 / world_size
+
+    def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
+        """Yield every tensor's ticket, gradient, part of the sum, and whether it is idle: of zeros
+        on all ranks."""
+        used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
+        place = 0
+        for ticket, gradient, length, uses in zip(
+            self.tickets, self.gradients, self.lengths, used.tolist()
+        ):
+            yield ticket, gradient, self.reduced[place : place + length], not uses
+            place += length
+
+
+def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
+    """Write a result into a gradient, in its dtype and memory layout."""
+    if not write_back(flat, gradient):
+        gradient.copy_(torch.from_numpy(flat).view(gradient.shape))
+
+
+def raise_behind_backward(error: SparseError) -> None:
+    """Raise an error that all ranks have at the end of the backward pass, behind DDP's own end.
+
+    DDP that is interrupted before refuses every later pass.  In ``model.join()`` there is no
+    backward pass, and the error is raised at once.
+    """
+    if torch._C._current_graph_task_id() < 0:
+        raise error
+    engine = Variable._execution_engine
+
+    def throw() -> None:
+        raise error
+
+    # DDP's end is queued behind the hook's last call; what is queued from the first comes behind.
+    engine.queue_callback(lambda: engine.queue_callback(throw))

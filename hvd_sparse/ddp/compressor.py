@@ -1,0 +1,216 @@
+"""The compressor behind a DDP model's communication hook.
+
+DDP calls the hook bucket by bucket, in one order on all ranks, while the backward pass goes on.
+Each call selects and starts the bucket's collectives, which travel meanwhile; the last call of a
+pass waits for all of them and writes the results.  All of it runs in the thread of the backward
+pass: collectives of torch.distributed meet by their order, so no other thread may submit any.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.driver import NOTHING, Driver
+from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
+from hvd_sparse.ddp.model import parameters_of
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
+from hvd_sparse.frontend.torch.arrays import flatten, own_memory
+from hvd_sparse.frontend.torch.compressor import ParameterCompressor
+from hvd_sparse.untyped import GradScaler, Optimizer
+
+
+class DdpCompressor(ParameterCompressor):
+    """A compressor of one DDP model's gradients.  Made by ``hvd_sparse.ddp.register``.
+
+    Parameters
+    ----------
+    model : DistributedDataParallel, on this rank of its process group
+    configuration : parts and options
+    grad_scaler : what multiplies the loss
+    """
+
+    is_called_alone = True
+    way_of_gradients = (
+        "run the backward pass through the DDP model that was registered, not through its .module"
+    )
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        configuration: Configuration,
+        grad_scaler: GradScaler = None,
+    ) -> None:
+        named, group = parameters_of(model), model.process_group
+        size = dist.get_world_size(group)
+        super().__init__(named, configuration, f"ddp.{group.group_name}", size, grad_scaler)
+        self._position_of = {parameter: i for i, parameter in enumerate(self._parameters)}
+        self._model = weakref.ref(model)
+        self._sent: list[SentBucket] = []
+        self._buckets = 0
+        self._marks_idle = False
+        self._optimizer_hook: Any = None
+        self.collective = TorchDistributedCollective(group, self._parameters[0].device)
+        self._watch(dist.get_rank(group))
+        self._trace(dist.get_rank)
+        try:
+            self._driver = Driver(self.step, self.collective, self.name)
+            self._meet(self.step.specs, self.collective)
+        except Exception:
+            self.close()
+            raise
+        self._has_met = True
+        self._look_at_optimizers()
+
+    # -- what DDP calls ---------------------------------------------------------------------------
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Take a bucket in, and start its collectives; at the last one of a pass, finish the step.
+
+        The result takes the place of the bucket's gradients.
+        """
+        if self._is_closed:
+            raise InvalidOption(
+                f"the compressor {self.name!r} is closed, and DDP keeps its hook: wrap the bare "
+                "model anew, DistributedDataParallel(model.module)"
+            )
+        if bucket.index() == 0:
+            self._begin()
+        sent = self._send(bucket)
+        if bucket.is_last():
+            self._finish()
+        return sent.future
+
+    def _begin(self) -> None:
+        """Begin a step; what an interrupted backward pass has left behind is dropped."""
+        model = self._model()
+        # Results for parameters that no rank has used are dropped by DDP in these two modes.
+        self._marks_idle = model is not None and (
+            model.find_unused_parameters or model.static_graph
+        )
+        if self._sent:
+            self.step.transactions.leave()
+        self._sent, self._buckets = [], 0
+
+    def _send(self, bucket: dist.GradBucket) -> SentBucket:
+        """Take in a bucket's gradients, and start its exchange and its sum."""
+        gradients = bucket.gradients()
+        positions = [self._position_of[parameter] for parameter in bucket.parameters()]
+        self._arrange(positions)
+        sent = SentBucket(bucket.buffer(), gradients)
+        self._sent.append(sent)
+        scale = 1.0 if self._scale is None else self._scale()
+        ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
+        for position, gradient in zip(positions, gradients):
+            spec = specs[position]
+            ledger.begin(spec.key)
+            flat = flatten(gradient, spec)
+            if self._is_sparse[position]:
+                wire, ticket = self._driver.compress(position, flat, scale)
+            else:
+                ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
+                wire = flat
+            sent.tickets.append(ticket)
+            wires.append(wire)
+            if self._marks_idle:
+                sent.uses.append(bool(flat.any()))
+        sent.lengths = [wire.size for wire in wires]
+        joined = np.concatenate([*wires, np.array(sent.uses, wires[0].dtype)])
+        name = f"hvd_sparse.{self.name}.sum.{bucket.index()}"
+        sent.sum = self.collective.allreduce(joined, name)
+        return sent
+
+    def _arrange(self, positions: list[int]) -> None:
+        """Let the compressed tensors of a bucket be one of ours: DDP makes others in a run."""
+        members = tuple(sorted(i for i in positions if self._is_sparse[i]))
+        if members:
+            known = self.step.buckets
+            if self._buckets >= len(known) or known[self._buckets] != members:
+                self.step.put_bucket(self._buckets, members)
+            self._buckets += 1
+
+    def _finish(self) -> None:
+        """Wait for all that the step has sent, and write what it brings into DDP's buckets."""
+        del self.step.buckets[self._buckets :]
+        sent, self._sent = self._sent, []
+        ledger, error = self.watchdog.ledger, None
+        ledger.begin_wait()
+        try:
+            for each in sent:
+                each.arrive(self.limit_s, self.collective.world_size)
+            for each in sent:
+                self._receive(each)
+        except Exception as caught:
+            error = caught
+            self.step.fail(sent[0].tickets[0].run, error)
+            if isinstance(error, ExchangeTimeout):
+                raise self.explain(error) from error
+        finally:
+            ledger.clear()
+            ledger.end_wait()
+            if self._scale is not None:
+                self._scale.forget()
+        if error is not None:
+            if not isinstance(error, SparseError):
+                raise error
+            for each in sent:
+                each.buffer.zero_()  # nothing half done is applied
+            raise_behind_backward(error)
+        for each in sent:
+            each.future.set_result(each.buffer)
+
+    def _receive(self, sent: SentBucket) -> None:
+        """Write a bucket's results into its gradients."""
+        finishes = self.configuration.memory.finishes
+        for ticket, gradient, reduced, is_idle in sent.results():
+            position = ticket.position
+            assert position is not None
+            if is_idle:
+                if ticket.bucket is not None:
+                    self._driver.skip(reduced, ticket)
+                gradient.zero_()
+                continue
+            parameter = self._value_of(position) if finishes else NOTHING
+            if ticket.bucket is None:
+                flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
+                put(flat, gradient)
+                continue
+            memory = own_memory(gradient)
+            flat = self._driver.decompress(reduced, ticket, parameter, memory)
+            if flat is not memory:
+                put(flat, gradient)
+
+    # -- the optimizer ----------------------------------------------------------------------------
+
+    def _look_at_optimizers(self) -> None:
+        """Judge the first optimizer that steps with the gradients, once."""
+        owner = weakref.ref(self)
+
+        def look(optimizer: Optimizer, *_: object) -> None:
+            compressor = owner()
+            if compressor is not None:
+                compressor._meet_optimizer(optimizer)
+
+        self._optimizer_hook = register_optimizer_step_pre_hook(look)
+        weakref.finalize(self, self._optimizer_hook.remove)
+
+    def _meet_optimizer(self, optimizer: Optimizer) -> None:
+        held = (p for group in optimizer.param_groups for p in group["params"])
+        if any(parameter in self._position_of for parameter in held):
+            self._optimizer_hook.remove()
+            if self._follower is None:
+                self._judge(optimizer)
+
+    def close(self) -> None:
+        """Give the name free and stop watching.  DDP keeps the hook: the model cannot train on."""
+        super().close()
+        if self._optimizer_hook is not None:
+            self._optimizer_hook.remove()

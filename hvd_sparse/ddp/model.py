@@ -1,0 +1,74 @@
+"""What a DistributedDataParallel model tells: its parameters by name, and what rules a hook out."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.frontend.torch.arrays import dtype_of
+from hvd_sparse.types import FLOATS
+from hvd_sparse.untyped import Params
+
+REMEDY = (
+    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and register "
+    "that; where values are to travel in 16 bits, take codec={'id': 'block16', 'values': 'float16'}"
+)
+
+
+def check_model(model: Params) -> DistributedDataParallel:
+    """Return the model, to which a hook can be given.
+
+    Raises
+    ------
+    InvalidOption : it is no DistributedDataParallel, or has a hook
+    UnsupportedInput : it has gradients that cannot be compressed
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise InvalidOption(
+            f"the model is {type(model).__name__}: wrap it before, as in "
+            "model = torch.nn.parallel.DistributedDataParallel(model), and register that"
+        )
+    if model._comm_hooks:
+        hook = model._comm_hooks[0][0]
+        raise InvalidOption(
+            f"the model has the communication hook {hook.__name__!r}, and DDP takes one, for good: "
+            f"{REMEDY}"
+        )
+    for name, module in model.module.named_modules():
+        if getattr(module, "sparse", False) and isinstance(
+            module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        ):
+            raise UnsupportedInput(
+                f"tensor '{name}.weight' has sparse gradients, which a hook cannot reduce: build "
+                f"the {type(module).__name__} with sparse=False"
+            )
+    return model
+
+
+def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that DDP reduces, with the names that the bare model has for them.
+
+    Raises
+    ------
+    InvalidOption : there are none
+    UnsupportedInput : one has a dtype that cannot be compressed
+    """
+    named = [
+        (name, parameter)
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in model.parameters_to_ignore
+    ]
+    if not named:
+        raise InvalidOption(
+            "DDP reduces no parameter of this model: those that are trained need a gradient when "
+            "DistributedDataParallel is made"
+        )
+    for name, parameter in named:
+        if dtype_of(parameter) not in FLOATS:
+            raise UnsupportedInput(
+                f"tensor {name!r} has dtype {dtype_of(parameter)}: only "
+                f"{', '.join(sorted(FLOATS))} can be compressed; keep it as parameters of these "
+                "dtypes, or let DDP ignore it"
+            )
+    return named

@@ -1,0 +1,1 @@
+"""The part of the compressors that both PyTorch frontends share, which needs no Horovod."""

@@ -1,0 +1,116 @@
+"""The base of the compressors of both PyTorch frontends: parameters, loss scale, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.step.buckets import grouped
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.frontend.torch.arrays import flatten, spec_of
+from hvd_sparse.frontend.torch.optimizer import Follower, habits_of, refuse_momentum
+from hvd_sparse.frontend.torch.scaler import scale_of
+from hvd_sparse.frontend.torch.staging import HOST, is_on_device, say_experimental, way_of
+from hvd_sparse.frontend.watched import WatchedCompressor
+from hvd_sparse.optimizer_memory import warn_of_rare_entries
+from hvd_sparse.resilience.checkpoint_file import with_arrays
+from hvd_sparse.untyped import GradScaler, Optimizer, Report
+
+
+class ParameterCompressor(WatchedCompressor):
+    """A compressor of the gradients of PyTorch's parameters.
+
+    Parameters
+    ----------
+    named : pairs of name and parameter
+    configuration : parts and options
+    place : what tells process sets and frontends apart, for the handshake's name
+    world_size : ranks in the process set, now
+    grad_scaler : what multiplies the loss
+    carrier_dtype : of carriers that travel alone; None takes the accumulator's
+    """
+
+    way_of_gradients = ""
+    """The remedy for an optimizer whose gradients come by another way, in words."""
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, torch.Tensor]],
+        configuration: Configuration,
+        place: str,
+        world_size: int,
+        grad_scaler: GradScaler,
+        carrier_dtype: type[np.floating] | None = None,
+    ) -> None:
+        self._scale = None if grad_scaler is None else scale_of(grad_scaler)
+        specs = [spec_of(name, parameter) for name, parameter in named]
+        configuration = configuration.for_tensors(specs)
+        super().__init__(configuration, place, world_size)
+        self._take_name(specs)
+        kernels, buckets = resolve_engine(configuration.engine), grouped(specs, configuration)
+        self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
+        self._parameters = [parameter for _, parameter in named]
+        self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
+        self._ways = {name: way_of(parameter) for name, parameter in named}
+        self._follower: Follower | None = None
+        self._has_met = self._is_closed = False
+        if set(self._ways.values()) != {HOST}:
+            devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
+            say_experimental(", ".join(sorted(devices)))
+
+    @property
+    def has_begun(self) -> bool:
+        """Gradients come through this compressor."""
+        return self._has_met
+
+    def _value_of(self, position: int) -> np.ndarray:
+        """Return a parameter's value, flat, for memories that finish with it."""
+        return flatten(self._parameters[position], self.step.specs[position])
+
+    # -- the optimizer ----------------------------------------------------------------------------
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
+        makes the compressor."""
+        self._follower = Follower(optimizer, self)
+        self.step.settings_of = self._settings_of
+
+    def _settings_of(self, position: int) -> Report:
+        assert self._follower is not None
+        spec = self.step.specs[position]
+        return self._follower.settings_of(spec.key, self._parameters[position], spec)
+
+    def _judge(self, optimizer: Optimizer) -> None:
+        """Look at an optimizer that gets the gradients, and was not handed over."""
+        if self.configuration.memory.counts_votes:
+            return  # votes know no size, so that momentum behind them is the optimizer's own affair
+        if self.configuration.memory.finishes:
+            refuse_momentum(optimizer)
+        elif not self.is_forewarned:
+            found = [what for what in map(habits_of, optimizer.param_groups) if what is not None]
+            if found:
+                warn_of_rare_entries(self.configuration, found[0])
+
+    # -- what users read --------------------------------------------------------------------------
+
+    def stats(self) -> Report:
+        """Return what was sent, as every compressor's; and the way that each gradient takes.
+
+        ways : by tensor, "host" for a gradient on the CPU, "staged" for one that is copied there
+            from an accelerator, and its result back
+        """
+        return {**super().stats(), "ways": dict(self._ways)}
+
+    def state_dict(self) -> Report:
+        """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
+        ``torch.load(..., weights_only=True)``."""
+        return with_arrays(super().state_dict(), torch.from_numpy)
+
+    def close(self) -> None:
+        """Give the name free; the compressor must not be used afterwards."""
+        super().close()
+        self._is_closed = True

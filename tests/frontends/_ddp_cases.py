@@ -1,0 +1,80 @@
+"""What the cases of DistributedDataParallel share: models whose gradients are chosen, and tools."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+Gradients = Mapping[str, np.ndarray]
+SMALL_BUCKETS = {"bucket_cap_mb": 0.002}
+"""DDP's first bucket holds all in its first pass, and the later ones a few hundred entries each."""
+
+
+class Chosen(nn.Module):
+    """A model of zeros whose gradients are exactly those that its input names."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
+
+    def forward(self, gradients: Gradients) -> torch.Tensor:
+        named = dict(self.named_parameters())
+        return sum(
+            (named[name] * torch.from_numpy(gradient).to(named[name].dtype)).sum()
+            for name, gradient in gradients.items()
+        )
+
+
+def chosen(
+    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float32, **options: Any
+) -> DistributedDataParallel:
+    return DistributedDataParallel(Chosen(shapes, dtype), **options)
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """The same on every rank."""
+    torch.manual_seed(5)
+    layers = (nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 4))
+    return nn.Sequential(*layers).to(dtype)
+
+
+def loss_of(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(100 * step + dist.get_rank())
+    inputs = torch.randn(16, 12, generator=draw).to(dtype)
+    return nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
+
+
+def flat_parameters(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])
+
+
+def digest_of(tensors: Iterable[torch.Tensor]) -> str:
+    """The bits of tensors in few letters."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def summed(array: np.ndarray) -> np.ndarray:
+    """The sum over all ranks, in float64."""
+    total = torch.from_numpy(np.asarray(array, np.float64).copy())
+    dist.all_reduce(total)
+    return total.numpy()
+
+
+def caught(function: Any, *arguments: Any) -> str:
+    """The error that a call raises, with its class."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"

@@ -1,0 +1,294 @@
+"""Laws of the hook on real ranks: bits of the core, nothing lost, nothing left by a failed step."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from _common import SPARSE_ONLY, Cases
+from _ddp_cases import SMALL_BUCKETS, Chosen, caught, chosen, digest_of, loss_of, network, summed
+from _integer_gradients import SHAPES, gradients_of
+from _method_cases import BUILT, METHODS, STEPS, compressor_of, found, session_beside
+from torch.nn.parallel import DistributedDataParallel
+
+from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
+from hvd_sparse.ddp import register
+
+cases = Cases()
+OF_METHODS = [*METHODS, *BUILT]
+WIDE = {f"t{i}": shape for i, shape in enumerate([(40, 30), (16, 40), (300,), (50, 7), (8, 64)])}
+"""In buckets of half a thousand entries: several, which DDP builds anew behind its first pass."""
+
+
+class Registering:
+    """``register`` in the form of a frontend's ``Compression``."""
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda model, **options: register(model, method, **options)
+
+
+def same_as_the_core(name: str) -> dict[str, Any]:
+    shapes = {f"t{i}": shape for i, shape in enumerate(SHAPES)}
+    model = chosen(shapes, **SMALL_BUCKETS)
+    handle = compressor_of(Registering(), name, model, name=name, **SPARSE_ONLY)
+    collective = TorchDistributedCollective(model.process_group, torch.device("cpu"))
+    session = session_beside(handle, collective)
+    differences, applied = 0, []
+    for step in range(STEPS):
+        drawn = gradients_of(dist.get_rank(), step)
+        gradients = {key: g.astype(np.float32) for key, g in zip(shapes, drawn)}
+        reduced = session.reduce(gradients)
+        model.zero_grad()
+        model(gradients).backward()
+        named = dict(model.module.named_parameters())
+        applied += [parameter.grad.clone() for parameter in named.values()]
+        differences += sum(int((named[key].grad.numpy() != reduced[key]).sum()) for key in reduced)
+    return found(handle, differences, digest_of(applied))
+
+
+cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
+
+
+def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
+    """Gradients in eighths, so that float32 adds them without rounding; of two tensors now and then
+    none, on one rank or on all."""
+    draw = np.random.RandomState(1000 * step + rank)
+    gradients = {key: np.round(8 * draw.laplace(size=shape)) / 8 for key, shape in WIDE.items()}
+    if step % 4 == 1:
+        del gradients["t3"]
+    if step % 3 == 2 and rank == 0:
+        del gradients["t1"]
+    return {key: gradient.astype(np.float32) for key, gradient in gradients.items()}
+
+
+def conserve(name: str, method: str, ddp: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """What all ranks' gradients are together, what was applied, and what is kept back."""
+    model = chosen(WIDE, **SMALL_BUCKETS, **ddp)
+    handle = register(model, method, density=0.05, name=name, **SPARSE_ONLY, **options)
+    totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
+    lost, plans, idle, size = [], set(), 0, dist.get_world_size()
+    for step in range(12):
+        gradients = drawn_for(dist.get_rank(), step)
+        if not ddp:  # every tensor has a gradient
+            gradients = {key: gradients.get(key, np.zeros(WIDE[key], np.float32)) for key in WIDE}
+        for key, gradient in gradients.items():
+            totals[key] += gradient
+        model.zero_grad()
+        model(gradients).backward()
+        plans.add(tuple(handle.step.buckets))
+        for key, parameter in model.module.named_parameters():
+            if parameter.grad is None:
+                idle += 1
+            elif dist.get_rank() == 0:
+                totals[key] -= size * parameter.grad.double().numpy()
+        tensors, missing = handle.state_dict()["tensors"], 0
+        for key, total in totals.items():
+            owed = total.copy()
+            if key in tensors:
+                owed -= tensors[key]["arrays"]["residual"].numpy().reshape(owed.shape)
+            missing += int(np.count_nonzero(summed(owed)))
+        lost.append(missing)
+    handle.close()
+    return {"lost": lost, "plans": len(plans), "idle": idle}
+
+
+@cases
+def conservation(name: str) -> dict[str, Any]:
+    return conserve(name, "ldte_bs", {})
+
+
+@cases
+def conservation_without_rollback(name: str) -> dict[str, Any]:
+    return conserve(name, "topk", {"find_unused_parameters": True}, rollback=False)
+
+
+@cases
+def conservation_of_unused_parameters(name: str) -> dict[str, Any]:
+    return conserve(name, "ldte_bs", {"find_unused_parameters": True})
+
+
+@cases
+def conservation_of_unused_parameters_by_oktopk(name: str) -> dict[str, Any]:
+    return conserve(name, "oktopk", {"find_unused_parameters": True}, period=2)
+
+
+def spoiled(name: str, **options: Any) -> dict[str, Any]:
+    """Six steps, of which the fourth has NaN on rank 0; and the same without it."""
+    ends, errors, nans = [], [], []
+    for bad in (3, None):
+        model = chosen(WIDE, **SMALL_BUCKETS)
+        handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY, **options)
+        for step in range(6):
+            if step == 3 and bad is None:
+                continue
+            gradients = full_gradients(step)
+            if step == bad and dist.get_rank() == 0:
+                gradients["t2"][5] = np.nan
+            model.zero_grad()
+            error = caught(lambda: model(gradients).backward())  # noqa: B023
+            if step == bad:
+                errors.append(error)
+                nans.append(int(sum(p.grad.isnan().sum() for p in model.parameters())))
+        arrays = [t["arrays"]["residual"] for t in handle.state_dict()["tensors"].values()]
+        ends.append(digest_of([*arrays, *(p.grad for p in model.parameters())]))
+        steps = handle.stats()["nonfinite_steps"]
+        handle.close()
+    return {"ends": ends, "error": errors[0], "nans": nans[0], "nonfinite_steps": steps}
+
+
+def full_gradients(step: int) -> dict[str, np.ndarray]:
+    drawn = drawn_for(dist.get_rank(), step)
+    return {key: drawn.get(key, np.ones(WIDE[key], np.float32)) for key in WIDE}
+
+
+@cases
+def nan_leaves_no_trace(name: str) -> dict[str, Any]:
+    return spoiled(name)
+
+
+@cases
+def nan_is_raised_on_all_ranks_and_training_goes_on(name: str) -> dict[str, Any]:
+    return spoiled(name, on_nonfinite="raise")
+
+
+def trainee(name: str) -> list[Any]:
+    """A model, its optimizer and the compressor that does the optimizer's work."""
+    model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    options = {"density": 0.05, "min_numel": 64, "name": name, "optimizer": optimizer}
+    return [model, optimizer, register(model, "ldte_bs", **options)]
+
+
+@cases
+def resumed(name: str) -> dict[str, Any]:
+    """Training in one piece, and stopped, saved and gone on with."""
+    digests = []
+    for stops in (False, True):
+        model, optimizer, handle = trainee(name)
+        for step in range(8):
+            if stops and step == 4:
+                file = io.BytesIO()
+                parts = (model.module, optimizer, handle)
+                torch.save([part.state_dict() for part in parts], file)
+                handle.close()
+                file.seek(0)
+                saved = torch.load(file, weights_only=True)
+                model, optimizer, handle = trainee(name)
+                for part, state in zip((model.module, optimizer, handle), saved):
+                    part.load_state_dict(state)
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+        handle.close()
+        digests.append(digest_of(model.parameters()))
+    return {"digests": digests}
+
+
+@cases
+def one_file_of_all_ranks(name: str) -> dict[str, Any]:
+    """``save`` and ``load``: the residual is there again."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    path = Path(folder[0]) / "residuals"
+    model = chosen(WIDE)
+    handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY)
+    kept = []
+    for step in range(2):
+        model(full_gradients(step)).backward()
+        kept.append(handle.state_dict()["tensors"]["t0"]["arrays"]["residual"].clone())
+        if step == 0:
+            handle.save(path)
+    handle.load(path)
+    after = handle.state_dict()["tensors"]["t0"]["arrays"]["residual"]
+    handle.close()
+    dist.barrier()
+    shutil.rmtree(folder[0], ignore_errors=True)
+    return {"same": torch.equal(after, kept[0]), "changed": not torch.equal(kept[0], kept[1])}
+
+
+@cases
+def optimizers_that_are_handed_over(name: str) -> dict[str, Any]:
+    """Everything dense: the memory's arithmetic beside the optimizer's own; and sparse."""
+    results = {}
+    for kind, options in (
+        (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+        (torch.optim.Adam, {"lr": 0.01}),
+    ):
+        ends = []
+        for way in ("torch", "dense", "sparse"):
+            model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+            optimizer, handle = kind(model.parameters(), **options), None
+            if way != "torch":
+                least = 10**6 if way == "dense" else 64
+                handle = register(
+                    model, "topk", density=0.1, optimizer=optimizer, name=name, min_numel=least
+                )
+            losses = []
+            for step in range(12):
+                optimizer.zero_grad()
+                loss = loss_of(model, step)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+            if handle is not None:
+                memory = handle.configuration.memory.id
+                handle.close()
+        results[kind.__name__] = {
+            "difference": float((ends[0] - ends[1]).abs().max()),
+            "memory": memory,
+            "digest": digest_of([ends[2]]),
+            "first_loss": losses[0],
+            "sparse_loss": losses[-1],
+        }
+    return results
+
+
+@cases
+def uneven_inputs(name: str) -> dict[str, Any]:
+    """``join``: a rank that has no more batches sends what it has kept back."""
+    model = chosen(WIDE, **SMALL_BUCKETS)
+    handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY)
+    steps = 3 + 2 * (dist.get_rank() == 0)
+    with model.join():
+        for step in range(steps):
+            model(full_gradients(step)).backward()
+    found = handle.stats()["steps"]
+    handle.close()
+    return {"steps": found}
+
+
+@cases
+def groups_of_ranks(name: str) -> dict[str, Any]:
+    """A process group of ranks 0 and 1 alone."""
+    group = dist.new_group([0, 1])
+    if dist.get_rank() > 1:
+        return {"is_member": False}
+    torch.manual_seed(1)
+    model = DistributedDataParallel(Chosen(WIDE, torch.float32), process_group=group)
+    handle = register(model, "topk", density=1.0, name=name, **SPARSE_ONLY)
+    mine, other = (drawn_for(rank, 0) for rank in (0, 1))
+    gradients = (mine, other)[dist.get_rank()]
+    model({key: gradients.get(key, np.zeros(WIDE[key], np.float32)) for key in WIDE}).backward()
+    expected = (mine["t0"] + other["t0"]) / 2
+    differences = int((dict(model.module.named_parameters())["t0"].grad.numpy() != expected).sum())
+    handle.close()
+    return {"is_member": True, "differences": differences}
+
+
+@cases
+def other_options_on_one_rank(name: str) -> dict[str, Any]:
+    density = 0.1 if dist.get_rank() == 0 else 0.2
+    errors = [caught(lambda: register(chosen(WIDE), "topk", density=density, name=name))]
+    exchange = "hierarchical" if dist.get_rank() == 0 else "allgather"
+    errors.append(
+        caught(lambda: register(chosen(WIDE), "topk", density=0.1, exchange=exchange, name=name))
+    )
+    return {"errors": errors}

@@ -1,0 +1,174 @@
+"""DistributedDataParallel with the hook, on real ranks under torchrun: the laws, without Horovod.
+
+Two ranks run every case and method, three those of which the number of ranks may matter.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from frontends._integer_gradients import SHAPES
+from frontends._method_cases import BUILT, METHODS, STEPS
+from frontends._outcomes import ULP, measured
+from harness import Outcome, launch, launch_example
+
+DENSITY_ONE = {
+    **dict.fromkeys(
+        (
+            "plain",
+            "small_buckets",
+            "bucket_view",
+            "find_unused",
+            "static_graph",
+            "accumulated",
+            "loss_scale",
+            "zero_redundancy",
+            "goes_dense",
+        ),
+        "float32",
+    ),
+    **{dtype: dtype for dtype in ("float64", "float16", "bfloat16")},
+}
+UNUSED = [
+    "conservation_of_unused_parameters",
+    "conservation_of_unused_parameters_by_oktopk",
+    "conservation_without_rollback",
+]
+TOLERANCE_ULPS = 16
+"""Of the way that the parameters went: sums of ranks in another order, over a few steps."""
+
+RANKS = (2, 3)
+of_each_world = pytest.mark.parametrize("ranks", RANKS)
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@cache  # a launch for all tests
+def launched(ranks: int) -> Outcome:
+    return launch("frontends/ddp_laws.py", ranks, "torchrun", limit_s=280)
+
+
+@of_each_world
+def test_the_launch_ends_well_and_loads_no_horovod(ranks: int) -> None:
+    launched(ranks).check()
+    assert measured(launched(ranks), "imports") == [False] * ranks
+
+
+@of_each_world
+@pytest.mark.parametrize("name", DENSITY_ONE)
+def test_density_one_trains_as_ddp_without_a_hook(ranks: int, name: str) -> None:
+    results = measured(launched(ranks), f"density_one_{name}")
+    assert len({result["digest"] for result in results}) == 1
+    for result in results:
+        assert result["difference"] <= TOLERANCE_ULPS * ULP[DENSITY_ONE[name]]
+        assert (result["dense_steps"] == 0) == (name != "goes_dense")
+        assert (result["sparse_steps"] > 0) == (name != "goes_dense")
+
+
+@of_each_world
+def test_dtypes_may_be_mixed(ranks: int) -> None:
+    for result in measured(launched(ranks), "mixed_dtypes"):
+        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+
+
+@pytest.mark.parametrize("method", [*METHODS, *BUILT])
+def test_a_method_gives_the_bits_of_the_core_through_ddp(method: str) -> None:
+    first, *others = measured(launched(2), method)
+    for result in (first, *others):
+        assert result["differences"] == 0
+        assert result["applied"] == first["applied"]
+        assert result["sparse_steps"] == STEPS * len(SHAPES)
+        assert result["entries_sent"] > 0
+
+
+@of_each_world
+@pytest.mark.parametrize("name", ["conservation", *UNUSED])
+def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(
+    ranks: int, name: str
+) -> None:
+    for result in measured(launched(ranks), name):
+        assert result["lost"] == [0] * 12
+        assert result["plans"] == 2, "DDP did not build its buckets anew"
+        assert (result["idle"] > 0) == (name in UNUSED)
+
+
+@of_each_world
+def test_nan_on_one_rank_is_nan_on_all_and_leaves_no_trace(ranks: int) -> None:
+    for result in measured(launched(ranks), "nan_leaves_no_trace"):
+        with_nan, without = result["ends"]
+        assert with_nan == without
+        assert result["error"] == "nothing was raised"
+        assert result["nans"] == 300
+
+
+@of_each_world
+def test_an_error_of_one_rank_is_raised_on_all_and_training_goes_on(ranks: int) -> None:
+    for result in measured(launched(ranks), "nan_is_raised_on_all_ranks_and_training_goes_on"):
+        with_nan, without = result["ends"]
+        assert with_nan == without
+        assert "'t2'" in result["error"] and "NaN or Inf" in result["error"]
+        assert result["nans"] == 0
+
+
+@of_each_world
+def test_a_checkpoint_goes_on_as_if_nothing_had_been(ranks: int) -> None:
+    results = measured(launched(ranks), "resumed")
+    assert len({digest for result in results for digest in result["digests"]}) == 1
+    for result in measured(launched(ranks), "one_file_of_all_ranks"):
+        assert result == {"same": True, "changed": True}
+
+
+@of_each_world
+def test_optimizers_that_are_handed_over_do_their_own_work(ranks: int) -> None:
+    results = measured(launched(ranks), "optimizers_that_are_handed_over")
+    for kind, memory in (
+        ("SGD", "momentum_correction"),
+        ("AdamW", "adam_correction"),
+        ("Adam", "adam_correction"),
+    ):
+        assert len({result[kind]["digest"] for result in results}) == 1
+        for result in results:
+            assert result[kind]["memory"] == memory
+            assert result[kind]["difference"] < 2e-5
+            assert result[kind]["sparse_loss"] < result[kind]["first_loss"]
+
+
+@of_each_world
+def test_join_lets_ranks_have_unequally_many_batches(ranks: int) -> None:
+    assert [each["steps"] for each in measured(launched(ranks), "uneven_inputs")] == [5] * ranks
+
+
+@of_each_world
+def test_the_ranks_are_those_of_ddps_process_group(ranks: int) -> None:
+    for rank, result in enumerate(measured(launched(ranks), "groups_of_ranks")):
+        assert result["is_member"] == (rank < 2)
+        assert result.get("differences", 0) == 0
+
+
+@of_each_world
+def test_other_options_on_one_rank_are_refused_by_name(ranks: int) -> None:
+    for result in measured(launched(ranks), "other_options_on_one_rank"):
+        density, exchange = result["errors"]
+        assert density.startswith("RankMismatch") and '"density": 0.2' in density
+        assert exchange.startswith("RankMismatch")
+
+
+@of_each_world
+def test_who_keeps_the_others_waiting_is_named(ranks: int) -> None:
+    first, absent, *others = measured(launched(ranks), "absent_rank")
+    assert absent == "absent"
+    for words in (first, *others):
+        assert words.startswith("ExchangeTimeout") and "rank 1 " in words
+
+
+def test_the_example_trains(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    options = ("--epochs", "6", "--density", "0.02", "--log-json", str(log))
+    outcome = launch_example("pytorch_ddp_digits.py", 2, "torchrun", *options, limit_s=120)
+    assert outcome.code == 0, outcome.output[-4000:]
+    summary = json.loads(log.read_text().splitlines()[-1])
+    assert summary["test_accuracy"] > 0.9
+    assert 0.015 < summary["density_achieved"] < 0.03
