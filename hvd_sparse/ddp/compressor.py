@@ -70,6 +70,11 @@ class DdpCompressor(ParameterCompressor):
         self._has_met = True
         self._look_at_optimizers()
 
+    @property
+    def handshake_name(self) -> str:
+        """Place where compressors meet: of a process group, which matches by order alone."""
+        return f"hvd_sparse.handshake.{self._place}"
+
     # -- what DDP calls ---------------------------------------------------------------------------
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -189,6 +194,19 @@ class DdpCompressor(ParameterCompressor):
                 put(flat, gradient)
 
     # -- the optimizer ----------------------------------------------------------------------------
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do an optimizer's work from now on; InvalidOption if it lacks a parameter of the
+        model."""
+        held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        for spec, parameter in zip(self.step.specs, self._parameters):
+            if parameter not in held:
+                self.close()
+                raise InvalidOption(
+                    f"tensor {spec.key!r} is in none of the optimizer's parameter groups: make the "
+                    "optimizer from the registered model's parameters, or leave out optimizer="
+                )
+        super().take_over(optimizer)
 
     def _look_at_optimizers(self) -> None:
         """Judge the first optimizer that steps with the gradients, once."""

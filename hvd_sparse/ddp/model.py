@@ -11,8 +11,8 @@ from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import Params
 
 REMEDY = (
-    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and register "
-    "that; where values are to travel in 16 bits, take codec={'id': 'block16', 'values': 'float16'}"
+    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and "
+    "register that; for values in 16 bits take codec={'id': 'block16', 'values': 'float16'}"
 )
 
 

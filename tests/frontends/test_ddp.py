@@ -91,7 +91,8 @@ def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(
 ) -> None:
     for result in measured(launched(ranks), name):
         assert result["lost"] == [0] * 12
-        assert result["plans"] == 2, "DDP did not build its buckets anew"
+        # DDP builds its buckets anew, unless it looks for unused parameters.
+        assert result["plans"] == (1 if name in UNUSED else 2)
         assert (result["idle"] > 0) == (name in UNUSED)
 
 
