@@ -95,14 +95,11 @@ class DdpCompressor(ParameterCompressor):
         return sent.future
 
     def _begin(self) -> None:
-        """Begin a step; what an interrupted backward pass has left behind is dropped."""
+        """Begin a step."""
         model = self._model()
+        assert model is not None  # which calls
         # Results for parameters that no rank has used are dropped by DDP in these two modes.
-        self._marks_idle = model is not None and (
-            model.find_unused_parameters or model.static_graph
-        )
-        if self._sent:
-            self.step.transactions.leave()
+        self._marks_idle = model.find_unused_parameters or model.static_graph
         self._sent, self._buckets = [], 0
 
     def _send(self, bucket: dist.GradBucket) -> SentBucket:
@@ -180,7 +177,7 @@ class DdpCompressor(ParameterCompressor):
             assert position is not None
             if is_idle:
                 if ticket.bucket is not None:
-                    self._driver.skip(reduced, ticket)
+                    self._driver.decompress(reduced, ticket, is_dropped=True)
                 gradient.zero_()
                 continue
             parameter = self._value_of(position) if finishes else NOTHING

@@ -128,27 +128,16 @@ class Driver:
         ticket: Ticket,
         parameter: np.ndarray = NOTHING,
         out: np.ndarray | None = None,
+        *,
+        is_dropped: bool = False,
     ) -> np.ndarray:
         """The reduced gradient, flat, in ``out`` if that is given and the step sparse.
 
         On any error the whole step is taken back before it is raised.
+
+        is_dropped : nobody takes the result, on no rank: the tensor's step leaves no trace, and
+            nothing is returned
         """
-        self._await(ticket, reduced)
-        try:
-            return self.step.receiver.result(ticket, reduced, parameter, out)
-        except Exception as error:
-            self.step.fail(ticket.run, error)
-            raise
-
-    def skip(self, reduced: np.ndarray, ticket: Ticket) -> None:
-        """Let a tensor's step leave no trace, as nobody takes its result; on all ranks alike.
-
-        Raises what ``decompress`` raises.
-        """
-        self._await(ticket, reduced)  # not completed: the tensor's next step rolls this one back
-
-    def _await(self, ticket: Ticket, reduced: np.ndarray) -> None:
-        """Finish the exchanges of a ticket's step; on any error the whole step is taken back."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # Words of gradients that stand for no tensor have to reach the others before this raises.
@@ -158,6 +147,9 @@ class Driver:
             self.step.receiver.report(ticket, reduced)  # refuses before anything is waited for
             if not ticket.run.is_driven:
                 self._drive(ticket.run)
+            if is_dropped:  # not completed: the tensor's next step rolls this one back
+                return NOTHING
+            return self.step.receiver.result(ticket, reduced, parameter, out)
         except Exception as error:
             # Horovod's own errors too: an elastic run goes on from the state before the step.
             self.step.fail(ticket.run, error)
