@@ -62,13 +62,14 @@ def beside_dense(
 ) -> dict[str, Any]:
     """How far training with the hook ends from training without, in units of the way."""
     ends, stats = [], {}
+    options_of = {True: SPARSE_ONLY, False: {"min_numel": 64}}
     for hooked in (False, True):
         model = DistributedDataParallel(network(dtype), **options)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
         handle = None
         if hooked:
             common = {"density": 1.0, "name": name, "grad_scaler": scaler}
-            handle = register(model, "topk", **common, **(SPARSE_ONLY if sparse else {}))
+            handle = register(model, "topk", **common, **options_of[sparse])
         train(model, make(model.parameters()), dtype=dtype, passes=passes, scaler=scaler)
         ends.append(flat_parameters(model))
         if handle is not None:
