@@ -15,6 +15,16 @@ REMEDY = (
     "register that; for values in 16 bits take codec={'id': 'block16', 'values': 'float16'}"
 )
 
+REFUSED = {
+    "skip_all_reduce_unused_params": "it would call the hook for some of its buckets only: leave "
+    "it out, find_unused_parameters=True is enough",
+    "mixed_precision": "parameters change their dtype in a step: leave it out, and train under "
+    "torch.autocast",
+    "_use_python_reducer": "torch.compile's optimize_ddp='python_reducer' calls hooks without "
+    "buckets: set torch._dynamo.config.optimize_ddp to True",
+}
+"""What DDP may have been told that leaves no room for a hook, and why."""
+
 
 def check_model(model: Params) -> DistributedDataParallel:
     """Return the model, to which a hook can be given.
@@ -35,6 +45,9 @@ def check_model(model: Params) -> DistributedDataParallel:
             f"the model has the communication hook {hook.__name__!r}, and DDP takes one, for good: "
             f"{REMEDY}"
         )
+    for option, why in REFUSED.items():
+        if getattr(model, option, None):
+            raise InvalidOption(f"DDP has {option.lstrip('_')}: {why}")
     for name, module in model.module.named_modules():
         if getattr(module, "sparse", False) and isinstance(
             module, (torch.nn.Embedding, torch.nn.EmbeddingBag)

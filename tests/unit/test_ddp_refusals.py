@@ -92,6 +92,14 @@ def test_options_that_cannot_be_are_refused(options: dict[str, object], words: s
         register(model_of(), density=0.1, **options)
 
 
+def test_a_ddp_that_passes_buckets_over_is_refused() -> None:
+    model = DistributedDataParallel(
+        nn.Linear(2, 2), find_unused_parameters=True, skip_all_reduce_unused_params=True
+    )
+    with pytest.raises(InvalidOption, match="DDP has skip_all_reduce_unused_params: it would"):
+        register(model, density=0.1)
+
+
 def test_an_unknown_method_is_refused_with_the_likely_one() -> None:
     with pytest.raises(UnknownName, match=r"did you mean 'ldte_bs'"):
         register(model_of(), "ldtebs", density=0.1)
