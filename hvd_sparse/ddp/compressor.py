@@ -61,6 +61,7 @@ class DdpCompressor(ParameterCompressor):
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self._watch(dist.get_rank(group))
         self._trace(dist.get_rank)
+        self._record()
         try:
             self._driver = Driver(self.step, self.collective, self.name)
             self._meet(self.step.specs, self.collective)
@@ -143,31 +144,36 @@ class DdpCompressor(ParameterCompressor):
         """Wait for all that the step has sent, and write what it brings into DDP's buckets."""
         del self.step.buckets[self._buckets :]
         sent, self._sent = self._sent, []
-        ledger, error = self.watchdog.ledger, None
+        run = sent[0].tickets[0].run
+        if self._recorder is not None:
+            self._recorder.submitted(run)
+        try:
+            self._collect(sent)
+        except Exception as error:
+            self.step.fail(run, error)
+            if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
+                raise  # the others cannot be waited for, or do not know of it
+            for each in sent:
+                each.buffer.zero_()  # nothing half done is applied
+            raise_behind_backward(error)
+        for each in sent:
+            each.future.set_result(each.buffer)
+
+    def _collect(self, sent: list[SentBucket]) -> None:
+        ledger = self.watchdog.ledger
         ledger.begin_wait()
         try:
             for each in sent:
                 each.arrive(self.limit_s, self.collective.world_size)
             for each in sent:
                 self._receive(each)
-        except Exception as caught:
-            error = caught
-            self.step.fail(sent[0].tickets[0].run, error)
-            if isinstance(error, ExchangeTimeout):
-                raise self.explain(error) from error
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
         finally:
             ledger.clear()
             ledger.end_wait()
             if self._scale is not None:
                 self._scale.forget()
-        if error is not None:
-            if not isinstance(error, SparseError):
-                raise error
-            for each in sent:
-                each.buffer.zero_()  # nothing half done is applied
-            raise_behind_backward(error)
-        for each in sent:
-            each.future.set_result(each.buffer)
 
     def _receive(self, sent: SentBucket) -> None:
         """Write a bucket's results into its gradients."""
