@@ -53,6 +53,7 @@ class Recorder:
         self._has_asked = False
         self._told: dict[str, Counter[str]] = {}
         self._bytes: Counter[str] = Counter()
+        step.pipeline.is_watched = True
         step.transactions.on_begin = self.begin
 
     # -- called by the step -----------------------------------------------------------------------

@@ -38,8 +38,8 @@ class Pipeline:
         self.kernels = kernels
         self.exchange: Exchange = configuration.exchange
         self.spans = Spans()
-        self.observes = configuration.telemetry is True
-        """Norms and waiting times are taken of what is sent now."""
+        self.observes = self.is_watched = configuration.telemetry is True
+        """Norms and waiting times are taken of what is sent now; at some steps."""
 
     def send(
         self,
@@ -171,7 +171,9 @@ class Pipeline:
         # The residual keeps what the others will not see, so it needs what they decode.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
-        norm, observed = 0.0, self._observe(state, vector, sent, is_taken)
+        norm, observed = 0.0, None
+        if self.is_watched:
+            observed = self._observe(state, vector, sent, is_taken)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)

@@ -233,7 +233,8 @@ class Sender:
         while True:
             self._shared.stats.count_bytes("payload", request.array.nbytes)
             received = yield request
-            self._shared.stats.count_received(received.nbytes)
+            with self._shared.transactions.lock:
+                self._shared.stats.received_bytes += received.nbytes
             try:
                 request = conversation.send(received)
             except StopIteration as stop:

@@ -39,6 +39,7 @@ class Stats:
         self.tensors: dict[str, Counter[str]] = defaultdict(Counter)
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
+        """Of the collectives of the entries; changed under the lock."""
         self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self.nonfinite_steps = 0
         # TensorFlow calls from several threads
@@ -66,11 +67,6 @@ class Stats:
         """
         with self._lock:
             self.bytes[kind] += nbytes
-
-    def count_received(self, nbytes: int) -> None:
-        """Count bytes that the collectives of the entries have brought."""
-        with self._lock:
-            self.received_bytes += nbytes
 
     def all_bytes(self) -> dict[str, int]:
         """Return the bytes "sent" and "received" so far; a sum brings as many as it takes."""

@@ -40,14 +40,10 @@ class Transactions:
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
-                run = self._begin()
+                self._run = run = StepRun()
+                if self.on_begin is not None:
+                    self.on_begin(run)
             return run
-
-    def _begin(self) -> StepRun:
-        self._run = run = StepRun()
-        if self.on_begin is not None:
-            self.on_begin(run)
-        return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
         """Return the step that a tensor enters, and its state: its last step is settled, this one
@@ -55,7 +51,9 @@ class Transactions:
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
-                run = self._begin()
+                self._run = run = StepRun()
+                if self.on_begin is not None:
+                    self.on_begin(run)
             # The last step's outcome is known now: what it wrote is kept, or dropped.
             last, state = self._staged_by.get(position), self._states.get(position)
             if state is None or last is None or last.failure is not None or not last.is_finite:
