@@ -17,6 +17,7 @@ KINDS = {
     "exchange": (registry.EXCHANGES, cases.EXCHANGES, {}),
     "schedule": (registry.SCHEDULES, cases.SCHEDULES, {}),
     "engine": (registry.ENGINES, cases.EVERY_ENGINE, {}),
+    "telemetry writer": (registry.WRITERS, cases.WRITERS, {}),
 }
 EVERY_CASE = [
     pytest.param(parts, case.create(parts, **extra), id=f"{kind}-{case}")
