@@ -198,6 +198,13 @@ PAPERS = {
   eprint = {1810.05291},
   archiveprefix = {arXiv}
 }""",
+    "douillard2023diloco": """@misc{douillard2023diloco,
+  author = {Douillard, Arthur and Feng, Qixuan and Rusu, Andrei A. and Chhaparia, Rachita and Donchev, Yani and Kuncoro, Adhiguna and Ranzato, Marc'Aurelio and Szlam, Arthur and Shen, Jiajun},
+  title = {{DiLoCo}: distributed low-communication training of language models},
+  year = {2023},
+  eprint = {2311.08105},
+  archiveprefix = {arXiv}
+}""",
     "kingma2015adam": """@inproceedings{kingma2015adam,
   author        = {Kingma, Diederik P. and Ba, Jimmy},
   title         = {Adam: a method for stochastic optimization},

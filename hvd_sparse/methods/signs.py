@@ -58,8 +58,8 @@ class SignMethods(Builder[Compressor]):
     def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
-        Left out: several local steps between two exchanges, which is Horovod's
-        ``backward_passes_per_step``; a server that compresses what it sends back.
+        Left out: several local steps between two exchanges, which are ``LocalSteps``; a server
+        that compresses what it sends back.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class SignMethods(Builder[Compressor]):
         """Sparse binary compression: the largest entries of one sign, and their mean.  Paper:
         sattler2019sbc.
 
-        Left out: the delay, several local steps between two exchanges.
+        Left out: the delay, several local steps between two exchanges, which are ``LocalSteps``.
 
         Parameters
         ----------

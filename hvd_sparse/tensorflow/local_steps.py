@@ -1,0 +1,159 @@
+"""Local steps: ranks train by themselves, and exchange what they have moved every few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.local_options import check_local_steps
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.untyped import Report, Value
+
+
+class LocalSteps:
+    """Exchange of what a local optimizer has moved on every rank, sparse, every few steps.
+
+        pseudo-gradient = anchor - variable    after ``every`` steps
+        anchor' = outer step with the mean of what the ranks have sent of it
+        variable = anchor'
+
+    ``hvd_sparse.torch.LocalSteps`` says more. Here the local optimizer is the program's alone:
+    ``advance`` is called behind each of its steps, outside of ``tf.function``.
+
+    Parameters
+    ----------
+    variables : that are trained, built
+    compression : makes the compressor of a list of variables: a method of ``Compression`` with its
+        options, as ``functools.partial(Compression.topk, density=1 / 64)``
+    every : local steps between two exchanges
+    outer_lr, outer_momentum, nesterov : of the outer step
+
+    Notes
+    -----
+    Collective: it broadcasts rank 0's variables, as all ranks start from one anchor.
+
+    Paper: sarfi2025sparseloco, douillard2023diloco.
+
+    Examples
+    --------
+    ::
+
+        compression = partial(Compression.topk, density=1 / 64)
+        local = LocalSteps(model.trainable_variables, compression=compression, every=16)
+        for inputs, targets in batches:
+            train_step(inputs, targets)   # a tape and an optimizer of the rank's own
+            local.advance()
+        local.exchange()
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        *,
+        compression: Callable[..., TensorflowCompressor],
+        every: int,
+        outer_lr: float = 1.0,
+        outer_momentum: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        check_local_steps(compression, every, outer_lr, outer_momentum, nesterov)
+        if not tf.executing_eagerly():
+            raise InvalidOption(
+                "LocalSteps is made inside of tf.function: make it once, before the training"
+            )
+        self.every, self.taken = every, 0
+        self._lr, self._momentum, self._nesterov = outer_lr, outer_momentum, nesterov
+        self._variables = list(variables)
+        hvd.broadcast_variables(self._variables, root_rank=0)
+        self._anchors = [self._beside(v, "anchor", tf.identity(v)) for v in self._variables]
+        self._velocities = (
+            [self._beside(v, "velocity", tf.zeros_like(v)) for v in self._variables]
+            if outer_momentum
+            else []
+        )
+        self.compressor: TensorflowCompressor = compression(self._anchors)
+        self._run: Any = tf.function(self._exchange)
+
+    @staticmethod
+    def _beside(variable: tf.Variable, what: str, value: tf.Tensor) -> tf.Variable:
+        """Return a variable of this object's own, under a trained one's name."""
+        name = variable.name.partition(":")[0]
+        return tf.Variable(value, name=name if what == "anchor" else f"{name}/{what}")
+
+    def advance(self) -> None:
+        """Count a local step, and exchange if it is due."""
+        self.taken += 1
+        if self.taken >= self.every:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Exchange now: collective, and without effect where no step was taken since the last.
+
+        Call it at the end, where the steps are no multiple of ``every``.
+        """
+        if self.taken:
+            self._run()
+            self.taken = 0
+
+    def _exchange(self) -> None:
+        """Reduce the movements by Horovod's tape, and take the outer step."""
+        moved = [anchor - variable for anchor, variable in zip(self._anchors, self._variables)]
+        # The tape's gradient of this is what was moved, and nothing else is summed over.
+        with tf.GradientTape() as tape:
+            products = [
+                tf.reduce_sum(a * tf.stop_gradient(m)) for a, m in zip(self._anchors, moved)
+            ]
+            total = tf.add_n([tf.cast(product, tf.float64) for product in products])
+        tape = hvd.DistributedGradientTape(tape, compression=self.compressor)
+        reduced = tape.gradient(total, self._anchors)
+        for position, (anchor, gradient) in enumerate(zip(self._anchors, reduced)):
+            anchor.assign_sub(self._lr * self._direction(position, gradient))
+        for anchor, variable in zip(self._anchors, self._variables):
+            variable.assign(anchor)
+
+    def _direction(self, position: int, gradient: Value) -> Value:
+        """Return where the outer optimizer goes, as torch's SGD does."""
+        if not self._velocities:
+            return gradient
+        velocity = self._velocities[position]
+        velocity.assign(self._momentum * velocity + gradient)
+        return gradient + self._momentum * velocity if self._nesterov else velocity
+
+    def stats(self) -> Report:
+        """Return the compressor's report: its steps are exchanges."""
+        return self.compressor.stats()
+
+    def state_dict(self) -> Report:
+        """Return what this rank keeps besides the model and the local optimizer.
+
+        taken : local steps since the last exchange
+        anchors, velocities : in the order of the variables
+        compressor : the compressor's
+        """
+        return {
+            "taken": self.taken,
+            "anchors": [anchor.numpy() for anchor in self._anchors],
+            "velocities": [velocity.numpy() for velocity in self._velocities],
+            "compressor": self.compressor.state_dict(),
+        }
+
+    def load_state_dict(self, state: Report) -> None:
+        """Take back what this rank kept; the model and the local optimizer load their own.
+
+        Parameters
+        ----------
+        state : as ``state_dict`` gave it on this rank
+
+        Raises
+        ------
+        RankMismatch : it is another model's or configuration's; lists what differs
+        """
+        self.compressor.load_state_dict(state["compressor"])
+        self.taken = state["taken"]
+        for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):
+            for variable, value in zip(kept, state[name]):
+                variable.assign(value)

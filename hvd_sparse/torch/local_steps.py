@@ -1,0 +1,199 @@
+"""Local steps: ranks train by themselves, and exchange what they have moved every few steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from hvd_sparse.collectives.horovod_torch import hvd
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.local_options import check_local_steps
+from hvd_sparse.torch.compressor import TorchCompressor
+from hvd_sparse.untyped import Optimizer, ProcessSet, Report, State, Value
+
+Named = list[tuple[str, torch.nn.Parameter]]
+
+
+class LocalSteps:
+    """A local optimizer on every rank, whose movement is sent sparse every few steps.
+
+        pseudo-gradient = anchor - parameter    after ``every`` steps of the local optimizer
+        anchor' = outer step with the mean of what the ranks have sent of it
+        parameter = anchor'
+
+    What is not sent of a pseudo-gradient stays in the compressor's residual for the next one. The
+    outer step is SGD's: with its defaults the parameters become the mean of the ranks' (local
+    SGD); SparseLoCo sends with ``topk``, 64 of 4,096 entries and values of 2 bits; DiLoCo sends
+    all, with ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
+
+    Parameters
+    ----------
+    optimizer : the local one, any of torch's; not Horovod's
+    named_parameters : ``model.named_parameters()``
+    compression : makes the compressor of named parameters: a method of ``Compression`` with its
+        options, as ``functools.partial(Compression.topk, density=1 / 64)``
+    every : local steps between two exchanges
+    outer_lr, outer_momentum, nesterov : of the outer step
+    process_set : the ranks that train together; all by default
+
+    Notes
+    -----
+    Collective: it broadcasts rank 0's parameters, as all ranks start from one anchor. Buffers, as
+    the running means of BatchNorm, stay each rank's own. State: an anchor and a pseudo-gradient,
+    and a velocity where there is outer momentum, besides the compressor's.
+
+    Paper: sarfi2025sparseloco, douillard2023diloco.  Departs from SparseLoCo: the residual does
+    not decay, and the entries are chosen by the method's rule, not from every chunk.
+
+    Examples
+    --------
+    ::
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+        local = LocalSteps(
+            optimizer,
+            model.named_parameters(),
+            compression=partial(Compression.topk, density=1 / 64, codec="chunk12"),
+            every=16,
+        )
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss_function(model(inputs), targets).backward()
+            local.step()
+        local.exchange()
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        named_parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        *,
+        compression: Callable[..., TorchCompressor],
+        every: int,
+        outer_lr: float = 1.0,
+        outer_momentum: float = 0.0,
+        nesterov: bool = False,
+        process_set: ProcessSet = None,
+    ) -> None:
+        _refuse_horovods(optimizer)
+        check_local_steps(compression, every, outer_lr, outer_momentum, nesterov)
+        self.optimizer, self.every, self.taken = optimizer, every, 0
+        self._named: Named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        chosen = hvd.global_process_set if process_set is None else process_set
+        for name, parameter in self._named if chosen.included() else ():
+            root = _first(chosen)
+            hvd.broadcast_(parameter.data, root, name=f"anchor.{name}", process_set=chosen)
+        self._anchors: Named = [
+            (name, torch.nn.Parameter(p.detach().clone())) for name, p in self._named
+        ]
+        own = {} if process_set is None else {"process_set": process_set}
+        self.compressor: TorchCompressor = compression(self._anchors, **own)
+        # Its momentum is of pseudo-gradients, and there is no other way to have it.
+        self.compressor.is_forewarned = True
+        outer = torch.optim.SGD(
+            [anchor for _, anchor in self._anchors],
+            lr=outer_lr,
+            momentum=outer_momentum,
+            nesterov=nesterov,
+        )
+        self.outer = hvd.DistributedOptimizer(
+            outer,
+            named_parameters=[(f"anchor.{name}", anchor) for name, anchor in self._anchors],
+            compression=self.compressor,
+            process_set=chosen,
+        )
+
+    def step(self, closure: Any = None) -> Value:
+        """Take a step of the local optimizer, and exchange if it is due.
+
+        Parameters
+        ----------
+        closure : as the local optimizer takes it
+        """
+        loss = self.optimizer.step(closure)
+        self.advance()
+        return loss
+
+    def advance(self) -> None:
+        """Count a local step that was taken by other means, as by ``GradScaler.step(optimizer)``,
+        and exchange if it is due."""
+        self.taken += 1
+        if self.taken >= self.every:
+            self.exchange()
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Exchange now: collective, and without effect where no step was taken since the last.
+
+        Call it at the end, where the steps are no multiple of ``every``.
+        """
+        if not self.taken:
+            return
+        for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
+            anchor.grad = anchor - parameter
+        self.outer.step()
+        for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
+            parameter.copy_(anchor)
+            anchor.grad = None
+        self.taken = 0
+
+    def stats(self) -> Report:
+        """Return the compressor's report: its steps are exchanges."""
+        return self.compressor.stats()
+
+    def state_dict(self) -> Report:
+        """Return what this rank keeps besides the model and the local optimizer.
+
+        taken : local steps since the last exchange
+        anchors : by name
+        outer, compressor : of the outer step, and of the compressor
+        """
+        return {
+            "taken": self.taken,
+            "anchors": {name: anchor.detach().clone() for name, anchor in self._anchors},
+            "outer": copy.deepcopy(self.outer.state_dict()),
+            "compressor": self.compressor.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: State) -> None:
+        """Take back what this rank kept; the model and the local optimizer load their own.
+
+        Parameters
+        ----------
+        state : as ``state_dict`` gave it on this rank
+
+        Raises
+        ------
+        InvalidOption : it is of other parameters
+        RankMismatch : the compressor's part does not fit; it lists what differs
+        """
+        anchors: Mapping[str, torch.Tensor] = state["anchors"]
+        if list(anchors) != [name for name, _ in self._anchors]:
+            raise InvalidOption(
+                f"this state has anchors of {', '.join(anchors)}, and the parameters are "
+                f"{', '.join(name for name, _ in self._anchors)}: load it into the same model"
+            )
+        self.compressor.load_state_dict(state["compressor"])
+        self.outer.load_state_dict(state["outer"])
+        self.taken = state["taken"]
+        for name, anchor in self._anchors:
+            anchor.copy_(anchors[name])
+
+
+def _first(process_set: ProcessSet) -> int:
+    """Return the lowest rank of a process set."""
+    ranks = getattr(process_set, "ranks", None)
+    return min(ranks) if ranks else 0
+
+
+def _refuse_horovods(optimizer: Optimizer) -> None:
+    """Raise InvalidOption for an optimizer that exchanges by itself."""
+    if hasattr(optimizer, "_allreduce_grad_async"):
+        raise InvalidOption(
+            "the local optimizer is Horovod's, which exchanges at every step: give LocalSteps the "
+            "optimizer itself"
+        )
