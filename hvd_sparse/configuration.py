@@ -36,6 +36,7 @@ from hvd_sparse.registry import (
     SELECTORS,
     configuration,
 )
+from hvd_sparse.schedules.by_tensor import SchedulesByTensor, schedule_for
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
 from hvd_sparse.selectors.contract import Selector
@@ -148,7 +149,7 @@ class Configuration:
             memory=MEMORIES.resolve(options.pop("memory", "error_feedback")),
             codec=CODECS.resolve(options.pop("codec", "index_value")),
             exchange=EXCHANGES.resolve(options.pop("exchange", "allgather")),
-            schedule=_schedule_for(chosen, schedule),
+            schedule=schedule_for(getattr(chosen, "density", None), schedule),
             **options,
         )
 
@@ -251,27 +252,14 @@ class Configuration:
         """
         if self.fixed_parts is not None:
             return self.fixed_parts
-        schedule = self.schedule if self.rule is None else self._schedule_of(spec)
+        schedule = self.schedule if self._by_tensor is None else self._by_tensor.of(spec)
         return self.parts_at(float(schedule.density(step)) if schedule is not None else None)
 
-    def _schedule_of(self, spec: TensorSpec | None) -> Schedule | None:
-        """Return the schedule that ends at a tensor's own density."""
-        key = None if spec is None else spec.key
-        made = self._schedules.get(key)
-        if made is None and self.schedule is not None and self.rule is not None:
-            density = self.rule.mean if spec is None else self.rule.density_of(spec)
-            if density is None:
-                raise InvalidOption(
-                    f"density is the rule {self.rule!r}, whose mean is known once the tensors are: "
-                    "for_tensors(specs) comes first; compressors do that by themselves"
-                )
-            made = self._schedules[key] = self.schedule.at_density(density)
-        return made
-
-    # Not a field: neither compared nor described.
     @cached_property
-    def _schedules(self) -> dict[str | None, Schedule]:
-        return {}
+    def _by_tensor(self) -> SchedulesByTensor | None:
+        if self.schedule is None or self.rule is None:
+            return None
+        return SchedulesByTensor(self.schedule, self.rule)
 
     def parts_at(self, density: float | None) -> StepParts:
         """Return the parts at a density."""
@@ -373,20 +361,3 @@ class Configuration:
             f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in PARTS
         )
         return f"{parts}, {options}"
-
-
-def _schedule_for(selector: Selector, given: object) -> Schedule | None:
-    """Return the schedule that was given, or the selector's own density at every step; None for a
-    selector that is told none.
-
-    A mapping without ``value`` takes the selector's.
-    """
-    density = getattr(selector, "density", None)
-    if given is None:
-        return None if density is None else SCHEDULES.create("constant", value=density)
-    if isinstance(given, dict) and density is not None:
-        names = [each.name for each in fields(SCHEDULES.get(given.get("id")))]  # type: ignore
-        if "value" in names and "value" not in given:
-            given = {**given, "value": density}
-    schedule: Schedule = SCHEDULES.resolve(given)
-    return schedule
