@@ -93,10 +93,11 @@ def test_a_part_names_a_paper_that_is_listed_or_none(parts, part):
         assert f"Paper: {part.paper}" in part.__doc__
 
 
-def test_every_paper_is_of_some_part_or_of_the_planner():
+def test_every_paper_is_of_some_part_of_the_planner_or_of_local_steps():
     """As its own, or in the words of its docstring."""
     docstrings = " ".join(param.values[1].__doc__ for param in OF_A_PAPER)
-    docstrings += " ".join(path.read_text(encoding="utf-8") for path in PLANNING.rglob("*.py"))
+    others = [*PLANNING.rglob("*.py"), *PLANNING.parents[1].glob("*/local_steps.py")]
+    docstrings += " ".join(path.read_text(encoding="utf-8") for path in others)
     assert [key for key in PAPERS if key not in docstrings] == []
 
 
