@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 from recorded import recorded  # noqa: E402
 
-DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1 / 64, 3e-2, 1e-1)
 NUMEL, QUICK_NUMEL = 10_000_000, 200_000
 ROUNDS, QUICK_ROUNDS = 7, 2
 TURN_S = 0.01
