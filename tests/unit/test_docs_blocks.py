@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from blocks import ROOT, blocks_for, blocks_of
+from installed import is_installed
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -29,6 +31,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("block", blocks_for("python"), ids=lambda each: each.name)
 def test_a_block_of_python_runs(block, tmp_path):
+    for framework in re.findall(r"^import (torch|tensorflow)\b", block.text, re.MULTILINE):
+        if not is_installed(framework):
+            pytest.skip(f"{framework} is not installed")
     run_block(block, [sys.executable, "-W", "error", "-c", block.text], tmp_path)
 
 
