@@ -8,6 +8,8 @@ is what they hold.
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from installed import is_installed
@@ -57,10 +59,14 @@ print("found", json.dumps({
 """
 
 
+PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+"""The packages may lie in a folder of their own."""
+
+
 def test_weights_and_biases_holds_every_record_offline(tmp_path):
     if not is_installed("wandb"):
         pytest.skip("wandb is not installed")
-    quiet = {"WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
+    quiet = {"WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path), **PATHS}
     done = run_python("-c", PROGRAM + WANDB, **quiet)
     assert done.returncode == 0 and "telemetry:" not in done.stderr, done.stderr
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
@@ -72,7 +78,8 @@ def test_weights_and_biases_holds_every_record_offline(tmp_path):
 def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
     if not is_installed("mlflow"):
         pytest.skip("mlflow is not installed")
-    done = run_python("-c", PROGRAM + MLFLOW, str(tmp_path), MLFLOW_ALLOW_FILE_STORE="true")
+    store = {"MLFLOW_ALLOW_FILE_STORE": "true", **PATHS}
+    done = run_python("-c", PROGRAM + MLFLOW, str(tmp_path / "runs"), **store)
     assert done.returncode == 0 and "telemetry:" not in done.stderr, done.stderr
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("found ")]
     found = json.loads(line.removeprefix("found "))
