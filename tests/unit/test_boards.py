@@ -17,7 +17,8 @@ from programs import run_python
 
 PROGRAM = """
 import sys
-from worlds import configure, normals, run, tensors
+from worlds import configure, normals, tensors
+from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
@@ -39,13 +40,13 @@ def train(collective):
 """
 WANDB = """
 writer = WRITERS.create("wandb", project="tests", mode="offline")
-run(1, train)
+LocalWorld(1, 100.0).run(train)
 """
 MLFLOW = """
 import json, mlflow
 store = "file:" + sys.argv[1]
 writer = WRITERS.create("mlflow", tracking_uri=store, experiment="tests")
-run(1, train)
+LocalWorld(1, 100.0).run(train)
 client = mlflow.MlflowClient()
 (found,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
 norms = client.get_metric_history(found.info.run_id, "residual_norm/t0")
