@@ -19,7 +19,10 @@ EXTRAS = {
     ),
     "torch": ("torch", "neither hvd_sparse.torch nor hvd_sparse.ddp"),
     "tensorflow": ("tensorflow", "no hvd_sparse.tensorflow"),
-    "tf-keras": ("tensorflow", "no Keras models with Horovod, which knows Keras 2 alone"),
+    "tf-keras": (
+        "tensorflow",
+        "no Keras 2; Keras 3 trains by hvd_sparse.keras.DistributedOptimizer",
+    ),
     "mpi4py": ("mpi", "no collectives for numpy programs under mpirun"),
     "numba": (
         "fast",
@@ -103,7 +106,7 @@ def _check_frontend(framework: str) -> bool:
         f"{', '.join(others)}{' and ' if others else ''}{last}"
     )
     if framework == "tensorflow":
-        _warn_of_keras_3()
+        _tell_of_keras_3()
     else:
         print(f"    {_ways()}")
     return True
@@ -137,7 +140,7 @@ def _ways() -> str:
     )
 
 
-def _warn_of_keras_3() -> None:
-    variables = importlib.import_module("hvd_sparse.tensorflow.variables")
-    if variables.is_keras_3():
-        print(f"    tf.keras is Keras 3. {variables.WAY_OUT}")
+def _tell_of_keras_3() -> None:
+    keras3 = importlib.import_module("hvd_sparse.tensorflow.keras3")
+    if keras3.is_keras_3():
+        print(f"    tf.keras is Keras 3. {keras3.WAY_OUT}")

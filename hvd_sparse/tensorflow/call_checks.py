@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import RankMismatch, UnknownGradient, UnsupportedReduction
+from hvd_sparse.errors import (
+    RankMismatch,
+    UnknownGradient,
+    UnsupportedInput,
+    UnsupportedReduction,
+)
 from hvd_sparse.tensorflow.identity import CallSite
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import ProcessSet
+from hvd_sparse.untyped import ProcessSet, Value
+
+_FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 
 
 def check_reduction(site: CallSite, process_set: ProcessSet) -> None:
@@ -30,6 +39,24 @@ def check_reduction(site: CallSite, process_set: ProcessSet) -> None:
             f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
             "process_set= to both"
         )
+
+
+def refuse_xla() -> None:
+    """Raise UnsupportedInput where the graph that is being traced will be compiled by XLA.
+
+    TensorFlow would say so at the first step, in words about operations that no user has written.
+    """
+    frame: Value = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _FUNCTIONS and getattr(
+            frame.f_locals.get("self"), "_jit_compile", None
+        ):
+            raise UnsupportedInput(
+                "the training step is to be compiled by XLA, which knows no collectives of "
+                "Horovod: say model.compile(..., jit_compile=False), as Keras 3 turns it on by "
+                "itself where there is a GPU, or leave jit_compile=True out of tf.function"
+            )
+        frame = frame.f_back
 
 
 def spec_of_unknown(

@@ -19,12 +19,13 @@ from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.bucket import GraphBucket
-from hvd_sparse.tensorflow.call_checks import check_reduction, spec_of_unknown
+from hvd_sparse.tensorflow.call_checks import check_reduction, refuse_xla, spec_of_unknown
 from hvd_sparse.tensorflow.contexts import DenseContext, SparseContext
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.tensorflow.host import call_numpy
 from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, token_of
+from hvd_sparse.tensorflow.keras3 import refuse_horovods_wrapper
 from hvd_sparse.tensorflow.optimizer import (
     Follower,
     calling_optimizer,
@@ -79,7 +80,7 @@ class TensorflowCompressor(WatchedCompressor):
                 "hvd.DistributedOptimizer instead"
             )
         check_name(configuration.name)
-        self._scale = scale_of(grad_scaler)
+        self._loss_scale, self._is_scaled = scale_of(grad_scaler), grad_scaler is not None
         # Without need, dense tensors are spared a call of Python at every step.
         self._finishes_dense = configuration.memory.finishes or grad_scaler is not None
         self._finishes_dense |= configuration.on_nonfinite == "raise"
@@ -97,6 +98,12 @@ class TensorflowCompressor(WatchedCompressor):
         self._follower: Follower | None = None
         self._filling: tuple[object | None, GraphBucket | None] = (None, None)
         self._has_shaken_hands = False
+
+    def __hash__(self) -> int:
+        """Refuse Horovod's wrapper of a Keras 3 optimizer: it would average nothing, and all that
+        it ever does with a compressor is to hash it."""
+        refuse_horovods_wrapper(calling_optimizer())
+        return object.__hash__(self)
 
     def resolve(self) -> None:
         """Ask for the variables now, and settle the name; otherwise the first ``compress`` does."""
@@ -176,6 +183,7 @@ class TensorflowCompressor(WatchedCompressor):
         """Return what Horovod is to allreduce in the gradient's place, and what ``decompress``
         needs."""
         refuse_tensorflow_1()
+        refuse_xla()
         site = find_call_site(tensor)
         check_reduction(site, self.process_set)
         if not self._has_shaken_hands:
@@ -269,8 +277,18 @@ class TensorflowCompressor(WatchedCompressor):
         In a world of one rank Horovod calls no compressor: the optimizer stays as it is.
         """
         if self.process_set.included() and (self.process_set.size() > 1 or is_elastic()):
-            follower, scale = Follower(optimizer, self.configuration.memory), self._scale
-            self._follower, self._scale = follower, lambda: follower.beside(scale())
+            self._follower = Follower(optimizer, self.configuration.memory)
+
+    def scale_by(self, optimizer: Optimizer) -> None:
+        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given."""
+        if not self._is_scaled:
+            self._loss_scale, self._is_scaled = scale_of(optimizer), True
+            self._finishes_dense = True
+
+    def _scale(self) -> tf.Tensor:
+        """Return the loss scale; behind it, the rate of an optimizer that was handed over."""
+        scale = self._loss_scale()
+        return scale if self._follower is None else self._follower.beside(scale)
 
     def _look_at(self, caller: Optimizer) -> None:
         """Horovod's Keras optimizer, which calls; None where a tape does."""

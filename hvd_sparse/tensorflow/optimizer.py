@@ -12,9 +12,21 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.tensorflow.keras3 import (
+    Applying as ApplyingOfKeras3,
+)
+from hvd_sparse.tensorflow.keras3 import (
+    derive,
+    inner_of,
+    is_optimizer_of_keras_3,
+    updates_of,
+)
 from hvd_sparse.untyped import Optimizer, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
+
+WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
+"""Modules whose optimizers call a compressor."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -28,22 +40,24 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a Keras optimizer, or leave it out"
         )
-    name = type(optimizer).__name__
     if type(optimizer).__module__.startswith("horovod") or hasattr(optimizer, "_allreduce_grads"):
         raise InvalidOption(
             "the optimizer is Horovod's already: make the compressor from the optimizer that is "
             "then given to "
-            "hvd.DistributedOptimizer"
+            "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
+    optimizer = inner_of(optimizer)
+    name = type(optimizer).__name__
     config = optimizer.get_config()
     names = {cls.__name__ for cls in type(optimizer).__mro__}
-    if "SGD" in names and hasattr(optimizer, "momentum"):
+    base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
+    update = getattr(base, "update_step", None)
+    is_plain = not is_optimizer_of_keras_3(optimizer) or update in updates_of("SGD")
+    if "SGD" in names and hasattr(optimizer, "momentum") and is_plain:
         return Handover(
             name, MomentumCorrection(float(config["momentum"]), bool(config["nesterov"]))
         )
-    steps = (tf.keras.optimizers.Adam.update_step, tf.keras.optimizers.AdamW.update_step)
-    base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
-    if getattr(base, "update_step", None) not in steps:
+    if update not in updates_of("Adam", "AdamW"):
         return Handover(name, None)
     if config.get("amsgrad"):
         raise InvalidOption(
@@ -94,20 +108,33 @@ class Follower:
     """
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
-        self._optimizer = optimizer
+        self._optimizer = optimizer = inner_of(optimizer)
         self.rate = 0.0
-        if isinstance(memory, MomentumCorrection):
+        is_sgd = isinstance(memory, MomentumCorrection)
+        if is_optimizer_of_keras_3(optimizer):
+            if not isinstance(optimizer, ApplyingOfKeras3):
+                derive(optimizer, ApplyingOfKeras3)
+        elif is_sgd:
             take_momentum(optimizer)
-            fields: tuple[str, ...] = ("momentum", "nesterov", "weight_decay")
         else:
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
             members = {"hvd_sparse_base": base, "__module__": base.__module__}
             optimizer.__class__ = type(base.__name__, (Applying, base), members)
+        if is_sgd:
+            fields: tuple[str, ...] = ("momentum", "nesterov", "weight_decay")
+        else:
             fields = ("beta1", "beta2", "epsilon", "weight_decay")
         self._settings = {field: getattr(memory, field) for field in fields}
 
     def meet(self, caller: Optimizer) -> None:
-        """Take the settings from Horovod's optimizer, which calls."""
+        """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
+        caller = inner_of(caller)
+        if is_optimizer_of_keras_3(caller) and not isinstance(caller, ApplyingOfKeras3):
+            raise InvalidOption(
+                f"the {type(caller).__name__} that trains is not the optimizer that was given to "
+                "the compressor as optimizer=, and would apply its momentum a second time: give "
+                "the same object to both"
+            )
         self._optimizer = caller
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
@@ -117,6 +144,8 @@ class Follower:
         before or after the optimizer has moved it on, and not alike on all ranks.
         """
         optimizer = self._optimizer
+        if is_optimizer_of_keras_3(optimizer):
+            return _behind(scale, optimizer.learning_rate)
         with tf.init_scope():
             counter = optimizer.iterations  # made now, if it is not there yet
         if hasattr(optimizer, "_decayed_lr"):  # of the legacy optimizers
@@ -125,13 +154,15 @@ class Follower:
             rate = optimizer._learning_rate
             if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
                 rate = rate(counter)
-        return tf.stack(
-            [tf.cast(scale, tf.float32), tf.cast(tf.convert_to_tensor(rate), tf.float32)]
-        )
+        return _behind(scale, rate)
 
     def settings(self) -> Settings:
         """Return the settings of this step, as the memory's ``tune`` takes them."""
         return {**self._settings, "rate": self.rate}
+
+
+def _behind(scale: tf.Tensor, rate: Value) -> tf.Tensor:
+    return tf.stack([tf.cast(scale, tf.float32), tf.cast(tf.convert_to_tensor(rate), tf.float32)])
 
 
 def take_momentum(optimizer: Optimizer) -> None:
@@ -154,12 +185,12 @@ def take_momentum(optimizer: Optimizer) -> None:
 def calling_optimizer() -> Optimizer:
     """Return the Keras optimizer that calls ``compress``; None where none does.
 
-    Looked for in Horovod's Keras frames; with a tape nobody knows what the gradients will be given
-    to.
+    Looked for in the frames of Horovod's Keras and ours; with a tape nobody knows what the
+    gradients will be given to.
     """
     frame: Value = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == "horovod._keras" and hasattr(
+        if frame.f_globals.get("__name__") in WRAPPERS and hasattr(
             frame.f_locals.get("self"), "get_config"
         ):
             return frame.f_locals["self"]
@@ -170,7 +201,7 @@ def calling_optimizer() -> Optimizer:
 def habits_of(optimizer: Optimizer) -> str | None:
     """Return what rare and large entries spoil in a Keras optimizer, in words; None if nothing."""
     with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
-        config = optimizer.get_config()
+        config = inner_of(optimizer).get_config()
     if config.get("momentum"):
         return f"momentum {config['momentum']}"
     if "beta_1" in config:

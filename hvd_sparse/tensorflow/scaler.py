@@ -15,8 +15,8 @@ from hvd_sparse.untyped import GradScaler, Value
 def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
     """Return what builds the scale of a step, to be called while a graph is traced.
 
-    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads; a callable is
-    asked anew at every step; None gives 1.
+    The scale of a Keras ``LossScaleOptimizer`` is a variable, which the graph reads (Keras 3's has
+    it from its first step on); a callable is asked anew at every step; None gives 1.
 
     Raises
     ------
@@ -26,13 +26,19 @@ def scale_of(grad_scaler: GradScaler) -> Callable[[], tf.Tensor]:
         return lambda: tf.constant(1.0, tf.float32)
     if hasattr(grad_scaler, "loss_scale"):
         return lambda: tf.cast(tf.convert_to_tensor(grad_scaler.loss_scale), tf.float32)
+    if hasattr(grad_scaler, "dynamic_growth_steps"):
+        return lambda: _scale_of_keras_3(grad_scaler)
     if callable(grad_scaler):
         return lambda: _ask(grad_scaler)
     raise InvalidOption(
-        f"grad_scaler is {grad_scaler!r}: give the tf.keras.mixed_precision.LossScaleOptimizer "
-        "that scales the loss, or a "
-        "callable that returns the scale"
+        f"grad_scaler is {grad_scaler!r}: give the Keras LossScaleOptimizer that scales the loss, "
+        "or a callable that returns the scale"
     )
+
+
+def _scale_of_keras_3(optimizer: GradScaler) -> tf.Tensor:
+    scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+    return tf.cast(tf.convert_to_tensor(scale), tf.float32)
 
 
 def _ask(call: Callable[[], Value]) -> tf.Tensor:

@@ -1,5 +1,4 @@
-"""The variables to compress: from a model, a list or a callable; never Keras 3's nor TensorFlow
-1's."""
+"""The variables to compress: from a model, a list or a callable; never TensorFlow 1's."""
 
 from __future__ import annotations
 
@@ -9,15 +8,10 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.tensorflow.keras3 import values_of
 from hvd_sparse.types import FLOATS, TensorSpec
 from hvd_sparse.untyped import Params, Value
 
-WAY_OUT = (
-    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
-    "anything, in silence. "
-    "pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is "
-    "imported"
-)
 NONE_YET = (
     "there are no variables to compress: give the model itself where its first batch builds it, or "
     "a callable that returns its variables; whatever asks for them before training, as stats() and "
@@ -49,11 +43,10 @@ class VariableSource:
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
-        _refuse_keras_3(params)
         self._ask = _asker(params)
 
     def variables(self) -> list[tf.Variable]:
-        """Return the variables.
+        """Return the variables; of Keras 3's, what they hold.
 
         Those that are neither floats nor trained, as counters and the states of random generators,
         are left out.
@@ -61,12 +54,11 @@ class VariableSource:
         Raises
         ------
         InvalidOption : there are none, or one is given twice
-        UnsupportedInput : they are Keras 3's, or TensorFlow 1's
+        UnsupportedInput : they are TensorFlow 1's
         """
         refuse_tensorflow_1()
-        variables = list(self._ask())
+        variables = values_of(self._ask())
         for variable in variables:
-            _refuse_keras_3(variable)
             _refuse_variable_of_1(variable)
             if not isinstance(variable, tf.Variable):
                 raise InvalidOption(
@@ -162,23 +154,3 @@ def _asker(params: Params) -> Callable[[], Sequence[tf.Variable]]:
     if not variables:  # and there never will be any: Keras' list of an unbuilt model is empty
         raise InvalidOption(NONE_YET)
     return lambda: variables
-
-
-def _refuse_keras_3(thing: Value) -> None:
-    """Refuse Keras 3 before training, as it never calls a compressor in it."""
-    things = thing if isinstance(thing, (list, tuple)) else [thing]
-    modules = {cls.__module__.split(".")[0] for item in things for cls in type(item).__mro__}
-    if "keras" in modules:
-        raise UnsupportedInput(f"these variables are of Keras 3. {WAY_OUT}")
-    if callable(thing) and not hasattr(type(thing), "trainable_variables") and is_keras_3():
-        raise UnsupportedInput(
-            "tf.keras is Keras 3 here, and what a callable will return cannot be known. "
-            f"{WAY_OUT}; "
-            "without Keras, give the list of variables itself"
-        )
-
-
-def is_keras_3() -> bool:
-    """Tell whether ``tf.keras`` is Keras 3 in this process."""
-    version = getattr(tf.keras, "__version__", "2")
-    return int(str(version).split(".")[0]) >= 3

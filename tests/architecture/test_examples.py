@@ -9,7 +9,7 @@ import re
 import pytest
 from architecture.imports import SOURCES, unit_of
 
-FRAMEWORKS = ("torch", "tensorflow")
+FRAMEWORKS = ("torch", "tensorflow", "keras")
 """Units whose examples need Horovod."""
 WITH_EXAMPLES = [
     module

@@ -46,6 +46,7 @@ LAYERS = (
     ("frontend",),
     ("frontend.torch",),
     ("torch", "tensorflow", "ddp"),
+    ("keras",),
     ("cli",),
     ("__main__",),
 )

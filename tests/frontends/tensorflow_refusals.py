@@ -188,12 +188,43 @@ KERAS_2: dict[str, Callable[[], Any]] = {
         made_with, lambda: [weight(), tf.Variable(3, trainable=False, name="counter")]
     ),
 }
+def fit_of_keras_3() -> dict[str, Any]:
+    """One rank, which has nobody to average with: the optimizer keeps its moments."""
+
+    def train() -> None:
+        from hvd_sparse.keras import DistributedOptimizer
+
+        model, optimizer = keras_model(), tf.keras.optimizers.Adam()
+        compressor = Compression.topk(model, density=0.1, optimizer=optimizer)
+        model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
+        before = model.get_weights()[0].copy()
+        model.fit(tf.ones((4, 3)), tf.zeros((4, 2)), verbose=0)
+        compressor.close()
+        assert (model.get_weights()[0] != before).any()
+        assert len(optimizer.variables) == 6
+
+    return outcome_of(train)
+
+
+def wrapped_by_horovod() -> dict[str, Any]:
+    """Nobody would average."""
+    compressor = Compression.topk(keras_model(), density=0.1)
+    try:
+        return outcome_of(
+            lambda: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), compression=compressor)
+        )
+    finally:
+        compressor.close()
+
+
 KERAS_3: dict[str, Callable[[], Any]] = {
     "a_model": partial(made_with, keras_model),
-    "an_unbuilt_model": partial(made_with, unbuilt_model),
+    "an_unbuilt_model": lambda: outcome_of(lambda: Compression.topk(unbuilt_model(), density=0.1)),
     "variables_of_keras": partial(made_with, lambda: keras_model().trainable_variables),
     "a_callable": partial(made_with, lambda: lambda: keras_model().trainable_variables),
     "a_list_of_variables": partial(used_with, lambda: [weight()]),
+    "a_fit_of_one_rank": fit_of_keras_3,
+    "an_optimizer_in_horovods_wrapper": wrapped_by_horovod,
 }
 GRAPHS: dict[str, Callable[[], Any]] = {
     "a_variable": partial(

@@ -1,0 +1,15 @@
+"""Keras 3 on TensorFlow, through Horovod: what Horovod itself has for Keras 2 alone.
+
+import horovod.tensorflow as hvd
+from hvd_sparse.keras import Compression, DistributedOptimizer
+
+compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
+model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
+"""
+
+from hvd_sparse.keras import callbacks
+from hvd_sparse.keras.optimizer import DistributedOptimizer
+from hvd_sparse.keras.tape import DistributedGradientTape
+from hvd_sparse.tensorflow.api import Compression
+
+__all__ = ["Compression", "DistributedGradientTape", "DistributedOptimizer", "callbacks"]

@@ -1,0 +1,113 @@
+"""Callbacks for ``fit`` with Keras 3, in the place of Horovod's, which call what only Keras 2
+has."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from hvd_sparse.checks import check_number
+from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.tensorflow.keras3 import values_of
+from hvd_sparse.untyped import ProcessSet
+
+Logs = dict[str, float]
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Give all ranks one rank's model and optimizer, when the first batch has built them.
+
+    States of random generators stay each rank's own, and so do metrics.
+
+    Parameters
+    ----------
+    root_rank : whose
+    process_set : of Horovod's, among whom
+    """
+
+    def __init__(
+        self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set
+    ) -> None:
+        super().__init__()
+        self._root_rank, self._process_set, self._is_done = root_rank, process_set, False
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Broadcast, once.  Collective."""
+        if self._is_done or not self._process_set.included():
+            return
+        for variables in (self.model.weights, self.model.optimizer.variables):
+            hvd.broadcast_variables(values_of(variables), self._root_rank, self._process_set)
+        self._is_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Average an epoch's metrics over all ranks, for the callbacks behind it.
+
+    Parameters
+    ----------
+    process_set : of Horovod's, among whom
+    """
+
+    def __init__(self, process_set: ProcessSet = hvd.global_process_set) -> None:
+        super().__init__()
+        self._process_set = process_set
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Replace what was logged by its average.  Collective."""
+        if not self._process_set.included():
+            return
+        for metric in sorted(logs or {}):  # one order on all ranks
+            assert logs is not None
+            mine = tf.constant(float(logs[metric]), tf.float64)
+            name = f"hvd_sparse.metric.{metric}"
+            logs[metric] = float(hvd.allreduce(mine, name=name, process_set=self._process_set))
+
+
+class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Raise the rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
+
+    Parameters
+    ----------
+    initial_lr : the rate behind the warm-up, which has been multiplied by the number of ranks
+    warmup_epochs : number > 0
+    steps_per_epoch : batches of an epoch; None to ask ``fit``, which knows where it can count
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_number(warmup_epochs, "warmup_epochs of LearningRateWarmupCallback", 0)
+        self._rate, self._epochs, self._steps = initial_lr, warmup_epochs, steps_per_epoch
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Count an epoch's batches."""
+        self._steps = self._steps or self.params.get("steps")
+        if not self._steps:
+            raise InvalidOption(
+                "steps_per_epoch is unknown, as fit cannot count the batches of its data: give "
+                "steps_per_epoch= to LearningRateWarmupCallback"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Set the rate of this batch."""
+        assert self._steps
+        done = self._epoch + (batch + 1) / self._steps
+        if done < self._epochs + 1 / self._steps:  # the last one ends at the rate itself
+            share = min(done / self._epochs, 1.0)
+            size = hvd.size()
+            self.model.optimizer.learning_rate = self._rate * (1 + (size - 1) * share) / size
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Log the rate, as ``lr``."""
+        if logs is not None:
+            logs["lr"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))

@@ -1,0 +1,214 @@
+"""``DistributedOptimizer``, for the optimizers of Keras 3."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.keras.tape import DistributedGradientTape
+from hvd_sparse.tensorflow.call_checks import refuse_xla
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.keras3 import (
+    Applying,
+    derive,
+    inner_of,
+    is_optimizer_of_keras_3,
+    load_whole,
+    save_whole,
+    values_of,
+)
+from hvd_sparse.untyped import Optimizer, Option, Report, Value
+
+AROUND = (
+    "it applies its optimizer where this rank's gradients are finite, which ranks need not agree "
+    "on, and those that are not there would be waited for: put DistributedOptimizer around "
+    "keras.optimizers.LossScaleOptimizer(optimizer) (which model.compile() makes by itself for "
+    "mixed_float16 where it is given none)"
+)
+
+
+def DistributedOptimizer(
+    optimizer: Optimizer, *, backward_passes_per_step: int = 1, **options: Option
+) -> Optimizer:
+    """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
+
+    It stays the same object, of a class derived from its own, with its variables, rate and
+    schedule; a model that is saved with it loads without hvd_sparse.  Clipping comes after the
+    averaging, and so does weight decay.  With ``gradient_accumulation_steps`` the ranks meet once
+    for all accumulated batches; around a ``LossScaleOptimizer`` they do at every batch, as that
+    looks for NaN in every batch.
+
+    Parameters
+    ----------
+    optimizer : of Keras 3; a ``LossScaleOptimizer`` inside, if there is one
+    backward_passes_per_step : 1; Keras 3 accumulates by itself
+    options : of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
+        ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables),
+        ``process_set``, ``sparse_as_dense``
+
+    Raises
+    ------
+    InvalidOption : it is no optimizer of Keras 3, or distributed already
+    UnsupportedInput : Keras runs on another backend than TensorFlow
+
+    Examples
+    --------
+    With a program's own model::
+
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
+        model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
+    """
+    _check(optimizer, backward_passes_per_step)
+    # Horovod's tape checks the options, and makes the function that reduces as they say.
+    tape = DistributedGradientTape(tf.GradientTape(), **options)
+    is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    compression = options.get("compression")
+    if is_scaling and isinstance(compression, TensorflowCompressor):
+        compression.scale_by(optimizer)
+    derive(
+        optimizer,
+        _ReducingScaled if is_scaling else _Reducing,
+        _allreduce_grads=staticmethod(tape._allreduce_grads),
+        _hvd_sparse_groups=options.get("groups"),
+    )
+    return optimizer
+
+
+class _Distributed:
+    """What the derived classes share."""
+
+    _allreduce_grads: Callable[[list[Value], list[Value]], list[Value]]
+    _hvd_sparse_groups: Option
+
+    def _reduce(self, gradients: Sequence[Value], variables: Sequence[Value]) -> list[Value]:
+        """Return what the ranks' gradients come to, in the same order."""
+        refuse_xla()
+        values = values_of(variables)
+        _check_groups(self._hvd_sparse_groups, values)
+        return self._allreduce_grads(list(gradients), values)
+
+
+class _Reducing(_Distributed):
+    """An optimizer that reduces what it is about to clip and to apply.
+
+    Keras comes by ``_clip_gradients`` with all gradients of an update, unscaled and accumulated,
+    and only where there is an update, which the counter of batches says: alike on all ranks.
+    """
+
+    def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
+        """Reduce the gradients, and apply them."""
+        _refuse_inside_scaling(self)
+        for variable in trainable_variables or ():
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise UnsupportedInput(
+                    f"variable {variable.name!r} is overwritten by its gradient (float8), which "
+                    "no average makes sense of: train in another dtype"
+                )
+        # Past Keras, which would track the list.
+        object.__setattr__(self, "_hvd_sparse_reduced", False)
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        is_reduced = self._hvd_sparse_reduced  # type: ignore[attr-defined]
+        if not is_reduced and not self.gradient_accumulation_steps:  # type: ignore[attr-defined]
+            raise UnsupportedInput(
+                f"Keras {keras.__version__} has applied gradients that nobody averaged: "
+                f"{type(self).__name__} goes ways of its own in apply(). Use an optimizer that "
+                "overrides update_step() alone"
+            )
+
+    def _backend_apply_gradients(
+        self, grads: Sequence[Value], trainable_variables: Sequence[Value]
+    ) -> None:
+        object.__setattr__(self, "_hvd_sparse_variables", trainable_variables)
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Sequence[Value]) -> Sequence[Value]:
+        variables = self._hvd_sparse_variables  # type: ignore[attr-defined]
+        reduced = self._reduce(grads, variables)
+        object.__setattr__(self, "_hvd_sparse_reduced", True)
+        return super()._clip_gradients(reduced)  # type: ignore[misc,no-any-return]
+
+
+class _ReducingScaled(_Distributed):
+    """A ``LossScaleOptimizer`` that reduces first: so all ranks see the same NaN and Inf."""
+
+    def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
+        """Reduce the scaled gradients, and apply them where they are finite."""
+        own: Optimizer = self
+        if trainable_variables is None:
+            trainable_variables = own._trainable_variables
+        variables = list(trainable_variables)
+        if not own.built:  # its scale is asked for before Keras would make it
+            own.build(variables)
+        super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
+
+    def save_own_variables(self, store: Report) -> None:
+        """Write what any program can load."""
+        if isinstance(inner_of(self), Applying):
+            save_whole(self, store)
+        else:
+            super().save_own_variables(store)  # type: ignore[misc]
+
+    def load_own_variables(self, store: Report) -> None:
+        """Read what Keras's own would have written."""
+        if isinstance(inner_of(self), Applying):
+            load_whole(self, store)
+        else:
+            super().load_own_variables(store)  # type: ignore[misc]
+
+
+def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
+    if not is_optimizer_of_keras_3(optimizer):
+        raise InvalidOption(
+            f"{type(optimizer).__name__} is no optimizer of Keras 3: give a "
+            "keras.optimizers.Optimizer, or one of Keras 2 to "
+            "horovod.tensorflow.keras.DistributedOptimizer"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise UnsupportedInput(
+            f"Keras runs on {keras.backend.backend()} here: set KERAS_BACKEND=tensorflow before "
+            "Keras is imported"
+        )
+    if isinstance(optimizer, _Distributed) or type(optimizer).__module__ == "horovod._keras":
+        raise InvalidOption(
+            f"the {type(optimizer).__name__} is distributed already: make another, and give it to "
+            "this alone"
+        )
+    if isinstance(inner_of(optimizer), _Distributed):
+        raise InvalidOption(f"the optimizer inside the LossScaleOptimizer is distributed: {AROUND}")
+    if backward_passes_per_step != 1:
+        raise InvalidOption(
+            f"backward_passes_per_step is {backward_passes_per_step}: make the optimizer with "
+            f"gradient_accumulation_steps={backward_passes_per_step} instead, which averages the "
+            "batches where Horovod's adds them up"
+        )
+
+
+def _refuse_inside_scaling(optimizer: Optimizer) -> None:
+    """Raise UnsupportedInput where a ``LossScaleOptimizer`` calls."""
+    frame: Value = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if (
+            isinstance(caller, keras.optimizers.LossScaleOptimizer)
+            and caller.inner_optimizer is optimizer
+        ):
+            raise UnsupportedInput(
+                f"the {type(optimizer).__name__} is inside a LossScaleOptimizer: {AROUND}"
+            )
+        frame = frame.f_back
+
+
+def _check_groups(groups: Option, values: Sequence[tf.Variable]) -> None:
+    """Raise InvalidOption where Horovod, which groups by name, would drop a gradient."""
+    names = [value.name for value in values]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if isinstance(groups, list) and twice:
+        raise InvalidOption(
+            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
+            "name: give the layers names of their own, or groups= a number"
+        )

@@ -1,0 +1,139 @@
+"""Keras 3, which Horovod does not know: its variables, its optimizers, and how they are told from
+Keras 2's.  Keras itself is not imported here, as either may be the one in use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.untyped import Optimizer, Report, Value
+
+WAY_OUT = (
+    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
+    "anything, in silence. Wrap the optimizer by "
+    "hvd_sparse.keras.DistributedOptimizer(optimizer, compression=...), or install tf-keras and "
+    "set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
+)
+
+
+def value_of(variable: Value) -> Value:
+    """Return the ``tf.Variable`` in a Keras 3 variable; all else as it is."""
+    is_of_keras = any(cls.__module__.split(".")[0] == "keras" for cls in type(variable).__mro__)
+    return variable.value if is_of_keras and hasattr(variable, "value") else variable
+
+
+def values_of(variables: Iterable[Value]) -> list[Value]:
+    """Return the ``tf.Variable`` of each, also in lists of lists."""
+    return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
+
+
+def is_keras_3() -> bool:
+    """Tell whether ``tf.keras`` is Keras 3 in this process."""
+    version = getattr(tf.keras, "__version__", "2")
+    return int(str(version).split(".")[0]) >= 3
+
+
+def is_optimizer_of_keras_3(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer is one of Keras 3's, which alone can be applied without state."""
+    return hasattr(type(optimizer), "stateless_apply")
+
+
+def inner_of(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer in a Keras 3 ``LossScaleOptimizer``; any other as it is."""
+    if not is_optimizer_of_keras_3(optimizer):
+        return optimizer
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def refuse_horovods_wrapper(caller: Optimizer) -> None:
+    """Raise UnsupportedInput where Horovod's Keras wrapper is being put around Keras 3's optimizer.
+
+    Parameters
+    ----------
+    caller : Horovod's optimizer that is given the compressor; None where there is none
+    """
+    if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
+        raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
+
+
+def updates_of(*names: str) -> list[Value]:
+    """Return what these optimizers do with a gradient, in all versions of Keras that are loaded."""
+    loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
+    return [
+        getattr(optimizers, name).update_step
+        for optimizers in loaded
+        for name in names
+        if hasattr(optimizers, name)
+    ]
+
+
+def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
+    """Give a Keras 3 optimizer a class derived from its own, in which ``base`` comes first.
+
+    It stays the same object.  Asked for its class, as Keras does to write it down, it says what it
+    was before: any program can load it.
+    """
+    plain = optimizer.__class__
+    told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
+    derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
+    object.__dict__["__class__"].__set__(optimizer, derived)
+
+
+class Applying:
+    """Base that a Keras 3 optimizer gets when it is handed over: it applies what arrives, times its
+    rate.
+
+    It keeps no moments, as the memory has them.
+    """
+
+    def build(self, variables: Value) -> None:
+        """Make what all optimizers have, and no moments."""
+        if not self.built:  # type: ignore[attr-defined]
+            sys.modules["keras"].optimizers.Optimizer.build(self, variables)
+
+    def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
+        """Apply what the compressor made of a gradient."""
+        if isinstance(gradient, tf.IndexedSlices):
+            raise InvalidOption(
+                f"the gradient of {variable.name!r} is sparse, and the compressor does the "
+                f"{type(self).__name__}'s work for dense ones: give sparse_as_dense=True to "
+                "hvd_sparse.keras.DistributedOptimizer or to the tape"
+            )
+        rate = tf.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
+
+    def save_own_variables(self, store: Report) -> None:
+        """Write what the optimizer itself would, with moments of 0."""
+        save_whole(self, store)
+
+    def load_own_variables(self, store: Report) -> None:
+        """Read what the optimizer itself wrote, without its moments."""
+        load_whole(self, store)
+
+
+def save_whole(optimizer: Optimizer, store: Report) -> None:
+    """Write an optimizer that was handed over as any program can load it: with moments of 0."""
+    own = {variable.path: variable for variable in optimizer.variables}
+    for number, variable in enumerate(_without_compressor(optimizer).variables):
+        store[str(number)] = own.get(variable.path, variable).numpy()
+
+
+def load_whole(optimizer: Optimizer, store: Report) -> None:
+    """Read what ``save_whole``, or the optimizer itself, wrote; moments are left out."""
+    whole = _without_compressor(optimizer)
+    whole.load_own_variables(store)
+    own = {variable.path: variable for variable in optimizer.variables}
+    for variable in whole.variables:
+        if variable.path in own:
+            own[variable.path].assign(variable)
+
+
+def _without_compressor(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer as it would be without a compressor, at its start."""
+    whole = optimizer.__class__.from_config(optimizer.get_config())
+    if optimizer.built:
+        whole.build(optimizer._trainable_variables)
+    return whole

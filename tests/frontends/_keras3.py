@@ -1,0 +1,149 @@
+"""What the workers with Keras 3 share: small models, a rank's data, and averaging by hand."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "0"  # before TensorFlow is imported
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY
+from _tensorflow_cases import Compression, hvd
+
+from hvd_sparse.keras import DistributedOptimizer
+
+BATCHES, BATCH_SIZE, FEATURES = 8, 2, 6
+RATE = 0.05
+Make = Callable[[], Any]
+
+
+def make_model(seed: int = 1) -> Any:
+    """Unbuilt; it starts the same on every rank and in every run."""
+    return keras.Sequential([_dense(5, seed, activation="tanh"), _dense(3, seed + 1)])
+
+
+def _dense(units: int, seed: int, **options: Any) -> Any:
+    start = keras.initializers.RandomUniform(-0.5, 0.5, seed=seed)
+    return keras.layers.Dense(units, kernel_initializer=start, **options)
+
+
+def make_built_model(seed: int = 1) -> Any:
+    model = make_model(seed)
+    model.build((None, FEATURES))
+    return model
+
+
+def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
+    """This rank's own."""
+    draw = np.random.RandomState(hvd.rank())
+    count = BATCHES * BATCH_SIZE
+    inputs, targets = draw.standard_normal((count, FEATURES)), draw.standard_normal((count, 3))
+    return inputs.astype("f4"), targets.astype("f4")
+
+
+def weights_of(model: Any) -> np.ndarray:
+    """All weights as one float64 vector."""
+    return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
+
+
+def fit(model: Any, optimizer: Any, callbacks: Any = (), **options: Any) -> Any:
+    """Train for one epoch, on this rank's data; return what was logged."""
+    model.compile(optimizer, "mse", **options)
+    return go_on(model, callbacks)
+
+
+def go_on(model: Any, callbacks: Any = ()) -> Any:
+    return model.fit(
+        *data_of_rank(),
+        batch_size=BATCH_SIZE,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
+    ).history
+
+
+def train_by_hand(
+    model: Any, optimizer: Any, name: str, op: Any, process_set: Any, passes: int = 1
+) -> np.ndarray:
+    """Train as ``fit`` does, with gradients that are reduced one by one; return the weights.
+
+    op : None where every rank trains alone
+    passes : batches whose gradients are averaged before
+    """
+    inputs, targets = data_of_rank()
+    model.build((None, FEATURES))
+    sums = [0.0] * len(model.trainable_variables)
+    for batch in range(BATCHES):
+        part = slice(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(inputs[part]) - targets[part]))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        sums = [one + gradient / passes for one, gradient in zip(sums, gradients)]
+        if (batch + 1) % passes == 0:
+            if op is not None and process_set.included():
+                sums = [
+                    hvd.allreduce(each, op=op, name=f"{name}.{i}", process_set=process_set)
+                    for i, each in enumerate(sums)
+                ]
+            optimizer.apply(sums, model.trainable_variables)
+            sums = [0.0] * len(sums)
+    return weights_of(model)
+
+
+def momentum(**options: Any) -> Any:
+    return keras.optimizers.SGD(RATE, momentum=0.9, **options)
+
+
+def beside_average_by_hand(
+    name: str,
+    *,
+    process_set: Any,
+    make: Make = momentum,
+    make_by_hand: Make | None = None,
+    is_dense: bool = False,
+    op: Any = hvd.Average,
+    given: str = "unbuilt_model",
+    grouping: str = "single",
+    passes: int = 1,
+    execution: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """How far ``fit`` at density 1.0 ends from gradients that are averaged by hand, and that from
+    what every rank trains alone."""
+    make_by_hand = make_by_hand or make
+    model = make_model() if given == "unbuilt_model" and grouping != "lists" else make_built_model()
+    params = {
+        "unbuilt_model": lambda: model,
+        "callable": lambda: lambda: model.trainable_variables,
+        "list": lambda: model.trainable_variables,
+    }[given]()
+    groups = {"single": None, "number": 2}.get(grouping)
+    if grouping == "lists":
+        groups = [model.layers[1].trainable_variables, model.layers[0].trainable_variables[:1]]
+    compressor = Compression.topk(
+        params, density=1.0, process_set=process_set, name=name, **SPARSE_ONLY
+    )
+    compression = hvd.Compression.none if is_dense else compressor
+    distributed = DistributedOptimizer(
+        make(), compression=compression, op=op, groups=groups, process_set=process_set, **options
+    )
+    fit(model, distributed, **(execution or {}))
+    stats = compressor.stats()
+    compressor.close()
+    hand = [
+        train_by_hand(make_model(), make_by_hand(), name, how, process_set, passes)
+        for how in (op, None)
+    ]
+    return {
+        "is_reduced": process_set.included(),
+        "difference": float(np.abs(weights_of(model) - hand[0]).max()),
+        "effect": float(np.abs(hand[1] - hand[0]).max()),
+        "sparse_steps": stats["sparse_steps"],
+        "expected_steps": 0 if is_dense else BATCHES // passes * len(model.trainable_variables),
+        "weights": weights_of(model).tolist(),
+    }

@@ -1,0 +1,346 @@
+"""Worker: Keras 3 through ``hvd_sparse.keras``.  Arguments: ranks, and a folder."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from _common import SPARSE_ONLY, Cases, run_cases
+from _keras3 import (
+    BATCHES,
+    RATE,
+    beside_average_by_hand,
+    data_of_rank,
+    fit,
+    go_on,
+    make_built_model,
+    momentum,
+    train_by_hand,
+    weights_of,
+)
+from _tensorflow_cases import (
+    Compression,
+    begin,
+    digest_of,
+    end,
+    hvd,
+    linear_loss,
+    meet,
+    outcome_of,
+    residuals_of,
+)
+from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
+
+from hvd_sparse.keras import DistributedGradientTape, DistributedOptimizer, callbacks
+from hvd_sparse.tensorflow import CompressorState, SaveCompressor
+
+FEW = {"density": 0.2, "min_numel": 1, "allow_dense": False}
+adam = partial(keras.optimizers.Adam, 0.01)
+
+
+def falling(rate: float) -> Any:
+    """A schedule that changes the rate at every step, and is 0 for some."""
+    return keras.optimizers.schedules.PiecewiseConstantDecay(
+        [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
+    )
+
+
+def handed_over(name: str, *, make: Any, **options: Any) -> dict[str, Any]:
+    """How far training with the memory in the optimizer's place ends from the optimizer itself."""
+    start, model, handed = make_built_model(), make_built_model(), make()
+    compressor = Compression.topk(model, density=1.0, name=name, optimizer=handed, **options)
+    fit(model, DistributedOptimizer(handed, compression=compressor))
+    by_hand = train_by_hand(make_built_model(), make(), name, hvd.Average, hvd.global_process_set)
+    moved = np.abs(by_hand - weights_of(start)).max()
+    result = {
+        "difference": float(np.abs(by_hand - weights_of(model)).max() / moved),
+        "weights": weights_of(model).tolist(),
+        "sparse_steps": compressor.stats()["sparse_steps"],
+        "slots": len(handed.variables),
+    }
+    compressor.close()
+    return result
+
+
+def trained(name: str, *, method: str, make: Any, **options: Any) -> dict[str, Any]:
+    """Losses of a fit that learns, at a density that sends few entries; what replicas end with."""
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
+    model.build((None, 12))
+    optimizer = make()
+    if method != "auto":
+        options["optimizer"] = optimizer
+    compressor = getattr(Compression, method)(
+        model, density=0.05, name=name, min_numel=20, allow_dense=False, **options
+    )
+    inputs = np.random.RandomState(hvd.rank()).standard_normal((160, 12)).astype("f4")
+    model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
+    losses = model.fit(
+        inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
+    ).history["loss"]
+    compressor.close()
+    return {"losses": [losses[0], losses[-1]], "weights": weights_of(model).tolist()}
+
+
+def loss_scaling(name: str, *, hands_over: bool) -> dict[str, Any]:
+    """An infinite input on one rank, at two batches of twelve; the wrapper is around."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = make_built_model()
+        inner = momentum()
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            inner, initial_scale=2.0**10, dynamic_growth_steps=3
+        )
+        options = {"optimizer": inner} if hands_over else {}
+        compressor = Compression.topk(model, name=name, **FEW, **options)
+        model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
+        scales, is_kept, inputs, targets = [], [], *data_of_rank()
+        for step in range(12):
+            batch = inputs[:4].copy()
+            if step in (4, 9) and hvd.rank() == hvd.size() - 1:
+                batch[0, 0] = np.inf
+            before = weights_of(model)
+            model.train_on_batch(batch, targets[:4])
+            scales.append(float(optimizer.dynamic_scale.numpy()))
+            is_kept.append(bool((weights_of(model) == before).all()))
+        compressor.close()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return {"scales": scales, "is_kept": is_kept, "weights": weights_of(model).tolist()}
+
+
+def saved_model(name: str, *, make: Any, folder: Path) -> dict[str, Any]:
+    """A model is saved in mid-training, loads without our classes, and goes on bit for bit."""
+    model, optimizer, path = make_built_model(), make(), folder / f"{name}.{hvd.rank()}.keras"
+    compressor = Compression.topk(model, name=name, optimizer=optimizer, **FEW)
+    fit(model, DistributedOptimizer(optimizer, compression=compressor))
+    model.save(path)
+    state = compressor.state_dict()
+    with zipfile.ZipFile(path) as archive:
+        says_ours = "hvd_sparse" in archive.read("config.json").decode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Keras warns where variables do not fit
+        loaded = keras.models.load_model(path)
+    again = loaded.optimizer
+    result = {
+        "says_ours": says_ours,
+        "is_plain": type(again) is type(make()),
+        "momentum": again.get_config().get("momentum"),
+        "iterations": int(again.iterations.numpy()),
+        "is_loaded": bool((weights_of(loaded) == weights_of(model)).all()),
+    }
+    go_on(model)
+    compressor.close()
+    second = Compression.topk(loaded, name=name, optimizer=again, **FEW)
+    second.load_state_dict(state)
+    fit(loaded, DistributedOptimizer(again, compression=second))
+    second.close()
+    return {**result, "ends": [weights_of(each).tolist() for each in (model, loaded)]}
+
+
+def checkpoint(name: str, *, folder: Path) -> dict[str, Any]:
+    """``tf.train.Checkpoint`` of model, optimizer and compressor, and the callback's file."""
+    ends = []
+    for source in ("first", "own", "all"):
+        model, optimizer = make_built_model(), momentum()
+        compressor = Compression.topk(model, name=f"{name}.{source}", **FEW)
+        DistributedOptimizer(optimizer, compression=compressor)
+        optimizer.build(model.trainable_variables)
+        compressor.resolve()
+        saved = tf.train.Checkpoint(
+            model=model, optimizer=optimizer, compressor=CompressorState(compressor)
+        )
+        if source == "first":
+            fit(model, optimizer, [SaveCompressor(compressor, folder / "all.{epoch}")])
+            saved.write(str(folder / f"rank{hvd.rank()}"))
+        else:
+            saved.read(str(folder / f"rank{hvd.rank()}")).assert_existing_objects_matched()
+            if source == "all":
+                compressor.load(folder / "all.1")
+        fit(model, optimizer)
+        kept = digest_of(residuals_of(compressor).values())
+        ends.append([weights_of(model).tolist(), kept])
+        compressor.close()
+    return {"ends": ends}
+
+
+def ours_among_callbacks(name: str) -> dict[str, Any]:
+    """Ranks that start apart and log their own losses, with a rate that warms up."""
+    model = make_built_model(seed=10 + hvd.rank())
+    rates: list[float] = []
+
+    class Note(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate.numpy()))
+
+    compressor = Compression.topk(model, name=name, **FEW)
+    model.compile(DistributedOptimizer(momentum(), compression=compressor), "mse")
+    told = model.fit(
+        *data_of_rank(),
+        batch_size=2,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            callbacks.BroadcastGlobalVariablesCallback(0),
+            callbacks.MetricAverageCallback(),
+            callbacks.LearningRateWarmupCallback(RATE, warmup_epochs=2),
+            Note(),
+        ],
+    ).history
+    compressor.close()
+    slots = [v.numpy() for v in model.optimizer.variables]
+    return {
+        "weights": weights_of(model).tolist(),
+        "optimizer": digest_of(slots),
+        "loss": told["loss"],
+        "lr": told["lr"],
+        "rates": rates,
+    }
+
+
+def tape(name: str) -> dict[str, Any]:
+    """Keras 3 variables as sources of the tape, in groups, with one that is local."""
+    draw = np.random.default_rng(hvd.rank())
+    variables = [keras.Variable(np.ones((3, 4), "f4"), name=f"part{i}") for i in range(4)]
+    given = [draw.normal(size=(3, 4)).astype("f4") for _ in variables]
+    compressor = Compression.topk(variables[:3], density=1.0, name=name, **SPARSE_ONLY)
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as plain:
+            loss = linear_loss(variables, given)()
+        ours = DistributedGradientTape(plain, compression=compressor, groups=[variables[1:3]])
+        ours.register_local_source(variables[3])
+        return ours.gradient(loss, variables)
+
+    seen = [np.asarray(each) for each in step()]
+    wanted = [np.asarray(hvd.allreduce(g, name=f"{name}.{i}")) for i, g in enumerate(given[:3])]
+    wanted.append(given[3] / hvd.size())
+    sent = compressor.stats()["sparse_steps"]
+    compressor.close()
+    apart = [float(np.abs(a - b).max()) for a, b in zip(seen, wanted)]
+    return {"difference": max(apart), "sparse_steps": sent}
+
+
+def mixed(call: Any) -> Any:
+    """Return the same, under mixed_float16."""
+
+    def under_policy() -> Any:
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            return call()
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    return under_policy
+
+
+def refused(name: str) -> dict[str, Any]:
+    def compressor(model: Any = None, **options: Any) -> Any:
+        model = make_built_model() if model is None else model
+        return Compression.topk(model, name=name, **FEW, **options)
+
+    def distribute(optimizer: Any, **options: Any) -> Any:
+        return DistributedOptimizer(optimizer, compression=compressor(), **options)
+
+    def fit_with(make: Any, **options: Any) -> None:
+        model = make_built_model()
+        fit(model, make(compressor(model)), **options)
+
+    def other_optimizer() -> None:
+        model = make_built_model()
+        made = compressor(model, optimizer=momentum())
+        fit(model, DistributedOptimizer(momentum(), compression=made))
+
+    def around(made: Any) -> Any:
+        return DistributedOptimizer(momentum(), compression=made)
+
+    class Other(keras.optimizers.SGD):  # type: ignore[misc]
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            for gradient, variable in zip(grads, trainable_variables):
+                variable.assign_sub(gradient)
+
+    calls = {
+        "horovods_wrapper": lambda: HorovodsOptimizer(momentum(), compression=compressor()),
+        "hvd_tensorflow": lambda: hvd.DistributedOptimizer(momentum(), compression=compressor()),
+        "twice": lambda: distribute(distribute(momentum())),
+        "a_name": lambda: distribute("adam"),
+        "passes": lambda: distribute(momentum(), backward_passes_per_step=2),
+        "scaled_by_hand": lambda: distribute(
+            keras.optimizers.LossScaleOptimizer(distribute(momentum()))
+        ),
+        "scaled_by_compile": mixed(lambda: fit_with(around)),
+        "xla": lambda: fit_with(around, jit_compile=True),
+        "another_optimizer": other_optimizer,
+        "apply_of_its_own": lambda: fit_with(
+            lambda made: DistributedOptimizer(Other(0.1), compression=made)
+        ),
+    }
+    return {key: outcome_of(call) for key, call in calls.items()}
+
+
+def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
+    cases, everybody = Cases(), process_sets["all"]
+    law = partial(beside_average_by_hand, process_set=everybody)
+    members = process_sets.get("one_left_out", everybody)
+    cases["law_average"] = law
+    cases["law_sum_eager"] = partial(
+        law, op=hvd.Sum, given="callable", execution={"run_eagerly": True}
+    )
+    cases["law_predivide_four_steps"] = partial(
+        law,
+        given="list",
+        gradient_predivide_factor=2.0,
+        execution={"steps_per_execution": 4},
+    )
+    cases["law_two_groups"] = partial(law, grouping="number", process_set=members)
+    cases["law_groups_of_variables"] = partial(law, grouping="lists")
+    cases["law_dense"] = partial(law, is_dense=True)
+    cases["law_loss_scale_factor"] = partial(
+        law, make=lambda: momentum(loss_scale_factor=64.0), make_by_hand=momentum
+    )
+    cases["law_accumulated_and_clipped"] = partial(
+        law,
+        make=lambda: momentum(gradient_accumulation_steps=2, clipnorm=0.3),
+        make_by_hand=lambda: momentum(clipnorm=0.3),
+        passes=2,
+    )
+    unmasked = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_ONLY}
+    cases["handed_sgd"] = partial(handed_over, make=momentum, **unmasked)
+    dense = {"min_numel": 10**6}
+    cases["handed_nesterov"] = partial(handed_over, make=lambda: momentum(nesterov=True), **dense)
+    cases["handed_adam"] = partial(
+        handed_over, make=lambda: keras.optimizers.Adam(falling(0.01)), **dense
+    )
+    adamw = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1)
+    cases["handed_adamw"] = partial(handed_over, make=adamw, **dense)
+    cases["trains_sgd"] = partial(
+        trained,
+        method="ldte_bs",
+        make=lambda: keras.optimizers.SGD(falling(0.05), momentum=0.9),
+    )
+    cases["trains_adam"] = partial(trained, method="ldte_bs", make=adam)
+    cases["trains_auto"] = partial(trained, method="auto", make=adam, trial_steps=1)
+    cases["scaling"] = partial(loss_scaling, hands_over=False)
+    cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)
+    cases["saved_sgd"] = partial(saved_model, make=momentum, folder=folder)
+    cases["saved_adam"] = partial(saved_model, make=adam, folder=folder)
+    cases["checkpoint"] = partial(checkpoint, folder=folder)
+    cases["ours_among_callbacks"] = ours_among_callbacks
+    cases["tape"] = tape
+    cases["refused"] = refused
+    return cases
+
+
+if __name__ == "__main__":
+    assert BATCHES % 4 == 0
+    run_cases(cases_of(begin(int(sys.argv[1])), Path(sys.argv[2])), hvd.rank(), meet)
+    end()

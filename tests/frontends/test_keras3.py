@@ -1,0 +1,150 @@
+"""Keras 3 on real ranks: ``hvd_sparse.keras`` against gradients that are averaged by hand, as
+Horovod has nothing to compare with."""
+
+from __future__ import annotations
+
+import pytest
+from _outcomes import measured
+from harness import Outcome, launch
+
+LIMIT_S = 280
+LAUNCHES = {2: "gloo", 3: "mpi"}
+LAWS = [
+    "law_average",
+    "law_sum_eager",
+    "law_predivide_four_steps",
+    "law_two_groups",
+    "law_groups_of_variables",
+    "law_dense",
+    "law_loss_scale_factor",
+    "law_accumulated_and_clipped",
+]
+HANDED_OVER = ["handed_sgd", "handed_nesterov", "handed_adam", "handed_adamw"]
+TRAINED = ["trains_sgd", "trains_adam", "trains_auto"]
+SCALED = ["scaling", "scaling_handed_over"]
+SAVED = {"saved_sgd": 0.9, "saved_adam": None}
+REFUSED = {
+    "horovods_wrapper": (
+        "UnsupportedInput",
+        "Keras 3",
+        "hvd_sparse.keras.DistributedOptimizer",
+        "TF_USE_LEGACY_KERAS=1",
+    ),
+    "hvd_tensorflow": ("UnsupportedInput", "hvd_sparse.keras.DistributedOptimizer"),
+    "twice": ("InvalidOption", "distributed already"),
+    "a_name": ("InvalidOption", "str is no optimizer of Keras 3"),
+    "passes": ("InvalidOption", "gradient_accumulation_steps=2"),
+    "scaled_by_hand": ("InvalidOption", "put DistributedOptimizer around"),
+    "scaled_by_compile": ("UnsupportedInput", "put DistributedOptimizer around"),
+    "xla": ("UnsupportedInput", "jit_compile=False"),
+    "another_optimizer": ("InvalidOption", "give the same object to both"),
+    "apply_of_its_own": ("UnsupportedInput", "nobody averaged", "update_step()"),
+}
+WEIGHTS = 1e-6
+"""Of weights around 1 after eight steps at rate 0.05: a few roundings of float32 a step."""
+WAY = 5e-4
+"""Of the way that the weights went: roundings, and Keras's epsilon, which is not corrected for the
+start."""
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)
+
+
+@pytest.fixture(scope="module", params=LAUNCHES, ids=lambda ranks: f"{ranks} ranks")
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    ranks = request.param
+    folder = str(tmp_path_factory.mktemp("models"))
+    worker = "frontends/keras3_training.py"
+    return launch(worker, ranks, LAUNCHES[ranks], str(ranks), folder, limit_s=LIMIT_S)
+
+
+def test_the_launch_ends_well(outcome: Outcome) -> None:
+    outcome.check()
+
+
+@pytest.mark.parametrize("case", LAWS)
+def test_density_1_is_the_average_by_hand(outcome: Outcome, case: str) -> None:
+    results = measured(outcome, case)
+    reduced = [result for result in results if result["is_reduced"]]
+    assert len(reduced) == (2 if case == "law_two_groups" else len(results))
+    for result in results:
+        if not result["is_reduced"]:  # it trains alone, by hand as well
+            assert result["sparse_steps"] == result["effect"] == 0
+            assert result["difference"] <= WEIGHTS
+            continue
+        assert result["difference"] <= WEIGHTS
+        assert result["effect"] > 1000 * WEIGHTS, "the comparison proves nothing"
+        assert result["sparse_steps"] == result["expected_steps"]
+        assert result["weights"] == reduced[0]["weights"]
+
+
+@pytest.mark.parametrize("case", HANDED_OVER)
+def test_everything_sent_trains_like_the_optimizer_itself(outcome: Outcome, case: str) -> None:
+    results = measured(outcome, case)
+    for result in results:
+        assert result["difference"] < WAY
+        assert (result["sparse_steps"] > 0) == (case == "handed_sgd")
+        assert result["weights"] == results[0]["weights"]
+        assert result["slots"] <= 2, "it keeps moments of its own beside the memory's"
+
+
+@pytest.mark.parametrize("case", TRAINED)
+def test_few_entries_train_the_same_replicas(outcome: Outcome, case: str) -> None:
+    results = measured(outcome, case)
+    for result in results:
+        assert result["losses"][1] < result["losses"][0]
+        assert result["weights"] == results[0]["weights"]
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_inf_on_one_rank_is_a_step_that_all_leave_out(outcome: Outcome, case: str) -> None:
+    results = measured(outcome, case)
+    for result in results:
+        assert result["is_kept"] == [step in (4, 9) for step in range(12)]
+        exponents = (10, 10, 11, 11, 10, 10, 10, 11, 11, 10, 10, 10)
+        assert result["scales"] == [2.0**exponent for exponent in exponents]
+        assert result["weights"] == results[0]["weights"]
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_a_saved_model_loads_without_us_and_goes_on_bit_for_bit(
+    outcome: Outcome, case: str
+) -> None:
+    for result in measured(outcome, case):
+        assert not result["says_ours"]
+        assert result["is_plain"] and result["is_loaded"]
+        assert result["momentum"] == SAVED[case]
+        assert result["iterations"] == 8
+        assert result["ends"][0] == result["ends"][1]
+
+
+def test_checkpoints_go_on_bit_for_bit(outcome: Outcome) -> None:
+    for result in measured(outcome, "checkpoint"):
+        first, own, everybodys = result["ends"]
+        assert own == first
+        assert everybodys == first
+
+
+def test_callbacks_of_ours_do_what_horovods_cannot(outcome: Outcome) -> None:
+    results = measured(outcome, "ours_among_callbacks")
+    ranks = len(results)
+    for result in results:
+        assert result["weights"] == results[0]["weights"]
+        assert result["optimizer"] == results[0]["optimizer"]
+        assert result["loss"] == results[0]["loss"]
+        rates = [0.05 * (1 + (ranks - 1) * min(n / 16, 1)) / ranks for n in range(1, 25)]
+        assert result["rates"] == pytest.approx(rates)
+        assert result["lr"] == pytest.approx([rates[7], 0.05, 0.05])
+
+
+def test_the_tape_takes_variables_of_keras_3(outcome: Outcome) -> None:
+    for result in measured(outcome, "tape"):
+        assert result["difference"] <= WEIGHTS
+        assert result["sparse_steps"] == 3
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_nobody_would_average_is_refused_with_the_remedy(outcome: Outcome, case: str) -> None:
+    kind, *words = REFUSED[case]
+    for result in measured(outcome, "refused"):
+        assert result[case]["raised"] == kind, result[case]["words"]
+        assert all(word in result[case]["words"] for word in words), result[case]["words"]
