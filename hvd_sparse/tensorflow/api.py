@@ -25,10 +25,10 @@ class Compression(AutoMethod, Methods):
         compression = Compression.ldte_bs(model, density=0.001)
         tape = hvd.DistributedGradientTape(tape, compression=compression)
 
-    Make one compressor, outside the training function, after ``hvd.init()``.  Keras 2's
-    models go to Horovod's wrappers, Keras 3's to those of ``hvd_sparse.keras``.  Gradients on the CPU, float16, bfloat16, float32 and float64; the residual is
-    float32, float64 for float64 gradients.  16-bit gradients of tensors that stay dense travel as
-    float32.
+    Make one compressor, outside the training function, after ``hvd.init()``. Keras 2's models
+    go to Horovod's wrappers, Keras 3's to those of ``hvd_sparse.keras``. Gradients on the CPU,
+    float16, bfloat16, float32 and float64; the residual is float32, float64 for float64
+    gradients. 16-bit gradients of tensors that stay dense travel as float32.
     """
 
     @classmethod

@@ -110,7 +110,7 @@ class TensorflowCompressor(WatchedCompressor):
         if self._index is not None:
             return
         variables = self._source.variables()
-        specs = specs_of(variables)
+        specs = specs_of(variables, self._source.prefix)
         self.configuration = self.configuration.for_tensors(specs)
         self._take_name(specs)
         self.step = Step(

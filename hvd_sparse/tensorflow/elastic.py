@@ -15,7 +15,10 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.tensorflow import elastic
 
+from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.keras3 import is_optimizer_of_keras_3
+from hvd_sparse.untyped import Optimizer, Value
 
 
 class _WithCompressor:
@@ -62,4 +65,14 @@ class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore
 
 class TensorFlowKerasState(_WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """``horovod.tensorflow.elastic.TensorFlowKerasState``, with a compressor; also for
-    ``horovod.tensorflow.keras``."""
+    ``horovod.tensorflow.keras``.  UnsupportedInput for Keras 3."""
+
+    def __init__(
+        self, model: Value, optimizer: Optimizer = None, *others: Any, **options: Any
+    ) -> None:
+        if is_optimizer_of_keras_3(model.optimizer if optimizer is None else optimizer):
+            raise UnsupportedInput(
+                "Horovod's elastic state cannot broadcast Keras 3's variables: train with Keras 2 "
+                "(TF_USE_LEGACY_KERAS=1), or without elasticity and from checkpoints"
+            )
+        super().__init__(model, optimizer, *others, **options)

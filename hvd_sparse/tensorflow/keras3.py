@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.untyped import Optimizer, Report, Value
+from hvd_sparse.untyped import Optimizer, Params, Report, Value
 
 WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
@@ -21,8 +21,19 @@ WAY_OUT = (
 
 def value_of(variable: Value) -> Value:
     """Return the ``tf.Variable`` in a Keras 3 variable; all else as it is."""
-    is_of_keras = any(cls.__module__.split(".")[0] == "keras" for cls in type(variable).__mro__)
-    return variable.value if is_of_keras and hasattr(variable, "value") else variable
+    return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
+
+
+def prefix_of(params: Params) -> str:
+    """Return what the names of a Keras 3 model's variables may begin with: its own name.
+
+    They do where its first batch has built it, and they do not where it was loaded.
+    """
+    return f"{params.name}/" if _is_of_keras(params) and hasattr(params, "name") else ""
+
+
+def _is_of_keras(thing: Value) -> bool:
+    return any(cls.__module__.split(".")[0] == "keras" for cls in type(thing).__mro__)
 
 
 def values_of(variables: Iterable[Value]) -> list[Value]:

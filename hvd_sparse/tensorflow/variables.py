@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.tensorflow.keras3 import values_of
+from hvd_sparse.tensorflow.keras3 import prefix_of, values_of
 from hvd_sparse.types import FLOATS, TensorSpec
 from hvd_sparse.untyped import Params, Value
 
@@ -39,11 +39,15 @@ class VariableSource:
     Parameters
     ----------
     params : a model, a list of variables, or a callable that returns one
+
+    Attributes
+    ----------
+    prefix : of the variables' names, which says nothing
     """
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
-        self._ask = _asker(params)
+        self._ask, self.prefix = _asker(params), prefix_of(params)
 
     def variables(self) -> list[tf.Variable]:
         """Return the variables; of Keras 3's, what they hold.
@@ -78,18 +82,22 @@ class VariableSource:
         return variables
 
 
-def specs_of(variables: Sequence[tf.Variable]) -> list[TensorSpec]:
+def specs_of(variables: Sequence[tf.Variable], prefix: str = "") -> list[TensorSpec]:
     """Return what ranks must agree on.
 
     Variables of one name are told apart by their order, as Keras layers may share names.
+
+    Parameters
+    ----------
+    variables : of the model
+    prefix : of their names, to be left out
     """
     seen: Counter[str] = Counter()
     specs = []
     for variable in variables:
-        seen[variable.name] += 1
-        key = (
-            variable.name if seen[variable.name] == 1 else f"{variable.name}#{seen[variable.name]}"
-        )
+        name = variable.name.removeprefix(prefix)
+        seen[name] += 1
+        key = name if seen[name] == 1 else f"{name}#{seen[name]}"
         if not variable.shape.is_fully_defined():
             raise UnsupportedInput(
                 f"variable {key!r} has shape {variable.shape}: give it a shape without unknown "

@@ -24,7 +24,8 @@ Make = Callable[[], Any]
 
 def make_model(seed: int = 1) -> Any:
     """Unbuilt; it starts the same on every rank and in every run."""
-    return keras.Sequential([_dense(5, seed, activation="tanh"), _dense(3, seed + 1)])
+    first = _dense(5, seed, name="first", activation="tanh")
+    return keras.Sequential([first, _dense(3, seed + 1, name="second")])
 
 
 def _dense(units: int, seed: int, **options: Any) -> Any:

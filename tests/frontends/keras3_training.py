@@ -40,6 +40,7 @@ from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_sparse.keras import DistributedGradientTape, DistributedOptimizer, callbacks
 from hvd_sparse.tensorflow import CompressorState, SaveCompressor
+from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
 
 FEW = {"density": 0.2, "min_numel": 1, "allow_dense": False}
 adam = partial(keras.optimizers.Adam, 0.01)
@@ -280,6 +281,9 @@ def refused(name: str) -> dict[str, Any]:
         "scaled_by_compile": mixed(lambda: fit_with(around)),
         "xla": lambda: fit_with(around, jit_compile=True),
         "another_optimizer": other_optimizer,
+        "elastic_state": lambda: TensorFlowKerasState(
+            make_built_model(), momentum(), compressor=compressor()
+        ),
         "apply_of_its_own": lambda: fit_with(
             lambda made: DistributedOptimizer(Other(0.1), compression=made)
         ),

@@ -188,6 +188,8 @@ KERAS_2: dict[str, Callable[[], Any]] = {
         made_with, lambda: [weight(), tf.Variable(3, trainable=False, name="counter")]
     ),
 }
+
+
 def fit_of_keras_3() -> dict[str, Any]:
     """One rank, which has nobody to average with: the optimizer keeps its moments."""
 
