@@ -276,7 +276,7 @@ class TensorflowCompressor(WatchedCompressor):
 
         In a world of one rank Horovod calls no compressor: the optimizer stays as it is.
         """
-        if self.process_set.included() and (self.process_set.size() > 1 or is_elastic()):
+        if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
     def scale_by(self, optimizer: Optimizer) -> None:
@@ -290,9 +290,13 @@ class TensorflowCompressor(WatchedCompressor):
         scale = self._loss_scale()
         return scale if self._follower is None else self._follower.beside(scale)
 
+    def _is_called(self) -> bool:
+        """Tell whether Horovod will call the compressor when a graph runs; it traces it anyway."""
+        return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
+
     def _look_at(self, caller: Optimizer) -> None:
         """Horovod's Keras optimizer, which calls; None where a tape does."""
-        if caller is None:
+        if caller is None or not self._is_called():
             return
         if self._follower is not None:
             self._follower.meet(caller)

@@ -112,9 +112,22 @@ def loss_scaling(name: str, *, hands_over: bool) -> dict[str, Any]:
             scales.append(float(optimizer.dynamic_scale.numpy()))
             is_kept.append(bool((weights_of(model) == before).all()))
         compressor.close()
+        store: dict[str, Any] = {}
+        optimizer.save_own_variables(store)
+        plain = keras.optimizers.LossScaleOptimizer.from_config(optimizer.get_config())
+        plain.build(model.trainable_variables)
+        plain.load_own_variables(store)
+        optimizer.load_own_variables(store)
+        scales += [float(each.dynamic_scale.numpy()) for each in (plain, optimizer)]
+        fits = len(store) == len(plain.variables)
     finally:
         keras.config.set_dtype_policy("float32")
-    return {"scales": scales, "is_kept": is_kept, "weights": weights_of(model).tolist()}
+    return {
+        "fits": fits,
+        "scales": scales,
+        "is_kept": is_kept,
+        "weights": weights_of(model).tolist(),
+    }
 
 
 def saved_model(name: str, *, make: Any, folder: Path) -> dict[str, Any]:
@@ -137,6 +150,11 @@ def saved_model(name: str, *, make: Any, folder: Path) -> dict[str, Any]:
         "iterations": int(again.iterations.numpy()),
         "is_loaded": bool((weights_of(loaded) == weights_of(model)).all()),
     }
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    optimizer._iterations.assign(0)
+    optimizer.load_own_variables(store)
+    result["went_back"] = int(optimizer.iterations.numpy())
     go_on(model)
     compressor.close()
     second = Compression.topk(loaded, name=name, optimizer=again, **FEW)

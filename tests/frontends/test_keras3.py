@@ -104,7 +104,8 @@ def test_inf_on_one_rank_is_a_step_that_all_leave_out(outcome: Outcome, case: st
     results = measured(outcome, case)
     for result in results:
         assert result["is_kept"] == [step in (4, 9) for step in range(12)]
-        exponents = (10, 10, 11, 11, 10, 10, 10, 11, 11, 10, 10, 10)
+        exponents = (10, 10, 11, 11, 10, 10, 10, 11, 11, 10, 10, 10, 10, 10)  # and loaded, twice
+        assert result["fits"]
         assert result["scales"] == [2.0**exponent for exponent in exponents]
         assert result["weights"] == results[0]["weights"]
 
@@ -117,7 +118,7 @@ def test_a_saved_model_loads_without_us_and_goes_on_bit_for_bit(
         assert not result["says_ours"]
         assert result["is_plain"] and result["is_loaded"]
         assert result["momentum"] == SAVED[case]
-        assert result["iterations"] == 8
+        assert result["iterations"] == result["went_back"] == 8
         assert result["ends"][0] == result["ends"][1]
 
 
