@@ -126,6 +126,7 @@ CHECKED: tuple[str, ...] = (
     "core/wire",
     "exchanges",
     "frontend",
+    "keras",
     "memories",
     "methods",
     "resilience",

@@ -52,7 +52,7 @@ LAYERS = (
 )
 """From below. A unit imports from itself and from the lines before its own, never from its own."""
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-FRONTENDS = {"frontend.torch", "torch", "tensorflow", "ddp"}
+FRONTENDS = {"frontend.torch", "torch", "tensorflow", "ddp", "keras"}
 NUMPY_ONLY = set(LEVEL) - {"collectives", "resilience", *FRONTENDS, "cli"}
 MAY_ALSO_IMPORT = {
     "hvd_sparse.core.wire.checksum": ("isal",),
