@@ -80,9 +80,9 @@ class Workers:
         def open_session(collective: LocalCollective) -> Session:
             return Session(made.configuration, self._specs, collective, kernels=kernels)
 
-        self._sessions = self._world.run(open_session)
+        self.sessions = self._world.run(open_session)
         if line.way == "handed":
-            for session in self._sessions:
+            for session in self.sessions:
                 session.step.settings_of = lambda position: made.follower.settings_of(
                     self._specs[position].key, self._named[position][1], self._specs[position]
                 )
@@ -95,7 +95,7 @@ class Workers:
         AssertionError : the workers were given different ones
         """
         reduced = self._world.run(
-            lambda collective: self._sessions[collective.rank].reduce(gradients[collective.rank])
+            lambda collective: self.sessions[collective.rank].reduce(gradients[collective.rank])
         )
         for name, parameter in self._named:
             first = reduced[0][name]
@@ -105,7 +105,7 @@ class Workers:
 
     def report(self, density: float | None) -> dict[str, Any]:
         """Return what the first worker has sent."""
-        report: dict[str, Any] = self._sessions[0].step.stats.report(density)
+        report: dict[str, Any] = self.sessions[0].step.stats.report(density)
         return report
 
 

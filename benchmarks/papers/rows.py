@@ -1,0 +1,151 @@
+"""One row for every table and figure of the papers.  No figure of ours stands here: it is read from
+what a command has measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path("docs/results")
+Found = dict[str, Any]
+
+NOT_HERE = "cannot be made here: CIFAR and tens of millions of parameters; the example is for it"
+ON_GPUS = "cannot be made here: times on GPUs"
+ACCURACY = "`hvd-sparse bench accuracy`"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table or figure.
+
+    Attributes
+    ----------
+    paper : title of the section
+    what : the table or figure
+    printed : what the paper gives
+    made_by : the command, or how else
+    outcome : what came out, or a function of what ``python -m benchmarks.papers`` has measured
+    """
+
+    paper: str
+    what: str
+    printed: str
+    made_by: str
+    outcome: str | Callable[[Found], str]
+
+
+def wasserstein(_: Found) -> str:
+    """Return how much nearer Laplace is than normal, of whole models."""
+    fits = json.loads((RESULTS / "distribution-fit.json").read_text(encoding="utf-8"))["fits"]
+    ratios = [
+        fit["normal"] / fit["laplace"]
+        for fit in fits
+        if fit["tensor"] == "all" and fit["what"] == "accumulated"
+    ]
+    nearer = sum(ratio > 1 for ratio in ratios)
+    return (
+        f"Laplace nearer in {nearer} of {len(ratios)}, by {min(ratios):.2f} to {max(ratios):.2f} "
+        "times ([page](distribution-fit.md)); by tensor, often not"
+    )
+
+
+def greedy(_: Found) -> str:
+    """Return how the published plan stands beside the quickest one."""
+    models = json.loads((RESULTS / "planning.json").read_text(encoding="utf-8"))["models"]
+    published = [each["ms"] for each in models if each["setting"] == "published"]
+    worse = [ms["greedy"] / ms["exact"] - 1 for ms in published]
+    unmerged = [ms["no_merge"] / ms["exact"] for ms in published]
+    return (
+        f"on paper, with the authors' constants: {min(unmerged):.2f} to {max(unmerged):.2f} times "
+        f"quicker than no merging; the published greedy is up to {100 * max(worse):.0f} % slower "
+        "than the exact plan ([page](planning.md))"
+    )
+
+
+def coded(found: Found) -> str:
+    """Return DGC's ratio for ResNet-50."""
+    told = found["dgc"]
+    return (
+        f"{told['dense'] / 2**20:.1f} MiB to {told['packed'] / 2**20:.3f} MiB, {told['ratio']:.0f} "
+        "times, headers included"
+    )
+
+
+def kept_back(found: Found) -> str:
+    """Return in how many trainings the squared bound holds."""
+    rows = found["contraction"]
+    holds = sum(row["contraction"] <= row["contraction_of_bells"] for row in rows)
+    least = min(row["contraction"] / row["contraction_of_bells"] for row in rows)
+    return f"holds in {holds} of {len(rows)} trainings; measured is down to {least:.2f} of it"
+
+
+def bins(found: Found) -> str:
+    """Return AdaComp's ratios."""
+    by_kind: dict[str, list[float]] = {}
+    for row in found["adacomp"]:
+        by_kind.setdefault(row["kind"], []).append(row["ratio"])
+    parts = []
+    for kind, ratios in by_kind.items():
+        ends = dict.fromkeys(f"{ratio:.0f}" for ratio in (min(ratios), max(ratios)))
+        parts.append(f"{kind}: {' to '.join(ends)} times")
+    return "; ".join(parts)
+
+
+def alike(found: Found) -> str:
+    """Return how alike residuals are at first and at last."""
+    parts = []
+    for method in dict.fromkeys(row["method"] for row in found["similarity"]):
+        cosines = [row["cosine"] for row in found["similarity"] if row["method"] == method]
+        parts.append(f"{method}: cosine {cosines[0]:.2f} at first, {cosines[-1]:.2f} at last")
+    return "; ".join(parts)
+
+
+LDTE = "LDTE-BS (chen2021ldte)"
+MGS, GAUSSIAN = "MGS-SGD (shi2020mgs)", "Gaussian-k (shi2019understanding)"
+ADACOMP, SCALECOM = "AdaComp (chen2018adacomp)", "ScaleCom (chen2020scalecom)"
+LGC, DGC = "LGC (learned gradient compression)", "DGC (lin2018dgc)"
+PAPERS = "`python -m benchmarks.papers`"
+FIT = "`python -m benchmarks.distribution_fit`"
+EXAMPLE = "`examples/pytorch_cifar10.py --data DIR --model resnet20`"
+
+ROWS = (
+    Row(LDTE, "Tab. 1: Wasserstein distances", "Laplace nearer by 1.45 to 2.11", FIT, wasserstein),
+    Row(LDTE, "Fig. 1: histogram of residuals", "bell with a peak", PAPERS, "left picture below"),
+    Row(LDTE, "Fig. 2, 3, 4: key points, search, overlap", "drawings", "-",
+        "in words: `hvd_sparse/selectors/ldte.py` and `ldte_bs.py`"),
+    Row(LDTE, "Fig. 5: selection by data size", "five selectors", FIT,
+        "[page](distribution-fit.md); times: [selecting](selecting.md)"),
+    Row(LDTE, "Tab. 2, Fig. 6: accuracy, curves", "0.28 to 1.67 points under dense, on CIFAR",
+        f"{ACCURACY}; {EXAMPLE}", f"small networks: [accuracy](accuracy.md); {NOT_HERE}"),
+    Row(LDTE, "Tab. 3: speed at equal accuracy", "1.12 to 1.62 times radixSelect",
+        "`scripts/bench-network --train fashion_mnist gpt`",
+        "on shaped hosts: [time to accuracy](time-to-accuracy.md)"),
+    Row(LDTE, "Fig. 7, 8: scaling on K40C, V100", "curves", "`hvd-sparse simulate`",
+        f"{ON_GPUS}; predicted: [simulation](simulation.md)"),
+    Row(MGS, "speed-ups by model and network", "up to 31 % over no merging, 16 GPUs",
+        "`hvd-sparse bench planning`", greedy),
+    Row(MGS, "where a step's time goes", "bars",
+        "`scripts/bench-network --plans`", "[planned messages on hosts](plans-on-hosts.md)"),
+    Row(MGS, "convergence", "near SGD's", ACCURACY, "[accuracy](accuracy.md)"),
+    Row(GAUSSIAN, "bound (1 - k/d)^2 on what is kept back", "holds for bells", PAPERS, kept_back),
+    Row(GAUSSIAN, "distribution of gradients", "bells", FIT, "[page](distribution-fit.md)"),
+    Row(GAUSSIAN, "convergence beside top-k and Rand-k", "top-k near dense; Rand-k may fail",
+        ACCURACY, "[accuracy](accuracy.md), as far as its lines are trained"),
+    Row(GAUSSIAN, "speed of selection, scaling", "2.33 times dense, 3.63 times top-k, 16 GPUs",
+        "`hvd-sparse bench select`", f"{ON_GPUS}; on a CPU: [selecting](selecting.md)"),
+    Row(ADACOMP, "effective compression", "about 40 (convolutions), 200 (others)", PAPERS, bins),
+    Row(ADACOMP, "accuracy", "no loss that is seen", ACCURACY,
+        "[accuracy](accuracy.md), as far as its lines are trained"),
+    Row(SCALECOM, "similarity of workers' residuals", "high, and growing", PAPERS, alike),
+    Row(SCALECOM, "accuracy at 8 to 64 workers", "within 0.5 points",
+        f"{ACCURACY} --method scalecom --workers 8", "not trained yet"),
+    Row(DGC, "gradient size of ResNet-50", "97 MB to 0.35 MB, 277 times", PAPERS, coded),
+    Row(DGC, "accuracy, perplexity", "that of momentum SGD or better",
+        f"{ACCURACY}; `examples/pytorch_ptb.py --data DIR`",
+        f"small networks: [accuracy](accuracy.md); {NOT_HERE}"),
+    Row(LGC, "accuracy on CIFAR-10", "0.18 points under dense", "-",
+        "not built"),
+)  # fmt: skip
