@@ -130,15 +130,15 @@ def draw(found: dict[str, Any], path: Path) -> None:
         middle.plot([row["step"] for row in rows], [row["cosine"] for row in rows], label=method)
     middle.set_title("ScaleCom: cosine of two workers' residuals", fontsize=9)
     middle.set_xlabel("step", fontsize=8)
-    names = [f"{row['task']}\n{row['density']:g}" for row in found["contraction"]]
+    names = [f"{row['task'].split('_')[0]}\n{row['density']:g}" for row in found["contraction"]]
     places = np.arange(len(names))
     for key, (label, mark) in KEPT_BACK.items():
         right.plot(places, [row[key] for row in found["contraction"]], mark, label=label)
-    right.set_xticks(places, names, fontsize=5)
+    right.set_xticks(places, names)
     right.set_title("GaussianK: what top-k keeps back", fontsize=9)
     for axes in (left, middle, right):
         axes.legend(fontsize=7)
-        axes.tick_params(axis="y", labelsize=7)
+        axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
     plt.close(figure)
