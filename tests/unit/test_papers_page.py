@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from benchmarks.papers import figures
 from benchmarks.papers.rows import ROWS, kept_back
 
