@@ -48,6 +48,7 @@ def measure(options: argparse.Namespace) -> None:
                         "controller": options.controller,
                         "command": page.command(),
                         "wire": wire,
+                        "is_apart": True,
                         **result,
                     },
                     **{"load": os.getloadavg()[1], "seconds": round(time.time() - started)},

@@ -47,13 +47,14 @@ Training steps of several methods, side by side: gradients in, averaged gradient
 said a backward pass before it, replayed from recorded timings. The hosts are network namespaces of
 one machine with a token-bucket shaper at both ends of every link; they share the machine's cores,
 which real hosts do not. Every method runs in every round in a launch of its own, each round in
-another order; a figure is the median over rounds, with the least and the most in brackets. "times
-ours" is a ratio taken within each round. The phases are means over steps and ranks, by the clock;
-in brackets, what the processor worked for the training thread, which other programs on the machine
-do not change. "send" is what a rank waits for the exchange, other ranks included; what ours waits
-asleep for them, before it hands over the last gradient, counts as "select". Dense and fp16 are
-Horovod's own; topk and dgc send int64/float32 pairs, one allgather for values and one for indices,
-of every tensor.
+another order (where a title says "in one launch", an older measurement, all methods took turns in
+the same processes); a figure is the median over rounds, with the least and the most in brackets.
+"times ours" is a ratio taken within each round. The phases are means over steps and ranks, by the
+clock; in brackets, what the processor worked for the training thread, which other programs on the
+machine do not change. "send" is what a rank waits for the exchange, other ranks included; what ours
+waits asleep for them, before it hands over the last gradient, counts as "select". Dense and fp16
+are Horovod's own; topk and dgc send int64/float32 pairs, one allgather for values and one for
+indices, of every tensor.
 """
 
 
@@ -169,6 +170,8 @@ def title(setting: dict[str, Any]) -> str:
         f"{setting['hosts']} hosts, {'unshaped' if setting['rate'] == 'none' else setting['rate']}"
     )
     how = "" if setting["controller"] == "gloo" else f", {setting['controller']}"
+    if not setting.get("is_apart"):
+        how += ", methods in one launch"
     return f"{where}, {setting['model']}, {COMPUTE[setting['compute']]}{how}"
 
 
