@@ -99,5 +99,7 @@ def _train(cluster: Cluster, controller: str, run: Run, launch: Launch) -> dict[
         output = Path(folder) / "rank0.json"
         program = [sys.executable, "-m", "benchmarks._accuracy_real", run.key, str(output)]
         result = launch(cluster, controller, program, output)
-    line = asdict(run.line)
-    return {**line, "line": str(run.line), "learning_rate": run.rate, **result}
+    # the line's density is what was asked for
+    achieved = {"density_achieved": result.pop("density")}
+    named = {"line": str(run.line), "learning_rate": run.rate}
+    return {**asdict(run.line), **named, **achieved, **result}
