@@ -27,7 +27,7 @@ INTRODUCTION = """\
 Every table and figure of the papers that the methods come from, as far as their text is open: how
 to make it here, on what, and what came out beside what is printed there; or why it cannot be made
 here. Two things cannot be had on a machine with two cores and no GPU: training networks of tens of
-millions of parameters on CIFAR and ImageNet to their end (the [examples](../../examples) do it for
+millions of parameters on CIFAR and ImageNet to their end (`examples/` does it for
 who has data and hosts), and times on GPUs. The same questions are answered on small networks, real
 wires and recorded sizes instead, and a row says which.
 """
