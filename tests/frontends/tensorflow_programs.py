@@ -118,8 +118,8 @@ def readme_lines() -> str:
         )
         if "hvd_sparse.tensorflow" in block
     )
-    assert "density=0.001," in lines
-    return str(lines).replace("density=0.001,", "density=0.5, allow_dense=False,")
+    assert "density=0.01," in lines
+    return str(lines).replace("density=0.01,", "density=0.5, allow_dense=False,")
 
 
 def fit_by_readme(model: Any) -> dict[str, Any]:

@@ -61,16 +61,17 @@ def test_horovods_callbacks_of_keras_2_work_once_they_have_its_backend(outcome: 
     assert first["warm_up"]["lr"] == second["warm_up"]["lr"] == pytest.approx([0.075, 0.1])
 
 
-def test_without_the_backend_they_do_not_and_readme_says_so(outcome: Outcome) -> None:
+def test_without_the_backend_they_do_not_and_the_guide_says_so(outcome: Outcome) -> None:
     for found in measured(outcome, "callbacks_without"):
         assert all("keras.backend" in words for words in found.values()), found
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "limits.md"
+    limits = page.read_text(encoding="utf-8")
     for name in (
         "MetricAverageCallback",
         "LearningRateWarmupCallback",
         "callback.backend = tf.keras.backend",
     ):
-        assert name in readme
+        assert name in limits
 
 
 def test_what_numpy_does_and_our_collectives_are_pinned_to_the_host(outcome: Outcome) -> None:

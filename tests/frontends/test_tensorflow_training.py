@@ -127,7 +127,7 @@ def test_nothing_is_lost_bit_for_bit(launches: Launches, world: World, case: str
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_a_timeline_tells_every_tensor_of_every_step(launches: Launches, world: World) -> None:
     for result in measured(launches[world], "nothing_is_lost_in_a_function"):
-        assert result["spans"] == dict.fromkeys(("select", "encode", "decode"), 20 * 3)
+        assert result["spans"] == dict.fromkeys(("select", "encode", "exchange", "decode"), 20 * 3)
 
 
 @pytest.mark.parametrize(("world", "case"), in_worlds(WORLDS, REPLICAS))
