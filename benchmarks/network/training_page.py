@@ -39,11 +39,13 @@ The hosts are network namespaces of one machine with a token-bucket shaper at bo
 link; they share the machine's cores, which real hosts do not: so all methods compute more slowly
 than on hosts of their own, and what a wire costs counts for less. Networks, data, optimizers and
 learning rates are those of [the accuracy page](accuracy.md): rates searched alike for dense and
-sparse, one seed here. Sparse methods are the package's own, with the optimizer handed over. Time is
-from the first step on, without what scoring takes. *Dense's end* is the score of dense training's
-last step on the quarter of the test data that curves are made of; *nearly* is half a point of
-accuracy or 2 % of perplexity away from it. A curve has a point every twelfth of the training, so
-times are known that finely. *Times dense* is dense's time until the same score over this one's.
+`ldte_bs`, whose rate the other sparse methods take where their own was not searched. One seed, one
+run a line, one line after the other: small differences are noise. Sparse methods are the package's
+own, with the optimizer handed over. Time is from the first step on, without what scoring takes.
+*Dense's end* is the score of dense training's last step on the quarter of the test data that curves
+are made of; *nearly* is half a point of accuracy or 2 % of perplexity away from it. A curve has a
+point every twelfth of the training, so times are known that finely. *Times dense* is dense's time
+until the same score over this one's.
 """
 
 
