@@ -69,7 +69,8 @@ def of_all(
     total = sums["entries_total"]
     return {
         **{name: sums[name] for name in COUNTS},
-        "density_asked": asked[0] if asked else None,  # the same of all tensors
+        # Where each tensor has a density of its own, theirs tell.
+        "density_asked": asked[0] if len(set(asked)) == 1 else None,
         "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
         "residual_norm": math.hypot(*norms) if norms else None,

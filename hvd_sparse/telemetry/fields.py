@@ -3,7 +3,8 @@
 FIELDS: dict[str, str] = {
     "sparse_steps": "steps since the last record that sent a selection",
     "dense_steps": "steps since the last record that sent everything",
-    "density_asked": "at this step; None where the method decides, and on a dense step",
+    "density_asked": "at this step; None where the method decides, on a dense step, and of all "
+    "tensors where theirs differ",
     "density_achieved": "over the sparse steps since the last record",
     "bytes_sent": "a step, on average since the last record; of a tensor its frames alone, without"
     " headers and carriers",

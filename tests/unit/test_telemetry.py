@@ -94,6 +94,14 @@ def test_a_tensors_bytes_are_those_of_its_frames():
         assert each["tensors"]["t1"]["bytes_sent"] == 32 + 8
 
 
+def test_what_was_asked_is_told_by_tensor_where_densities_differ():
+    heard, _ = records_of(configuration=configure(density={"t0": 0.1, "t1": 0.5}))
+    for each in heard:
+        asked = {key: told["density_asked"] for key, told in each["tensors"].items()}
+        assert asked == {"t0": 0.1, "t1": 0.5}
+        assert each["total"]["density_asked"] is None
+
+
 def test_norm_and_threshold_are_those_of_the_step():
     heard: list[dict[str, Any]] = []
 
