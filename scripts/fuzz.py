@@ -29,7 +29,8 @@ import atheris
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-with atheris.instrument_imports(include=["hvd_sparse.core", "conformance.fuzzing"]):
+WATCHED = ["hvd_sparse.codecs", "hvd_sparse.core", "conformance.fuzzing"]
+with atheris.instrument_imports(include=WATCHED):
     from conformance.fuzzing import seeds, targets
 
 import numpy as np  # noqa: E402

@@ -95,6 +95,7 @@ CODECS = (
     Case("golomb", {"values": "float16"}),
     Case("golomb", {"values": "int8"}),
     Case("block16", {"values": "int4"}),
+    Case("block16", {"values": "int2"}),
     Case("golomb", {"values": "int4"}),
     Case("golomb", {"values": "int2"}),
     Case("chunk12"),

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.codecs._bits import pack, unpack
+from hvd_sparse.core.kernels import packing
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import need
 
 WIDTHS = (16, 8, 4, 2, 1)
@@ -78,7 +80,7 @@ def gaps_bytes(count: int, numel: int) -> float:
     return sum(-(-count * width // 8) for width in modulus.widths) + bits / 8 + 0.5
 
 
-def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
+def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> list[np.ndarray]:
     """Return the encoded gaps as uint8 arrays, to be written one after the other."""
     if indices.size == 0:
         return []
@@ -88,7 +90,7 @@ def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
     gaps[0] = indices[0]
     np.subtract(indices[1:], indices[:-1], out=gaps[1:])
     gaps[1:] -= np.uint32(1)
-    parts = _planes(gaps, modulus)
+    parts = _planes(gaps, modulus, kernels)
     gaps >>= np.uint32(modulus.shift)
     if modulus.has_thirds:
         quotients = gaps // np.uint32(3)
@@ -104,17 +106,17 @@ def encode_gaps(indices: np.ndarray, numel: int) -> list[np.ndarray]:
     return [*parts, np.packbits(unary, bitorder="little")]
 
 
-def _planes(gaps: np.ndarray, modulus: Modulus) -> list[np.ndarray]:
+def _planes(gaps: np.ndarray, modulus: Modulus, kernels: Packers) -> list[np.ndarray]:
     """Return the low bits of the gaps, one packed array a plane."""
     planes, shift = [], 0
     for width in modulus.widths:
         part = gaps >> np.uint32(shift)
-        planes.append(pack(part & np.uint32((1 << width) - 1), width))
+        planes.append(pack(part & np.uint32((1 << width) - 1), width, kernels))
         shift += width
     return planes
 
 
-def decode_gaps(body: np.ndarray, count: int, numel: int) -> np.ndarray:
+def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
     """Return the ascending indices as uint32 [count].
 
     Raises
@@ -128,7 +130,7 @@ def decode_gaps(body: np.ndarray, count: int, numel: int) -> np.ndarray:
     # ask for much memory.
     need(count <= 8 * body.size, f"{count} indices cannot fill {body.size} bytes")
     modulus = modulus_for(count, numel)
-    rests, offset = _rests(body, modulus, count, numel)
+    rests, offset = _rests(body, modulus, count, numel, kernels)
     unary = body[offset:]
     most = (count + numel // modulus.value + 7) // 8
     # The quotients of all gaps together are at most numel // M: zeros beyond that are none of ours.
@@ -148,7 +150,9 @@ def decode_gaps(body: np.ndarray, count: int, numel: int) -> np.ndarray:
     return ends.astype(np.uint32)
 
 
-def _rests(body: np.ndarray, modulus: Modulus, count: int, numel: int) -> tuple[np.ndarray, int]:
+def _rests(
+    body: np.ndarray, modulus: Modulus, count: int, numel: int, kernels: Packers
+) -> tuple[np.ndarray, int]:
     """Return every gap modulo the modulus, uint32 [count], and the bytes that these take in the
     body."""
     rests = np.zeros(count, np.uint32)
@@ -158,7 +162,7 @@ def _rests(body: np.ndarray, modulus: Modulus, count: int, numel: int) -> tuple[
         nonlocal offset
         start, offset = offset, offset + -(-entries * width // 8)
         need(offset <= body.size, f"{count} indices below {numel} cannot fill {body.size} bytes")
-        return unpack(body[start:offset], width, entries)
+        return unpack(body[start:offset], width, entries, kernels)
 
     for width in modulus.widths:
         rests |= bits(width, count).astype(np.uint32) << np.uint32(shift)

@@ -19,54 +19,42 @@ import math
 
 import numpy as np
 
+from hvd_sparse.core.kernels.levels import GRID_BITS, UPPER
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import need
 
-GRID_BITS, LEVEL_BITS = 26, 16
+LEVEL_BITS = 16
 LEAST_EXPONENT = -99
 """Of the largest magnitude, at which the grid is 2^-125: no level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
-UPPER = np.uint8(2)
 
 
-def level_codes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
     """Return the two levels, float32 [2], and the codes, uint8 [count]: bit 0 the sign, bit 1 the
     higher level.
 
     Parameters
     ----------
     values : float32 or float64 [count], without zeros
+    kernels : of the engine
     """
-    codes = np.signbit(values).view(np.uint8)
     if not values.size:
-        return np.zeros(2, "<f4"), codes
-    magnitudes = np.abs(values)
-    exponent = _exponent_of(float(magnitudes.max()))
-    multiples = _multiples(magnitudes, exponent)
-    total, count = int(multiples.sum(dtype=np.int64)), multiples.size
-    is_upper = multiples > total // count
-    upper = int(np.count_nonzero(is_upper))
-    above = int(multiples[is_upper].sum(dtype=np.int64))
+        return np.zeros(2, "<f4"), np.empty(0, np.uint8)
+    exponent = _exponent_of(kernels.largest_magnitude(values))
+    scale = math.ldexp(1.0, GRID_BITS - exponent)
+    count, total = kernels.sum_on_grid(values, scale, 0)
+    mean = total // count
+    upper, above = kernels.sum_on_grid(values, scale, mean)
     low, high = _cut((total - above) // (count - upper)), _cut(above // max(upper, 1))
-    if upper and low < high:
-        codes |= is_upper.view(np.uint8) * UPPER
-    else:
-        low, high = _cut(total // count), 0
+    if not upper or low >= high:
+        mean, low, high = 1 << GRID_BITS, _cut(mean), 0  # no multiple is beyond it
     levels = [math.ldexp(level, exponent - GRID_BITS) for level in (low, high)]
-    return np.array(levels, "<f4"), codes
+    return np.array(levels, "<f4"), kernels.level_codes(values, scale, mean)
 
 
 def _exponent_of(largest: float) -> int:
     """Return the exponent of a power of two above a magnitude."""
     return max(math.frexp(min(largest, _LARGEST))[1], LEAST_EXPONENT)
-
-
-def _multiples(magnitudes: np.ndarray, exponent: int) -> np.ndarray:
-    """Return the magnitudes in multiples of the grid, rounded down, int32, at least 1."""
-    # A power of two: exact in the values' own dtype.
-    scaled = magnitudes * magnitudes.dtype.type(2.0 ** (GRID_BITS - exponent))
-    multiples: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
-    np.maximum(multiples, 1, out=multiples)
-    return multiples
 
 
 def _cut(level: int) -> int:
@@ -75,7 +63,9 @@ def _cut(level: int) -> int:
     return level >> spare << spare
 
 
-def from_levels(levels: np.ndarray, codes: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def from_levels(
+    levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
+) -> np.ndarray:
     """Return the values of codes.
 
     Parameters
@@ -83,10 +73,11 @@ def from_levels(levels: np.ndarray, codes: np.ndarray, dtype: np.dtype) -> np.nd
     levels : little-endian float32 [2]
     codes : uint8 [count], below 4
     dtype : of the values
+    kernels : of the engine
 
     Raises
     ------
-    CorruptPayload : ``level_codes`` never writes these levels and codes
+    CorruptPayload : ``to_levels`` never writes these levels and codes
     """
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
@@ -99,8 +90,7 @@ def from_levels(levels: np.ndarray, codes: np.ndarray, dtype: np.dtype) -> np.nd
     else:
         is_ours = is_ours and int(levels[1:].view("<u4")[0]) == 0
     need(is_ours, f"{upper} of {codes.size} values are at {high}, and the others at {low}")
-    values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
-    return values
+    return kernels.level_values(codes, low, high, dtype)
 
 
 def _is_level(level: np.float32, largest: float) -> bool:

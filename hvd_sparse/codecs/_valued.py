@@ -91,9 +91,8 @@ class ValuedCodec(Codec):
 
     def read_values(self, frame: Frame, offset: int, kernels: Packers) -> np.ndarray:
         """Return the values that stand in a body from an offset on; its length has been checked."""
-        return decode_values(
-            *value_codes(frame, offset, frame.count, self.values), self.values, frame, kernels
-        )
+        prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
+        return decode_values(prefix, codes, self.values, frame, kernels)
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         """Return the indices as arrays, to be written one after the other."""

@@ -23,8 +23,8 @@ import math
 import numpy as np
 
 from hvd_sparse.checks import check_choice
-from hvd_sparse.codecs._bits import pack, unpack
-from hvd_sparse.codecs._levels import from_levels, level_codes
+from hvd_sparse.codecs._bits import unpack
+from hvd_sparse.codecs._levels import from_levels, to_levels
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need
 from hvd_sparse.errors import CorruptPayload, InvalidOption
@@ -83,16 +83,18 @@ def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packer
     if name == "float32":
         out.view(_UNSIGNED[values.itemsize])[:] = values.view(f"u{values.itemsize}")
     elif name == "int2":
-        levels, codes = level_codes(values)
+        levels, codes = to_levels(values, kernels)
         start = prefix_bytes(name)
         out[:start] = levels.view(np.uint8)
-        out[start:] = pack(codes, 2)
+        out[start:] = kernels.pack_few(codes, 2)
     elif name in LARGEST_MULTIPLE:
         most = LARGEST_MULTIPLE[name]
-        step = _step_of(float(np.abs(values).max(initial=0)), most)
+        step = _step_of(kernels.largest_magnitude(values), most)
         out[:STEP_BYTES] = np.frombuffer(np.float32(step).astype("<f4").tobytes(), np.uint8)
-        multiples = _multiples(values, step, most)
-        out[STEP_BYTES:] = multiples if name == "int8" else pack(multiples & np.uint8(15), 4)
+        multiples = np.zeros(values.size, np.uint8)
+        if step:
+            multiples = kernels.multiples(values, step, most).view(np.uint8)
+        out[STEP_BYTES:] = multiples if name == "int8" else kernels.pack_few(multiples, 4)
     else:
         (kernels.half_codes if name == "float16" else kernels.brain_codes)(
             values, out.view(_UNSIGNED[2])
@@ -122,14 +124,6 @@ def _step_of(largest: float, most: int) -> float:
     return step if most * step >= SMALLEST else 0.0
 
 
-def _multiples(values: np.ndarray, step: float, most: int) -> np.ndarray:
-    if step == 0:
-        return np.zeros(values.size, np.uint8)
-    quotients = np.rint(values / values.dtype.type(step))
-    multiples: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
-    return multiples.view(np.uint8)
-
-
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
@@ -140,7 +134,7 @@ def decode_values(
     CorruptPayload : ``encode_values`` never writes these codes
     """
     if name == "int2":
-        return from_levels(prefix.view("<f4"), codes, frame.value_type)
+        return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
         # Of four bits, the sign is the fourth.
         multiples = codes if name == "int8" else (codes ^ np.uint8(8)) - np.uint8(8)
@@ -175,7 +169,9 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
     return values
 
 
-def value_codes(frame: Frame, offset: int, count: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+def value_codes(
+    frame: Frame, offset: int, count: int, name: str, kernels: Packers
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the prefix and the codes that stand in a body from an offset on.
 
     The body's length has been checked.
@@ -184,7 +180,7 @@ def value_codes(frame: Frame, offset: int, count: int, name: str) -> tuple[np.nd
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
     if width < 8:
-        return frame.body[offset:start], unpack(codes, width, count)
+        return frame.body[offset:start], unpack(codes, width, count, kernels)
     return frame.body[offset:start], codes.view(_UNSIGNED[width // 8])
 
 

@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import pack, unpack
+from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._valued import ValuedCodec
 from hvd_sparse.codecs._values import ALL_FORMATS, packed_bytes
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import need, need_ascending
+from hvd_sparse.core.kernels.packing import Packers, blocks_of
+from hvd_sparse.core.wire.frame import need
+from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 
@@ -51,16 +52,15 @@ class Chunk12(ValuedCodec):
     formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        indices = selection.indices
-        ends = np.searchsorted(indices, _starts(selection.numel))
-        counts = np.diff(ends, append=indices.size).astype(COUNT)
-        high = (indices >> np.uint32(8)).astype(np.uint8) & np.uint8(15)
-        return [counts, indices.astype(np.uint8), pack(high, 4)]
+        counts = kernels.count_blocks(selection.indices, selection.numel, CHUNK_BITS)
+        positions = selection.indices.astype(np.uint16)
+        high = (positions >> np.uint16(8)).astype(np.uint8)
+        return [counts.astype(COUNT), positions.astype(np.uint8), kernels.pack_few(high, 4)]
 
     def decode_indices(
         self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
-        chunks = chunks_of(numel)
+        chunks = blocks_of(numel, CHUNK_BITS)
         need(
             body.size == int(self.index_bytes(count, numel)),
             f"{count} indices below {numel} cannot fill {body.size} bytes",
@@ -68,24 +68,14 @@ class Chunk12(ValuedCodec):
         counts = body[: 2 * chunks].view(COUNT)
         need(int(counts.sum()) == count, "the chunks have another number of entries than announced")
         low = body[2 * chunks : 2 * chunks + count]
-        high = unpack(body[2 * chunks + count :], 4, count)
-        indices = np.repeat(_starts(numel), counts)
-        indices |= low
-        indices |= high.astype(np.uint32) << np.uint32(8)
-        need_ascending(indices, numel)
+        positions = unpack(body[2 * chunks + count :], 4, count, kernels).astype(np.uint16)
+        positions <<= np.uint16(8)
+        positions |= low
+        indices = kernels.join_blocks(counts, positions, CHUNK_BITS)
+        if indices is None:
+            raise CorruptPayload("positions do not ascend in their chunk")
+        need(count == 0 or int(indices[-1]) < numel, f"an index leaves a tensor of {numel} entries")
         return indices
 
     def index_bytes(self, count: int, numel: int) -> float:
-        return 2 * chunks_of(numel) + count + packed_bytes(count, 4)
-
-
-def chunks_of(numel: int) -> int:
-    """Return the number of chunks of a tensor."""
-    return -(-numel >> CHUNK_BITS)
-
-
-def _starts(numel: int) -> np.ndarray:
-    """Return the first index of every chunk, uint32 [chunks]."""
-    starts = np.arange(chunks_of(numel), dtype=np.uint32)
-    starts <<= np.uint32(CHUNK_BITS)
-    return starts
+        return 2 * blocks_of(numel, CHUNK_BITS) + count + packed_bytes(count, 4)

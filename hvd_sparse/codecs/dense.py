@@ -60,7 +60,7 @@ class Dense(ValuedCodec):
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self, format_number(self.values))
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
-        prefix, codes = value_codes(frame, 0, frame.numel, self.values)
+        prefix, codes = value_codes(frame, 0, frame.numel, self.values, kernels)
         if frame.count == frame.numel:
             indices = np.arange(frame.numel, dtype=np.uint32)
         else:

@@ -46,12 +46,12 @@ class Golomb(ValuedCodec):
     formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
-        return encode_gaps(selection.indices, selection.numel)
+        return encode_gaps(selection.indices, selection.numel, kernels)
 
     def decode_indices(
         self, body: np.ndarray, count: int, numel: int, kernels: Packers
     ) -> np.ndarray:
-        return decode_gaps(body, count, numel)
+        return decode_gaps(body, count, numel, kernels)
 
     def index_bytes(self, count: int, numel: int) -> float:
         return gaps_bytes(count, numel)

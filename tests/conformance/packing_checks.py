@@ -91,6 +91,11 @@ def check_blocks(kernels: Any) -> None:
             if numel
             else np.empty(0, np.uint32)
         )
+        chunks = kernels.count_blocks(indices, numel, 12)
+        assert chunks.tolist() == np.bincount(indices >> 12, minlength=-(-numel >> 12)).tolist()
+        places = (indices & 4095).astype(np.uint16)
+        joined = kernels.join_blocks(chunks.astype(np.uint16), places, 12)
+        assert joined.tobytes() == indices.tobytes()
         counts = kernels.count_blocks(indices, numel)
         assert counts.tolist() == np.bincount(indices >> 16, minlength=-(-numel // 65_536)).tolist()
         positions = indices.astype(np.uint16)
@@ -109,4 +114,85 @@ def check_blocks(kernels: Any) -> None:
                 assert kernels.join_blocks(counts.astype(np.uint32), swapped) is None
 
 
-PACKING = (check_half_codes, check_brain_codes, check_values, check_blocks)
+def vectors_of_values() -> list[np.ndarray]:
+    """float32 and float64, without zeros: lengths around registers', and magnitudes far apart."""
+    rng = np.random.default_rng(5)
+    drawn = [rng.laplace(size=count) for count in (0, 1, 2, 3, 5, 63, 64, 65, 1_000)]
+    drawn += [-np.ones(7), np.array([1e-30, -1e30, 3.0]), 10.0 ** rng.uniform(-20, 20, 500)]
+    return [values.astype(dtype) for values in drawn for dtype in ("float32", "float64")]
+
+
+def check_largest(kernels: Any) -> None:
+    for values in vectors_of_values():
+        assert kernels.largest_magnitude(values) == max(map(abs, values.tolist()), default=0.0)
+    assert np.isnan(kernels.largest_magnitude(np.array([1.0, np.nan, 3.0], np.float32)))
+    assert kernels.largest_magnitude(np.array([1.0, -np.inf])) == np.inf
+
+
+def check_multiples(kernels: Any) -> None:
+    """Ties to even, and nothing beyond the largest: by Python's own numbers."""
+    halves = np.arange(-9, 10, dtype=np.float32) / 2
+    assert kernels.multiples(halves, 1.0, 3).tolist() == [
+        max(-3, min(3, round(half))) for half in halves.tolist()
+    ]
+    for values in vectors_of_values():
+        for most in (7, 127):
+            step = float(np.float32(0.03 * max(map(abs, values.tolist()), default=1.0)))
+            quotients = (values / values.dtype.type(step)).tolist()
+            found = kernels.multiples(values, step, most)
+            assert found.dtype == np.int8
+            assert found.tolist() == [max(-most, min(most, round(q))) for q in quotients]
+
+
+def check_levels(kernels: Any) -> None:
+    """Counts, sums and codes by whole numbers of Python, entry by entry."""
+    for values in vectors_of_values():
+        largest = max(map(abs, values.tolist()), default=1.0)
+        scale = 2.0 ** (26 - np.frexp(largest)[1])
+        found = [max(1, min(int(abs(v) * scale), (1 << 26) - 1)) for v in values.tolist()]
+        for above in (0, 1, sum(found) // max(1, len(found)), 1 << 26):
+            beyond = [multiple for multiple in found if multiple > above]
+            assert kernels.sum_on_grid(values, scale, above) == (len(beyond), sum(beyond))
+            codes = kernels.level_codes(values, scale, above)
+            assert codes.dtype == np.uint8
+            assert codes.tolist() == [
+                (v < 0) + 2 * (multiple > above) for v, multiple in zip(values.tolist(), found)
+            ]
+        back = kernels.level_values(codes, 0.5, 3.0, np.dtype("<f4"))
+        table = {0: 0.5, 1: -0.5, 2: 3.0, 3: -3.0}
+        assert back.dtype == np.float32 and back.tolist() == [
+            table[code] for code in codes.tolist()
+        ]
+
+
+def check_few_bits(kernels: Any) -> None:
+    """The first number in the lowest bits; higher bits of a number are left out, and are refused
+    where they fill up the last byte."""
+    rng = np.random.default_rng(6)
+    for width in (2, 4):
+        for count in (0, 1, 2, 3, 4, 5, 127, 128, 1_001):
+            numbers = rng.integers(256, size=count).astype(np.uint8)
+            kept = [number % (1 << width) for number in numbers.tolist()]
+            whole = sum(number << width * place for place, number in enumerate(kept))
+            packed = kernels.pack_few(numbers, width)
+            expected = whole.to_bytes(-(-count * width // 8), "little")
+            assert packed.tobytes() == expected
+            for shift in (0, 1):  # parts of messages begin anywhere
+                there = np.frombuffer(b"\0" * shift + expected, np.uint8)[shift:]
+                assert kernels.unpack_few(there, width, count).tolist() == kept
+            spare = 8 * packed.size - count * width
+            if spare:
+                packed[-1] |= 128
+                assert kernels.unpack_few(packed, width, count) is None
+
+
+PACKING = (
+    check_half_codes,
+    check_brain_codes,
+    check_values,
+    check_blocks,
+    check_largest,
+    check_multiples,
+    check_levels,
+    check_few_bits,
+)

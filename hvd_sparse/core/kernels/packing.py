@@ -12,6 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from hvd_sparse.core.kernels.float16 import brain_codes, brain_values, half_codes, half_values
+from hvd_sparse.core.kernels.levels import (
+    largest_magnitude,
+    level_codes,
+    level_values,
+    multiples,
+    pack_few,
+    sum_on_grid,
+    unpack_few,
+)
 
 __all__ = [
     "Packers",
@@ -21,31 +30,43 @@ __all__ = [
     "half_codes",
     "half_values",
     "join_blocks",
+    "largest_magnitude",
+    "level_codes",
+    "level_values",
+    "multiples",
+    "pack_few",
+    "sum_on_grid",
+    "unpack_few",
 ]
 
-BLOCK = 1 << 16
+BLOCK_BITS = 16
+BLOCK = 1 << BLOCK_BITS
 """Entries in a block."""
 
 
 class Packers(Protocol):
     """The functions of an engine for codecs."""
 
-    def count_blocks(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """Return the count of indices of every block of 65,536 entries, int64 [blocks].
+    def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
+        """Return the count of indices of every block of 2^bits entries, int64 [blocks].
 
         Parameters
         ----------
         indices : uint32 [count], ascending
         numel : entries of the tensor
+        bits : at most 16
         """
 
-    def join_blocks(self, counts: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+    def join_blocks(
+        self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
+    ) -> np.ndarray | None:
         """Return the indices again, uint32 [count]; None unless they ascend.
 
         Parameters
         ----------
         counts : uint16 or uint32 [blocks], with the sum [count]
         positions : uint16 [count], within their blocks
+        bits : as above
         """
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
@@ -76,30 +97,86 @@ class Packers(Protocol):
         None if one is NaN, Inf or subnormal.
         """
 
+    def largest_magnitude(self, values: np.ndarray) -> float:
+        """Return the largest magnitude; 0 of no values."""
 
-def blocks_of(numel: int) -> int:
+    def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
+        """Return float32 or float64 values in multiples of a step, ties to even, int8 [count].
+
+        Parameters
+        ----------
+        step : above 0, exact in float32
+        most : the largest multiple that is written, at most 127
+        """
+
+    def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
+        """Return count and sum of the magnitudes beyond ``above``, in multiples of ``1 / scale``.
+
+        Multiples are rounded down, and are 1 to 2^26 - 1, or 2^26 where float32 rounds to it.
+
+        Parameters
+        ----------
+        values : float32 or float64, without zeros
+        scale : a power of two
+        above : a multiple; 0 for all
+        """
+
+    def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
+        """Return a value's sign, and twice whether it is beyond ``above`` as ``sum_on_grid`` counts
+        it, uint8 [count]."""
+
+    def level_values(
+        self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
+    ) -> np.ndarray:
+        """Return low, -low, high or -high for codes 0 to 3.
+
+        Parameters
+        ----------
+        codes : uint8 [count], below 4
+        low, high : exact in float32
+        dtype : of the values, float32 or float64
+        """
+
+    def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
+        """Return the low 2 or 4 bits of uint8 numbers in bytes, the first in the lowest bits; the
+        last byte is filled up with zeros."""
+
+    def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
+        """Return numbers of 2 or 4 bits again, uint8 [count].
+
+        None if the bits that fill up the last byte are not zero.
+
+        Parameters
+        ----------
+        packed : uint8, as many as ``count`` numbers take
+        """
+
+
+def blocks_of(numel: int, bits: int = BLOCK_BITS) -> int:
     """Return the number of blocks of a tensor."""
-    return -(-numel // BLOCK)
+    return -(-numel >> bits)
 
 
-def count_blocks(indices: np.ndarray, numel: int) -> np.ndarray:
+def count_blocks(indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
     """Return the count of indices of every block, as ``Packers`` says."""
-    counts = np.full(blocks_of(numel), indices.size)
-    starts = np.searchsorted(indices, _starts(counts.size))
+    counts = np.full(blocks_of(numel, bits), indices.size)
+    starts = np.searchsorted(indices, _starts(counts.size, bits))
     counts[:-1] = starts[1:]
     counts -= starts
     return counts
 
 
-def join_blocks(counts: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+def join_blocks(
+    counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
+) -> np.ndarray | None:
     """Return the indices of counts and positions, as ``Packers`` says."""
-    indices = np.repeat(_starts(counts.size), counts)
+    indices = np.repeat(_starts(counts.size, bits), counts)
     indices += positions
     return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
 
-def _starts(blocks: int) -> np.ndarray:
+def _starts(blocks: int, bits: int) -> np.ndarray:
     """Return the first index of every block, uint32 [blocks]."""
     starts = np.arange(blocks, dtype=np.uint32)
-    starts <<= np.uint32(16)
+    starts <<= np.uint32(bits)
     return starts

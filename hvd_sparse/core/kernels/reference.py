@@ -14,6 +14,10 @@ from hvd_sparse.types import Selection
 count_blocks, join_blocks = packing.count_blocks, packing.join_blocks
 half_codes, half_values = packing.half_codes, packing.half_values
 brain_codes, brain_values = packing.brain_codes, packing.brain_values
+largest_magnitude, multiples = packing.largest_magnitude, packing.multiples
+sum_on_grid, level_codes = packing.sum_on_grid, packing.level_codes
+level_values = packing.level_values
+pack_few, unpack_few = packing.pack_few, packing.unpack_few
 
 
 def moments(x: np.ndarray) -> Moments:

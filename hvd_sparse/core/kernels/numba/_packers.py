@@ -5,25 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_sparse.core.kernels.float16 import as_float32
-from hvd_sparse.core.kernels.numba import packing
-from hvd_sparse.core.kernels.packing import blocks_of
+from hvd_sparse.core.kernels.levels import GRID_BITS, pack_few
+from hvd_sparse.core.kernels.numba import levels, packing
+from hvd_sparse.core.kernels.packing import BLOCK_BITS, blocks_of
+
+MOST_ON_GRID = float((1 << GRID_BITS) - 1)
+_PACKING = {4: (levels.pack_nibbles, 2, "<u2"), 2: (levels.pack_quarters, 4, "<u4")}
+_UNPACKING = {4: (levels.unpack_nibbles, 2, "<u2"), 2: (levels.unpack_quarters, 4, "<u4")}
 
 
 class CompiledPackers:
     """Compiled kernels of the codecs.  Implements ``core.kernels.packing.Packers``."""
 
-    def count_blocks(self, indices: np.ndarray, numel: int) -> np.ndarray:
+    def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
         """Return the count of indices of every block, as ``Packers`` says."""
-        counts = np.empty(blocks_of(numel), np.int64)
-        packing.count_blocks(indices, counts)
+        counts = np.empty(blocks_of(numel, bits), np.int64)
+        packing.count_blocks(indices, counts, bits)
         return counts
 
-    def join_blocks(self, counts: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+    def join_blocks(
+        self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
+    ) -> np.ndarray | None:
         """Return the indices of counts and positions, as ``Packers`` says."""
         indices = np.empty(positions.size, np.uint32)
-        return (
-            indices if packing.join_blocks(_native(counts), _native(positions), indices) else None
-        )
+        ascend = packing.join_blocks(_native(counts), _native(positions), indices, bits)
+        return indices if ascend else None
 
     def half_codes(self, values: np.ndarray, out: np.ndarray) -> None:
         """Write the values as float16, as ``Packers`` says."""
@@ -50,6 +56,55 @@ class CompiledPackers:
         """Return the values of bfloat16 codes, as ``Packers`` says."""
         values = np.empty(codes.size, np.float32)
         return values if packing.brain_values(_native(codes), values.view(np.uint32)) else None
+
+    def largest_magnitude(self, values: np.ndarray) -> float:
+        """Return the largest magnitude, as ``Packers`` says."""
+        bits = values.view(f"u{values.itemsize}")
+        magnitude = np.array(np.iinfo(bits.dtype).max >> 1, bits.dtype)
+        found = levels.largest_bits(bits, magnitude[()])
+        return float(np.array(found, bits.dtype).view(values.dtype))
+
+    def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
+        """Return the values in multiples of a step, as ``Packers`` says."""
+        found = np.empty(values.size, np.int8)
+        levels.multiples(values, step, most, found)
+        return found
+
+    def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
+        """Return count and sum of the multiples beyond a number, as ``Packers`` says."""
+        count, total = levels.sum_on_grid(values, scale, MOST_ON_GRID, above)
+        return count, total
+
+    def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
+        """Return signs and levels, as ``Packers`` says."""
+        codes, bits = np.empty(values.size, np.uint8), values.view(f"u{values.itemsize}")
+        levels.level_codes(values, bits, scale, MOST_ON_GRID, above, codes)
+        return codes
+
+    def level_values(
+        self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
+    ) -> np.ndarray:
+        """Return the values of signs and levels, as ``Packers`` says."""
+        values = np.empty(codes.size, dtype.newbyteorder("="))
+        levels.level_values(codes, low, high, values)
+        return values
+
+    def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
+        """Return numbers of 2 or 4 bits in bytes, as ``Packers`` says."""
+        loop, per_byte, wide = _PACKING[width]
+        whole = numbers.size // per_byte
+        packed = np.empty(-(-numbers.size // per_byte), np.uint8)
+        loop(_native(numbers[: whole * per_byte].view(wide)), packed[:whole])
+        if whole < packed.size:
+            packed[whole:] = pack_few(numbers[whole * per_byte :], width)
+        return packed
+
+    def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
+        """Return the numbers again, as ``Packers`` says."""
+        loop, per_byte, wide = _UNPACKING[width]
+        numbers = np.empty(packed.size * per_byte, np.uint8)
+        loop(packed, numbers.view(wide))
+        return None if numbers[count:].any() else numbers[:count]
 
 
 def _suiting(out: np.ndarray) -> np.ndarray:

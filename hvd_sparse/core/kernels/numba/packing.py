@@ -26,12 +26,12 @@ _LARGEST_HALF, _SMALLEST_HALF, _REBIAS = (
 )  # as in core.kernels.float16
 
 
-@njit([types.void(_U4, _I8_OUT)], nogil=True, cache=True)
-def count_blocks(indices, counts):  # type: ignore[no-untyped-def]
-    """Count the indices of every block of 65,536 entries."""
+@njit([types.void(_U4, _I8_OUT, types.intp)], nogil=True, cache=True)
+def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
+    """Count the indices of every block of 2^bits entries."""
     start = 0
     for block in range(counts.size):
-        end, limit = start, (block + 1) << 16
+        end, limit = start, (block + 1) << bits
         # Indices ascend: where the last of some lies in the block all of them do.
         while end + LANES <= indices.size and indices[np.uintp(end + LANES - 1)] < limit:
             end += LANES
@@ -41,8 +41,10 @@ def count_blocks(indices, counts):  # type: ignore[no-untyped-def]
         start = end
 
 
-@njit([types.intp(counts, _U2, _U4_OUT) for counts in (_U2, _U4)], nogil=True, cache=True)
-def join_blocks(counts, positions, indices):  # type: ignore[no-untyped-def]
+@njit(
+    [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
+)
+def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
     """Write the indices of counts and positions; tell whether they ascend.
 
     The counts must have as many positions as their sum.
@@ -50,7 +52,7 @@ def join_blocks(counts, positions, indices):  # type: ignore[no-untyped-def]
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
-        part, there, first = positions[start:end], indices[start:end], np.uint32(block << 16)
+        part, there, first = positions[start:end], indices[start:end], np.uint32(block << bits)
         for i in range(part.size):
             there[i] = first | np.uint32(part[i])
         start = end

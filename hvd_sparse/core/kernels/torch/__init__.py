@@ -40,6 +40,10 @@ class TorchKernels:
         self.count_blocks, self.join_blocks = host.count_blocks, host.join_blocks
         self.half_codes, self.half_values = host.half_codes, host.half_values
         self.brain_codes, self.brain_values = host.brain_codes, host.brain_values
+        self.largest_magnitude, self.multiples = host.largest_magnitude, host.multiples
+        self.sum_on_grid, self.level_codes = host.sum_on_grid, host.level_codes
+        self.level_values = host.level_values
+        self.pack_few, self.unpack_few = host.pack_few, host.unpack_few
 
     # -- statistics -------------------------------------------------------------------------------
 
