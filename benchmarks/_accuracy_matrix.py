@@ -21,7 +21,7 @@ MAIN = (
 )  # fmt: skip
 NAMED = (
     "topk", "dgc", "gaussian_k", "sidco", "redsync", "oktopk", "gtopk", "scalecom", "stc", "sbc",
-    "ldte", "radix_select", "random_k", "chunked",
+    "ldte", "radix_select", "random_k", "chunked", "mgs",
 )  # fmt: skip
 WITHOUT_DENSITY = ("adacomp", "ef_sign")
 """Methods beside LDTE-BS.  Strom's wants a threshold that suits the task, TernGrad and

@@ -103,19 +103,12 @@ PLANNED = "planned"
 """The choice of ``groups`` that is made at run time."""
 
 
-def check_select_over(
-    select_over: object, exchange: Exchange, selector: Selector, groups: object
-) -> None:
+def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:
     """Raise InvalidOption for parts that need every tensor by itself where selection is over
     groups."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
-    if groups == PLANNED:
-        raise InvalidOption(
-            "select_over is 'group', and groups='planned' measures what selecting from every "
-            "tensor takes: give groups a number or lists of names, or use select_over='tensor'"
-        )
     if exchange.settles_later or exchange.sums_first:
         raise InvalidOption(
             f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by "
@@ -158,7 +151,6 @@ def exchanges_that_fit(
     codec: Codec,
     schedule: Schedule | None,
     select_over: str,
-    groups: Groups,
     placement: Placement,
 ) -> list[Exchange]:
     """Return the exchanges, with their defaults, that fit these parts and ranks.
@@ -180,7 +172,7 @@ def exchanges_that_fit(
             continue
         try:
             check_exchange(exchange, selector, memory, codec, schedule)
-            check_select_over(select_over, exchange, selector, groups)
+            check_select_over(select_over, exchange, selector)
         except InvalidOption:
             continue
         fitting.append(exchange)

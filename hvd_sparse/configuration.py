@@ -173,7 +173,7 @@ class Configuration:
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
-        check_select_over(self.select_over, self.exchange, self.selector, self.groups)
+        check_select_over(self.select_over, self.exchange, self.selector)
         object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
         check_whole(self.telemetry_every, "telemetry_every", 1)
         for option in ("compress_1d", "rollback", "allow_dense", "summary_at_end"):
@@ -339,7 +339,6 @@ class Configuration:
             self.codec,
             self.schedule,
             self.select_over,
-            self.groups,
             placement,
         )
 

@@ -17,7 +17,8 @@ from hvd_sparse.autotune.costmodel.planner import best
 from hvd_sparse.autotune.measurements import Samples
 from hvd_sparse.autotune.route import Route
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.buckets import one_per_tensor
+from hvd_sparse.core.step.buckets import one_per_tensor, why_not_merged
+from hvd_sparse.core.step.group_selection import name_of
 from hvd_sparse.types import TensorSpec
 
 Buckets = list[tuple[int, ...]]
@@ -35,14 +36,15 @@ class GroupPlan:
     ----------
     groups : names of the tensors of each group, which travel together
     predicted_s : seconds from a step's first gradient to its last result with "none" merged, with
-        "all" in one message, by the "default" groups, and as "planned".  The model's seconds, and
-        as much more as the measured steps took beyond them, for what it does not know (Horovod's
-        own work, tensors that are not compressed).  With several optimizers the sum over a step of
-        each
+        "all" in one message, by the "default" groups, those that were measured, and as "planned".
+        The model's seconds, and as much more as the measured steps took beyond them, for what it
+        does not know (Horovod's own work, tensors that are not compressed).  With several
+        optimizers the sum over a step of each
     wire : seconds of a message's first collective, over the bytes that a rank receives
     late : seconds of the collectives behind it, which begin when the last gradient has come; 0
         where a message is one allgather
-    work : seconds of selecting and encoding, over the entries of a tensor
+    work : seconds of selecting and encoding, over the entries of a tensor, or of the vector of a
+        group
     decode : seconds of decoding, over the entries of a tensor
     """
 
@@ -81,7 +83,7 @@ class GroupPlan:
             f"{1e3 * (self.wire.start_s + self.late.start_s):.2f} ms and "
             f"{1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
             f"{1e6 * self.work.start_s:.0f} us a "
-            f"tensor and {1e9 * self.work.byte_s:.2f} ns an entry)"
+            f"selection and {1e9 * self.work.byte_s:.2f} ns an entry)"
         )
 
 
@@ -107,9 +109,11 @@ def make_plan(
     default : the present buckets
     """
     numel = {spec.key: spec.numel for spec in specs}
+    work, encode_s = _work(route.configuration, specs, told, default)
     costs = _Costs(
         *_wires(route, samples),
-        _line(_slowest(told, "work"), numel),
+        work,
+        encode_s,
         _line(_slowest(told, "decode"), numel),
         _slowest(told, "ready"),
         _slowest(told, "nbytes"),
@@ -135,11 +139,15 @@ def make_plan(
 
 @dataclass(frozen=True)
 class _Costs:
-    """The costs of messages and computing, and each tensor's ready time and bytes sent."""
+    """The costs of messages and computing, and each tensor's ready time and bytes sent.
+
+    ``work`` is of what is selected from at once, and ``encode_s`` what every tensor takes besides.
+    """
 
     wire: Line
     late: Line
     work: Line
+    encode_s: float
     decode: Line
     ready_s: Mapping[str, float]
     nbytes: Mapping[str, float]
@@ -157,14 +165,16 @@ def _plan_family(
         specs, {key: [costs.ready_s[key]] for key in keys}, route.configuration
     )
     layers = profile.compressed.layers
+    is_merged = route.configuration.select_over == "group"
     received = [route.received(layer.numel, costs.nbytes.get(layer.name, 0.0)) for layer in layers]
     instance = Instance(
-        np.array([layer.backward_s for layer in layers]),
+        np.array([layer.backward_s for layer in layers]) + costs.encode_s,
         np.array([layer.numel for layer in layers]),
         np.zeros(len(layers)),
         np.array([first for first, _ in received]),
         costs.wire,
         Work(call_s=costs.work.start_s, entry_s=costs.work.byte_s),
+        per_tensor=not is_merged,
         late=costs.late,
         late_nbytes=np.array([behind for _, behind in received]),
     )
@@ -176,6 +186,8 @@ def _plan_family(
         "default": _restricted(default, places),
         "planned": planned_buckets(best(instance), profile, specs),
     }
+    for way in ("all", "planned"):
+        buckets[way] = _apart_where_needed(buckets[way], specs, route.configuration)
     settle_s = sum(float(costs.decode(layer.numel)) for layer in layers)
     ends_s = {
         way: settle_s
@@ -184,10 +196,43 @@ def _plan_family(
         )
         for way in WAYS
     }
-    # The search is over contiguous groups, and the default ones need not be: they may be quicker.
-    if ends_s["default"] <= ends_s["planned"]:
-        return buckets["default"], {**ends_s, "planned": ends_s["default"]}
-    return buckets["planned"], ends_s
+    # The search is over contiguous groups that Horovod does not fuse: others may be quicker.
+    quickest = min(("default", "planned", "all", "none"), key=lambda way: ends_s[way])
+    return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
+
+
+def _apart_where_needed(
+    buckets: Buckets, specs: Sequence[TensorSpec], configuration: Configuration
+) -> Buckets:
+    """Return the buckets, those apart whose tensors cannot be selected from as one vector."""
+    found: Buckets = []
+    for bucket in buckets:
+        cannot = why_not_merged([specs[position] for position in bucket], configuration)
+        found += [(position,) for position in bucket] if cannot else [bucket]
+    return found
+
+
+def _work(
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    told: Sequence[Told],
+    default: Buckets,
+) -> tuple[Line, float]:
+    """Return the seconds of selecting and encoding over the entries of what is selected from at
+    once, and the seconds that every tensor takes besides."""
+    work_s, encode_s = _slowest(told, "work"), _slowest(told, "encode")
+    numel = {spec.key: spec.numel for spec in specs}
+    if configuration.select_over != "group":
+        return _line(work_s, numel), 0.0
+    vectors = [[specs[position] for position in bucket] for bucket in default]
+    entries = {name_of(members): sum(spec.numel for spec in members) for members in vectors}
+    select_s = {
+        name: seconds - encode_s.get(name, 0.0)
+        for name, seconds in work_s.items()
+        if name in entries
+    }
+    select, encode = _line(select_s, entries), _line(encode_s, numel)
+    return Line(select.start_s, select.byte_s + encode.byte_s), encode.start_s
 
 
 def _slowest(told: Sequence[Told], kind: str) -> dict[str, float]:
@@ -209,9 +254,12 @@ def _families(
     seen: Mapping[str, Sequence[int]], configuration: Configuration, specs: Sequence[TensorSpec]
 ) -> list[list[str]]:
     """Return the sets of tensors that come in the same steps, those with a compressed one."""
-    families: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    families: dict[object, list[str]] = defaultdict(list)
+    dtypes = {spec.key: spec.accumulator for spec in specs}
     for key, steps in seen.items():
-        families[tuple(steps)].append(key)
+        # Vectors are of one dtype.
+        dtype = dtypes.get(key) if configuration.select_over == "group" else None
+        families[tuple(steps), dtype].append(key)
     compressed = {specs[position].key for (position,) in one_per_tensor(specs, configuration)}
     return [keys for keys in families.values() if compressed.intersection(keys)]
 

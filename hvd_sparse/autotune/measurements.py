@@ -43,11 +43,15 @@ class StepStarts:
     """Distinction of a step's first gradient from the others.
 
     It is told by what has come since the last result was asked for.
+
+    Attributes
+    ----------
+    is_between : a result was asked for, and no gradient has come since
     """
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
-        self._is_between = True
+        self.is_between = True
 
     def begins(self, position: int | None) -> bool:
         """Tell whether the gradient that is handed over is its step's first.
@@ -56,17 +60,17 @@ class StepStarts:
         ----------
         position : of its tensor; None for one that is no known tensor's
         """
-        is_first = self._is_between or position in self._in_step
+        is_first = self.is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
         if position is not None:
             self._in_step.add(position)
-        self._is_between = False
+        self.is_between = False
         return is_first
 
     def end(self) -> None:
         """Note that a result is asked for: whatever comes next begins a step."""
-        self._is_between = True
+        self.is_between = True
 
 
 class Measurements:
@@ -82,7 +86,7 @@ class Measurements:
         self._step: dict[str, dict[str, float]] = defaultdict(dict)
         self._whole_s: dict[int, float] = {}
         self._number = self._good = 0
-        self._began_s = self._own_s = self._ended_s = 0.0
+        self._began_s = self._own_s = self._ended_s = self._told_s = 0.0
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
         """Begin a step; ``was_good`` says of the last one whether its numbers count."""
@@ -111,6 +115,11 @@ class Measurements:
         """Note that this package was at work, and the backward pass was not."""
         self._own_s += seconds
 
+    def take_told(self) -> float:
+        """Return the seconds of selecting and encoding that spans told since the last call."""
+        told_s, self._told_s = self._told_s, 0.0
+        return told_s
+
     def send(self, key: str, nbytes: float) -> None:
         """Note the bytes that a tensor adds to its message."""
         self._step["nbytes"][key] = nbytes
@@ -120,17 +129,23 @@ class Measurements:
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
+        if kind == "work":
+            self._told_s += end_s - start_s
+        if what == "encode":
+            self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
         """Return what was measured, JSON-able.
 
-        By tensor there are the medians of "ready", "work", "decode" (seconds) and "nbytes", and
-        "seen", the numbers of the steps that brought it. "whole" has the seconds from first
-        gradient to last result, by the step's number, and "steps" how many counted in all.
+        By tensor there are the medians of "ready", "work", "encode" (which is part of "work"),
+        "decode" (seconds) and "nbytes", and "seen", the numbers of the steps that brought it.
+        Where tensors are selected from as one vector, "work" has the vector's name, too. "whole"
+        has the seconds from first gradient to last result, by the step's number, and "steps" how
+        many counted in all.
         """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
-            for kind in ("ready", "work", "decode", "nbytes")
+            for kind in ("ready", "work", "encode", "decode", "nbytes")
         }
         whole = {str(number): seconds for number, seconds in self._whole_s.items()}
         return {

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 import time
 
+from hvd_sparse.autotune.departure import Departure
+from hvd_sparse.autotune.fallback import StepClock
 from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
 from hvd_sparse.autotune.measurements import (
     STEPS,
@@ -45,7 +47,7 @@ class Planning:
     """
 
     def __init__(self, step: Step, name: str) -> None:
-        self._step, self._name, self._default = step, name, list(step.buckets)
+        self._step, self._name = step, name
         self.restart()
 
     def restart(self) -> None:
@@ -116,7 +118,7 @@ class Planning:
     def _decide(self, route: Route, told: Value, samples: Value) -> Report:
         """Rank 0's; in words what went wrong, as the other ranks wait."""
         try:
-            plan = make_plan(route, self._step.specs, told, samples, self._default)
+            plan = make_plan(route, self._step.specs, told, samples, self._step.buckets)
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
         return plan.to_dict()
@@ -128,7 +130,8 @@ TIMING = "the timing of messages for groups='planned'"
 class PlannedGroups(Policy):
     """Measures the first steps and then sends together what is best sent together.
 
-    Until there is a plan small neighbours travel together.
+    Until there is a plan small neighbours travel together. With one, now and then some steps are
+    timed; where they depart from what they took with it at first, it is planned anew.
 
     Parameters
     ----------
@@ -141,6 +144,8 @@ class PlannedGroups(Policy):
         self._starts = StepStarts()
         self._run: StepRun | None = None
         self._came_s = 0.0
+        self._clock, self._departure = StepClock(), Departure()
+        self._is_merged = step.configuration.select_over == "group"
         self._listen(step)
 
     @property
@@ -150,6 +155,8 @@ class PlannedGroups(Policy):
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self._planning.is_over:
+            if self._starts.is_between and self._planning.plan is not None:
+                self._watch_step(owner, position)
             return SPARSE
         self._came_s = time.perf_counter()
         if self._starts.begins(position):
@@ -178,6 +185,42 @@ class PlannedGroups(Policy):
         if plan is not None:
             owner.step.spans.remove(self._listener)
             owner.step.regroup_at_start(plan.buckets(owner.step.specs))
+            self._clock.restart()
+            self._departure.restart()
+
+    def _watch_step(self, owner: Owner, position: int | None) -> None:
+        """Begin a step that has a plan; where steps have departed from it, measure anew.
+
+        Collective where a window of steps has ended: nothing of this compressor is under way.
+        """
+        self._starts.begins(position)
+        departure, ledger = self._departure, owner.watchdog.ledger
+        departure.begin(self._clock.begin())
+        if not departure.is_due:
+            return
+        name = f"hvd_sparse.plan.{owner.name}.review"
+        gatherer = Gatherer(owner.collective, name, owner.limit_s)
+        ledger.begin(TIMING)
+        try:
+            with ledger.waiting():
+                slowest_s = max(gatherer.tell_all(departure.median_s))
+        except ExchangeTimeout as error:
+            raise owner.explain(error) from error
+        finally:
+            ledger.end(TIMING)
+        if departure.judge(slowest_s):
+            if owner.collective.rank == 0:
+                logger.warning(
+                    "compressor %s: steps take %.1f ms, and %.1f ms when their groups were "
+                    "planned: the groups are planned anew",
+                    owner.name,
+                    1e3 * slowest_s,
+                    1e3 * (departure.first_s or 0.0),
+                )
+            self._planning.restart()
+            self._run = None
+            self._listen(owner.step)
+        self._clock.resume()
 
     def sent(self, owner: Owner, position: int, ticket: Ticket) -> None:
         """Note what a tensor sends, as it will be behind a schedule's warm-up."""
@@ -195,7 +238,11 @@ class PlannedGroups(Policy):
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
             self._planning.measurements.send(spec.key, nbytes)
-        self._planning.measurements.spend(time.perf_counter() - self._came_s)
+        measurements, own_s = self._planning.measurements, time.perf_counter() - self._came_s
+        told_s = measurements.take_told()
+        # Of a group that is selected from at once, what each tensor takes whatever the groups are
+        # counts as the backward pass.
+        measurements.spend(told_s if self._is_merged else own_s)
 
     def end(self, owner: Owner) -> None:
         self._starts.end()
@@ -203,6 +250,11 @@ class PlannedGroups(Policy):
     def arrived(self, owner: Owner) -> None:
         if not self._planning.is_over:
             self._planning.measurements.end(time.perf_counter())
+        elif self._departure.is_watching:
+            self._clock.end()
+
+    def fail(self) -> None:
+        self._clock.fail()
 
     def _listen(self, step: Step) -> None:
         self._listener = self._planning.measurements.listen

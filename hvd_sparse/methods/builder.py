@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 from hvd_sparse.checks import check_choice
 from hvd_sparse.configuration import Configuration
@@ -98,7 +98,7 @@ class Builder(Generic[Compressor]):
         steps and the network, and takes the quickest groups from then on. In TensorFlow, groups
         given to Horovod are messages
     select_over : "tensor", or "group" to select once from all tensors that travel together, as
-        MGS-SGD does: the density holds for the group, and its tensors compete (exchange
+        ``mgs`` does: the density holds for the group, and its tensors compete (exchange
         "allgather"; in TensorFlow a group of Horovod's)
     max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
         where the density asks for more it runs dense, and further entries that a method finds stay
@@ -161,6 +161,9 @@ class Builder(Generic[Compressor]):
     def _read_optimizer(cls, optimizer: object) -> Handover:
         """Return what a memory has to do in the place of the frontend's optimizer."""
         raise NotImplementedError
+
+    _plans_groups: ClassVar[bool] = False
+    """Whether the frontend can take other groups in a run: ``groups="planned"``."""
 
     @classmethod
     def build(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.density_rule import Density
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
@@ -30,6 +31,28 @@ class LargestMethods(Builder[Compressor]):
         density : part of the entries sent, in (0, 1], or by tensor
         """
         return cls.build(params, selector=TopK(density), **options)
+
+    @classmethod
+    @of_paper("shi2020mgs")
+    def mgs(cls, params: object, *, density: Density, **options: object) -> Compressor:
+        """MGS-SGD: one top k from every group of merged layers, planned in the run.  Paper:
+        shi2020mgs.
+
+        In PyTorch the first steps measure when gradients come and what selections and messages
+        take; then layers are merged so that a step ends earliest, and planned anew when steps take
+        much longer or shorter. Departs: the plan is the best one, where the paper's greedy choice
+        may miss it (``hvd-sparse bench planning``); residuals are kept by tensor, so that none is
+        lost when groups change.
+
+        Left out: planning in TensorFlow and in DDP, where messages are the groups that Horovod is
+        given (``groups=``, ``num_groups=``; ``hvd-sparse advise`` plans them) and DDP's buckets.
+
+        Parameters
+        ----------
+        density : part of every group's entries sent, in (0, 1], or by tensor
+        """
+        options.setdefault("groups", PLANNED if cls._plans_groups else None)
+        return cls.build(params, selector=TopK(density), select_over="group", **options)
 
     @classmethod
     @of_paper("alabi2012fast")

@@ -30,6 +30,8 @@ class Compression(AutoMethod, Methods):
     called.
     """
 
+    _plans_groups = True
+
     @classmethod
     def _create(
         cls,

@@ -14,6 +14,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "gtopk": {"density": 0.1},
     "ldte": {"density": 0.1},
     "ldte_bs": {"density": 0.1},
+    "mgs": {"density": 0.1},
     "oktopk": {"density": 0.1, "period": 3},
     "radix_select": {"density": 0.1},
     "random_k": {"density": 0.1, "shared_seed": True},
@@ -28,6 +29,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "topk": {"density": 0.1},
 }
 """Options by method."""
+OVER_GROUPS = ("mgs",)
+"""Methods that select from all tensors of a group at once."""
 
 _TOPK = {"id": "topk", "density": 0.1}
 BUILT: dict[str, dict[str, Any]] = {
@@ -92,9 +95,11 @@ def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> A
     return getattr(compression, case)(params, **METHODS[case], **options)
 
 
-def session_beside(compressor: Any, collective: Any = None) -> Any:
-    """The numpy core, with the parts and the buckets of a frontend's compressor; over mpi4py
-    unless another collective is given."""
+def session_beside(
+    compressor: Any, collective: Any = None, buckets: list[tuple[int, ...]] | None = None
+) -> Any:
+    """The numpy core, with the parts and the buckets of a frontend's compressor, unless it is told
+    others; over mpi4py unless another collective is given."""
     from hvd_sparse.core.step.session import Session
 
     if collective is None:
@@ -107,7 +112,7 @@ def session_beside(compressor: Any, collective: Any = None) -> Any:
         compressor.configuration,
         step.specs,
         collective,
-        buckets=step.buckets,
+        buckets=buckets or step.buckets,
         kernels=step.pipeline.kernels,
     )
 

@@ -11,6 +11,7 @@ from _torch_cases import digest_of, give_gradients
 from _torch_laws import Ledger, integers, optimizer_without_motion
 from torch import nn
 
+from hvd_sparse.autotune import departure
 from hvd_sparse.autotune.measurements import STEPS, WARMUP
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.torch import Compression
@@ -161,6 +162,36 @@ def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
     except InvalidOption as error:
         both = str(error)
     return {"has_plan": has_plan, "refused": refused, "both": both}
+
+
+WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
+"""Windows of two steps, and any difference between two of them is a departure."""
+DEPARTED_AT = ADOPTED_AT + 3 + 4
+ADOPTED_AGAIN_AT = DEPARTED_AT + 1 + ADOPTED_AT
+
+
+@cases
+def merged_layers_are_planned_and_planned_anew(name: str) -> dict[str, Any]:
+    """``Compression.mgs``: what is lost behind every step, while groups change twice."""
+    usual = {key: getattr(departure, key) for key in WINDOWS}
+    for key, value in WINDOWS.items():
+        setattr(departure, key, value)
+    try:
+        ledger = Ledger(
+            SHAPES, lambda named: Compression.mgs(named, density=0.05, name=name, **SPARSE_ONLY)
+        )
+        lost, plans, applied = [], [], []
+        for step in range(ADOPTED_AGAIN_AT + 2):
+            ledger.take_step(ledger.gradients(step))
+            lost.append(ledger.lost_entries())
+            plans.append(ledger.compressor.plan and ledger.compressor.plan.to_dict())
+            applied.append(digest_of([parameter.grad for parameter in ledger.parameters.values()]))
+        ledger.compressor.close()
+    finally:
+        for key, value in usual.items():
+            setattr(departure, key, value)
+    told = hvd.allgather_object([plans, applied], name=f"{name}.told")
+    return {"lost": lost, "plans": plans, "alike": all(each == told[0] for each in told)}
 
 
 def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:

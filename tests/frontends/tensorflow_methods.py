@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
 from _integer_gradients import SHAPES, gradients_of
-from _method_cases import BUILT, METHODS, STEPS, compressor_of, found, session_beside
+from _method_cases import BUILT, METHODS, OVER_GROUPS, STEPS, compressor_of, found, session_beside
 from _tensorflow_cases import (
     Compression,
     begin,
@@ -29,9 +29,13 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     compressor = compressor_of(Compression, name, variables, name=name, **SPARSE_ONLY)
     compressor.resolve()
     specs = compressor.step.specs
-    session = session_beside(compressor)
+    # One of Horovod's groups, which is what PyTorch makes of so few entries by itself.
+    groups = {"groups": 1} if name in OVER_GROUPS else {}
+    session = session_beside(compressor, buckets=[(0, 1, 2)] if groups else None)
     run = tf.function(
-        lambda gradients: tape_gradients(linear_loss(variables, gradients), variables, compressor)
+        lambda gradients: tape_gradients(
+            linear_loss(variables, gradients), variables, compressor, **groups
+        )
     )
     differences, applied = 0, []
     for step in range(STEPS):

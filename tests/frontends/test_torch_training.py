@@ -16,7 +16,7 @@ from _outcomes import ULP, measured
 from _pairwise import all_pairs, pairs_of
 from _torch_auto import SCRIPT
 from _torch_density_one import SETTINGS
-from _torch_planned import ADOPTED_AT, REJOINED_AT
+from _torch_planned import ADOPTED_AGAIN_AT, ADOPTED_AT, DEPARTED_AT, REJOINED_AT
 from _torch_planned import SHAPES as PLANNED_SHAPES
 from _torch_training import FACTORS, STEPS
 from harness import Outcome, launch
@@ -216,6 +216,20 @@ def test_all_ranks_adopt_one_plan_at_one_step_and_another_in_a_new_world(outcome
             assert set(plan["predicted_s"]) == {"none", "all", "default", "planned"}
             assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
             assert plan["wire"]["start_s"] > 0
+
+
+def test_layers_are_merged_by_a_plan_that_is_made_anew_when_steps_depart(outcome: Outcome) -> None:
+    for result in measured(outcome, "merged_layers_are_planned_and_planned_anew"):
+        assert not any(result["lost"]) and result["alike"]
+        assert [step for step, plan in enumerate(result["plans"]) if plan] == [
+            *range(ADOPTED_AT, DEPARTED_AT),
+            *range(ADOPTED_AGAIN_AT, len(result["plans"])),
+        ]
+        for plan in filter(None, result["plans"]):
+            assert sorted(name for names in plan["groups"] for name in names) == sorted(
+                PLANNED_SHAPES
+            )
+            assert plan["predicted_s"]["planned"] == min(plan["predicted_s"].values())
 
 
 def test_plans_are_made_of_all_collectives_of_an_exchange(outcome: Outcome) -> None:

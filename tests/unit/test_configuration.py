@@ -157,11 +157,10 @@ def test_options_of_an_engine_are_described_and_checked():
         create(engine={"id": "numba", "threads": 0})
 
 
-def test_groups_are_planned_for_every_exchange_and_selections_by_tensor():
+def test_groups_are_planned_for_every_exchange_and_both_kinds_of_selection():
     for exchange in ("allgather", "gtopk", "auto"):
         assert create(groups="planned", exchange=exchange).describe()["groups"] == "planned"
-    with pytest.raises(InvalidOption, match="select_over"):
-        create(groups="planned", select_over="group")
+    assert create(groups="planned", select_over="group").groups == "planned"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +210,7 @@ SPECIAL = {
         "selector": {"id": "dgc_sampled", "density": 0.1},
         "memory": {"id": "momentum_correction", "momentum": 0.9},
     },
+    "mgs": {"selector": {"id": "topk", "density": 0.1}, "select_over": "group"},
     "redsync": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
     "scalecom": {"selector": {"id": "topk", "density": 0.1}, "exchange": "shared_index"},
     "gtopk": {"selector": {"id": "topk", "density": 0.1}, "exchange": "gtopk"},

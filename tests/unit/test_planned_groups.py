@@ -13,6 +13,7 @@ from hvd_sparse.autotune.costmodel.instance import Instance, groups
 from hvd_sparse.autotune.costmodel.partition import partition_end_s
 from hvd_sparse.autotune.costmodel.strategies import as_ready
 from hvd_sparse.autotune.costmodel.timeline import end_s
+from hvd_sparse.autotune.departure import REVIEW_EVERY, SETTLING, WINDOW, Departure
 from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
 from hvd_sparse.autotune.measurements import (
     REPETITIONS,
@@ -28,8 +29,10 @@ from hvd_sparse.autotune.route import Route
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.step.buckets import grouped, one_per_tensor
+from hvd_sparse.core.step.group_selection import name_of
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import PeerFailure
+from hvd_sparse.types import TensorSpec
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
 CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
@@ -45,6 +48,7 @@ def told(seen, gap_s=0.01, whole_s=0.0):
     return {
         "ready": {key: gap_s * number for number, key in enumerate(keys)},
         "work": {spec.key: 1e-5 + 1e-9 * spec.numel for spec in SPECS if spec.key in seen},
+        "encode": {},
         "decode": {spec.key: 2e-9 * spec.numel for spec in SPECS if spec.key in seen},
         "nbytes": {spec.key: 2.0 * spec.numel for spec in SPECS if spec.key in seen},
         "seen": seen,
@@ -109,7 +113,12 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
         mine.begin(0.0, was_good=is_good)
     found = mine.to_dict()
     assert found["ready"] == {"b": 0.0, "a": pytest.approx(0.6)}
-    assert found["work"] == {"b": 3.0} and found["nbytes"] == {"b": 6.0} and found["decode"] == {}
+    assert (
+        found["work"] == {"b": 3.0}
+        and found["encode"] == {"b": 1.0}
+        and found["nbytes"] == {"b": 6.0}
+        and found["decode"] == {}
+    )
     assert sorted(found["whole"].values()) == pytest.approx([5.0, 6.0, 7.0])
     assert (
         found["steps"] == 3
@@ -297,3 +306,89 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks():
         return planning.plan
 
     assert worlds.run(2, script) == [None, None]
+
+
+MERGED = worlds.configure(groups="planned", compress_1d=False, select_over="group")
+
+
+def merged_told(call_s, entry_s, encode_s=0.0, gap_s=0.0):
+    """What a rank tells that selected once from each of the default's groups."""
+    found = told({spec.key: [3, 4, 5] for spec in SPECS}, gap_s)
+    groups_of = [[SPECS[position] for position in bucket] for bucket in DEFAULT]
+    found["encode"] = {SPECS[position].key: encode_s for position in COMPRESSED}
+    alone = {name_of(members): encode_s for members in groups_of if len(members) == 1}
+    found["work"] = dict(found["encode"]) | {
+        name_of(members): alone.get(name_of(members), 0.0)
+        + call_s
+        + entry_s * sum(spec.numel for spec in members)
+        for members in groups_of
+    }
+    return found
+
+
+def merged_plan(each, default=DEFAULT, wire=(0.0, 1e-9)):
+    return make_plan(route(MERGED), SPECS, [each], [samples(*wire)], default)
+
+
+def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
+    two = [tuple(COMPRESSED[:2]), tuple(COMPRESSED[2:])]
+    found = merged_told(0.0, 0.0)
+    entries = [sum(SPECS[position].numel for position in bucket) for bucket in two]
+    names = [name_of([SPECS[position] for position in bucket]) for bucket in two]
+    found["work"] = {name: 0.02 + 1e-6 * numel for name, numel in zip(names, entries)}
+    plan = merged_plan(found, two)
+    assert (plan.work.start_s, plan.work.byte_s) == (pytest.approx(0.02), pytest.approx(1e-6))
+    assert len(plan.groups) == 1, "messages start for nothing, and selections do not"
+    assert plan.predicted_s["none"] - plan.predicted_s["all"] > 0.02 * (len(COMPRESSED) - 2)
+    each = told({spec.key: [3] for spec in SPECS}, 0.0)
+    apart = make_plan(route(), SPECS, [each], [samples(0.0, 1e-9)], two)
+    assert apart.predicted_s["none"] < 0.02, "tensor by tensor, no group saves a start"
+
+
+def test_of_the_groups_own_time_only_the_choice_depends_on_them():
+    found = merged_told(0.0, 1e-6, encode_s=1e-3)
+    plan = merged_plan(found)
+    assert plan.work.byte_s == pytest.approx(1e-6, rel=1e-3)
+    assert plan.predicted_s["planned"] == min(plan.predicted_s.values())
+    assert sorted(position for bucket in plan.buckets(SPECS) for position in bucket) == COMPRESSED
+
+
+def test_tensors_that_no_vector_holds_together_are_planned_apart():
+    mixed = [
+        TensorSpec(spec.key, spec.shape, "float64" if number % 2 else "float32")
+        for number, spec in enumerate(SPECS)
+    ]
+    default = grouped(mixed, MERGED)
+    plan = make_plan(
+        route(MERGED), mixed, [told({s.key: [3] for s in mixed})], [samples(10.0, 0.0)], default
+    )
+    dtypes = {spec.key: spec.dtype for spec in mixed}
+    assert len(plan.groups) == 2, "starts are dear: as few as can be"
+    assert all(len({dtypes[name] for name in names}) == 1 for names in plan.groups)
+
+
+def test_steps_depart_when_they_take_much_longer_or_shorter_than_at_first():
+    for later_s, has_departed in ((0.1, False), (0.149, False), (0.16, True), (0.06, True)):
+        departure = Departure()
+        found = []
+        for step in range(SETTLING + WINDOW + 2 * REVIEW_EVERY):
+            is_early = step < SETTLING + WINDOW
+            departure.begin(None if step == 0 else 0.1 if is_early else later_s)
+            if departure.is_due:
+                found.append((step + 1, departure.judge(departure.median_s)))
+        first = SETTLING + WINDOW
+        assert found == [
+            (first, False),
+            (first + REVIEW_EVERY, has_departed),
+            (first + 2 * REVIEW_EVERY, has_departed),
+        ]
+
+
+def test_steps_that_failed_are_no_reason_to_plan_anew():
+    departure = Departure()
+    for _ in range(SETTLING + WINDOW):
+        departure.begin(None)
+    assert departure.is_due and not departure.judge(departure.median_s)
+    for _ in range(REVIEW_EVERY):
+        departure.begin(0.1)
+    assert departure.is_due and not departure.judge(departure.median_s), "this is the first"

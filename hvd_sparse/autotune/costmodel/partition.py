@@ -17,14 +17,24 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 
     Parameters
     ----------
-    instance : with ``per_tensor``, so that compute ends do not depend on the groups
+    instance : layers and costs; without ``per_tensor`` a group is selected from as one vector, when
+        its last gradient has come
     parts : groups, with every layer of the instance in one of them
     """
-    layers = np.arange(instance.size)
-    compute_s = np.cumsum(instance.compute_s(layers, layers + 1))
-    messages = sorted(
-        (float(compute_s[max(part)]), float(np.sum(instance.nbytes[list(part)]))) for part in parts
-    )
+    complete = {max(part): list(part) for part in parts}
+    compute_s, messages = 0.0, []
+    for layer in range(instance.size):
+        if instance.per_tensor:
+            compute_s += float(instance.compute_s(layer, layer + 1))
+        else:
+            compute_s += float(instance.backward_s[layer])
+        part = complete.get(layer)
+        if part is None:
+            continue
+        if not instance.per_tensor:
+            work, sent = instance.work, float(np.sum(instance.sent[part]))
+            compute_s += float(work.select_s(np.sum(instance.numel[part]))) + work.sent_s * sent
+        messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
     wire_s, waiting = 0.0, 0
     while waiting < len(messages):
         start_s, first = max(wire_s, messages[waiting][0]), waiting
@@ -34,4 +44,4 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
             instance.wire(sum(nbytes for _, nbytes in messages[first:waiting]))
         )
     late_s = float(instance.late(np.sum(instance.late_nbytes)))
-    return max(wire_s, float(compute_s[-1])) + late_s
+    return max(wire_s, compute_s) + late_s

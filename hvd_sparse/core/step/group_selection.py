@@ -75,7 +75,7 @@ def joint_source(states: Sequence[TensorState]) -> Source:
     these tensors."""
     first = states[0]
     spec = TensorSpec(
-        _name_of([state.spec for state in states]),
+        name_of([state.spec for state in states]),
         (sum(s.spec.numel for s in states),),
         first.spec.dtype,
     )
@@ -84,8 +84,8 @@ def joint_source(states: Sequence[TensorState]) -> Source:
     return Source(spec, max(state.steps for state in states), *start)
 
 
-def _name_of(specs: Sequence[TensorSpec]) -> str:
-    """A lone tensor's own key; else a short name that other tensors do not have."""
+def name_of(specs: Sequence[TensorSpec]) -> str:
+    """Return the name of tensors as one vector: a lone one's key, else a name of their own."""
     if len(specs) == 1:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
