@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from hvd_sparse.core.step.records import Ticket
+from hvd_sparse.core.step.stats import BYTES
 from hvd_sparse.untyped import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
@@ -19,18 +20,18 @@ Span = tuple[str, str, float, float]
 
 
 def of_tensor(
-    counted: Counter[str], ticket: Ticket | None, steps: int, *, has_frames: bool
+    counted: Mapping[str, int], ticket: Ticket | None, steps: int, *, has_frames: bool
 ) -> Report:
     """Return what is told of one tensor but for times.
 
     counted : since the last record
     ticket : of its step; None on a dense step
     """
-    entries = counted["entries_total"]
-    values: Report = {name: counted[name] for name in COUNTS}
+    entries = counted.get("entries_total", 0)
+    values: Report = {name: counted.get(name, 0) for name in COUNTS}
     values["density_asked"] = None
     values["density_achieved"] = counted["entries_sent"] / entries if entries else None
-    values["bytes_sent"] = counted["frame_bytes"] / steps if has_frames else None
+    values["bytes_sent"] = counted.get(BYTES, 0) / steps if has_frames else None
     for name in ("bytes_received", "threshold", "residual_norm", "contraction", "staleness"):
         values[name] = None
     if ticket is None or ticket.outgoing is None:
@@ -51,12 +52,13 @@ def of_tensor(
 
 
 def of_all(
-    counts: Iterable[Counter[str]], tickets: Iterable[Ticket], tensors: Iterable[Report]
+    counts: Iterable[Mapping[str, int]], tickets: Iterable[Ticket], tensors: Iterable[Report]
 ) -> Report:
     """Return what is told of all tensors together but for bytes and times."""
-    sums: Counter[str] = Counter()
+    sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
-        sums.update(counted)
+        for name in sums:
+            sums[name] += counted.get(name, 0)
     observed, asked = [], []
     for ticket in tickets:
         sent = ticket.outgoing

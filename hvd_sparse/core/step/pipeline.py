@@ -10,6 +10,7 @@ with the sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -38,7 +39,7 @@ class Pipeline:
         self.kernels = kernels
         self.exchange: Exchange = configuration.exchange
         self.spans = Spans()
-        self.observes = self.is_watched = configuration.telemetry is True
+        self.observes = configuration.telemetry is True
         """Norms and waiting times are taken of what is sent now; at some steps."""
 
     def send(
@@ -171,14 +172,15 @@ class Pipeline:
         # The residual keeps what the others will not see, so it needs what they decode.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
-        norm, observed = 0.0, None
-        if self.is_watched:
-            observed = self._observe(state, vector, sent, is_taken)
+        observed = None
+        if self.observes:  # before the memory keeps the rest
+            observed = _observe(state, vector, sent, is_taken)
+        elif state.departures is not None:
+            state.leaving = sent.indices
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
-        if observed is not None:
-            norm = self._norm(vector)
+        norm = 0.0 if observed is None else self._norm(vector)
         entries = int(sent.indices.size)
         return Outgoing(frame, None, entries, norm, found, observed=observed)
 
@@ -208,18 +210,8 @@ class Pipeline:
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, context._replace(miss=miss))
 
-    def _observe(
-        self, state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
-    ) -> Observed | None:
-        """Return what telemetry asks for at this step; before the memory keeps the rest."""
-        if self.observes:
-            return _observe(state, vector, sent, is_taken)
-        if state.notes_leaving:
-            state.note_leaving(sent.indices)
-        return None
-
     def _norm(self, x: np.ndarray) -> float:
-        return float(np.linalg.norm(x)) if self.observes else 0.0
+        return math.sqrt(_squared(x)) if self.observes else 0.0
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
@@ -312,7 +304,7 @@ def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: 
 
 
 def _squared(x: np.ndarray) -> float:
-    return float(np.linalg.norm(x)) ** 2
+    return float(x.dot(x))
 
 
 def _bounded(

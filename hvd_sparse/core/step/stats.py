@@ -40,7 +40,7 @@ class Stats:
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
         """Of the collectives of the entries; changed under the lock."""
-        self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+        self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
         self.nonfinite_steps = 0
         # TensorFlow calls from several threads
         self._lock: Lock = threading.RLock() if lock is None else lock
@@ -55,9 +55,12 @@ class Stats:
     def observe(self, key: str, observed: Observed, entries: int, *, sign: int = 1) -> None:
         """Add what telemetry found out about a tensor's step; take it back with a sign of -1."""
         with self._lock:
-            told = self._observed[key]
-            told[:] = [
-                sum(pair) for pair in zip(told, (sign * value for value in (*observed, entries)))
+            kept, there, waited, sent = self._observed[key]
+            self._observed[key] = [
+                kept + sign * observed.kept_squared,
+                there + sign * observed.accumulated_squared,
+                waited + sign * observed.waited,
+                sent + sign * entries,
             ]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.departures import Departures
 from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
@@ -43,6 +44,8 @@ class TensorState:
     selected_in : which vector that selection was made from: the tensor's key, or the name of a
         group
     exchange_memo : the same on all ranks
+    departures : when each entry left last; None where nobody asked yet
+    leaving : entries that leave at this step, where ``departures`` are kept
     """
 
     def __init__(
@@ -61,8 +64,8 @@ class TensorState:
         self._new: tuple[float | None, Memo, str] = (None, None, spec.key)
         self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None
-        self._sent_at: np.ndarray | None = None
-        self._leaving: np.ndarray | None = None
+        self.departures: Departures | None = None
+        self.leaving: np.ndarray | None = None
 
     def waited(self, indices: np.ndarray) -> int:
         """Return for how many steps the entries that leave have waited, added up; remembered once
@@ -70,20 +73,10 @@ class TensorState:
 
         Kept from the first call on, which telemetry makes, and in no checkpoint.
         """
-        if self._sent_at is None:
-            self._sent_at = np.full(self.part.stop - self.part.start, self.steps - 1, np.int32)
-        self._leaving = indices
-        waited = self.steps * indices.size - self._sent_at[indices].sum(dtype=np.int64)
-        return int(waited)
-
-    @property
-    def notes_leaving(self) -> bool:
-        """Tell whether it is kept when each entry was last sent."""
-        return self._sent_at is not None
-
-    def note_leaving(self, indices: np.ndarray) -> None:
-        """Note the entries that leave at a step whose waiting times nobody asks for."""
-        self._leaving = indices
+        if self.departures is None:
+            self.departures = Departures(self.part.stop - self.part.start, self.steps - 1)
+        self.leaving = indices
+        return self.departures.waited(indices, self.steps)
 
     @property
     def source(self) -> Source:
@@ -130,9 +123,9 @@ class TensorState:
             self.memory.add(self._returned)
             self._returned = None
         self.threshold, self.memo, self.selected_in = self._new
-        if self._sent_at is not None and self._leaving is not None:
-            self._sent_at[self._leaving] = self.steps
-            self._leaving = None
+        if self.leaving is not None and self.departures is not None:
+            self.departures.note(self.steps, self.leaving)
+            self.leaving = None
         self.exchange_memo = self._new_exchange_memo
         self.steps += 1
 
@@ -141,4 +134,4 @@ class TensorState:
         self.memory.roll_back()
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo
-        self._leaving = None
+        self.leaving = None
