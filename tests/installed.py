@@ -17,6 +17,8 @@ NEEDED = {
     "horovod": "tests on real ranks and of the frontends",
     "matplotlib": "tests of pictures",
     "scipy": "comparisons with scipy",
+    "wandb": "the test of that writer",
+    "mlflow": "the test of that writer",
     "chromium": "looks at reports in a browser",
 }
 """What each package's absence leaves out."""

@@ -1,9 +1,5 @@
-"""Weights & Biases and MLflow, where they are installed, without a server: what was handed to them
-is what they hold.
-
-``scripts/setup`` does not install them, as they bring hundreds of megabytes: ``pip install
-'hvd-sparse[wandb,mlflow]'``.
-"""
+"""Weights & Biases and MLflow, by their offline modes: what was handed to them is what they
+hold."""
 
 from __future__ import annotations
 
