@@ -1,9 +1,12 @@
 """Code blocks of the documentation, and what is to be done with each.
 
-A comment before a block says it: ``<!-- runs: torch -->`` on real ranks with Horovod for PyTorch,
-``<!-- runs: tensorflow -->`` likewise, ``<!-- runs: python -->`` in a process by itself,
-``<!-- runs: sh -->`` as a command, and ``<!-- shown: why it is not run -->``.
-``<!-- runs: torch, on -->`` goes on where the page's block before ended.
+A comment before a block says it.  Python: ``<!-- runs: torch -->`` on real ranks with Horovod for
+PyTorch, ``tensorflow`` and ``keras3`` likewise, ``python`` in a process by itself; ``torch, on``
+goes on where the page's block before ended.  Commands: ``sh`` in a folder of the user's, where runs
+have been written down; ``ranks`` beside a program ``train.py``; ``hosts`` likewise, on a cluster
+whose hosts are host1, host2, ...; ``install`` in an empty environment, by ``scripts/package``.
+``<!-- shown: why it is not run -->`` is for the few that no test can run; ``SHOWN`` in
+``tests/architecture/test_guide.py`` lists them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,13 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
 LANGUAGES = ("python", "sh")
+PLACES = {
+    "python": ("torch", "tensorflow", "keras3", "python"),
+    "sh": ("sh", "ranks", "hosts", "install"),
+}
+"""Where blocks of a language can run."""
+TRAINING = ROOT / "tests" / "train_as_documented.py"
+"""What ``train.py`` is where commands of the documentation run."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class Block:
     name : its page and line
     language : "python" or "sh"
     action : "runs", "shown", or "" where nothing is said
-    where : "torch", "tensorflow", "python" or "sh"; why it is only shown
+    where : one of ``PLACES``; why it is only shown
     goes_on : it begins with the names of the page's block before
     """
 

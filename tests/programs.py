@@ -27,6 +27,33 @@ def run_python(
     )
 
 
+def run_documented(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run commands of the documentation in a folder, as a user who has installed the package."""
+    command = folder / "bin" / "hvd-sparse"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvd_sparse "$@"\n')
+    command.chmod(0o755)
+    return subprocess.run(
+        ["sh", "-e", "-c", text],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join(
+                [str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+            ),
+            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+            "TF_USE_LEGACY_KERAS": "1",
+            "OMP_NUM_THREADS": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
 def run_quick_bench(bench: str, folder: Path, *packages: str) -> tuple[str, Path]:
     """Run a bench with ``--quick``; return what it printed, and the folder that it wrote to.
 

@@ -36,6 +36,7 @@ from _tensorflow_cases import (
     outcome_of,
     residuals_of,
 )
+from blocks import blocks_for
 from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_sparse.keras import DistributedGradientTape, DistributedOptimizer, callbacks
@@ -309,6 +310,19 @@ def refused(name: str) -> dict[str, Any]:
     return {key: outcome_of(call) for key, call in calls.items()}
 
 
+def documented(_: str, block: Any) -> dict[str, Any]:
+    """A block of the documentation, which makes a compressor and fits."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(32)])
+    model.build((None, 32))
+    data = np.random.RandomState(hvd.rank()).standard_normal((64, 32)).astype("f4")
+    names: dict[str, Any] = {"model": model, "inputs": data, "targets": data}
+    exec(compile(block.text, block.name, "exec"), names)
+    sparse_steps = names["compression"].stats()["sparse_steps"]
+    names["compression"].close()
+    return {"sparse_steps": sparse_steps, "weights": weights_of(model).tolist()}
+
+
 def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     cases, everybody = Cases(), process_sets["all"]
     law = partial(beside_average_by_hand, process_set=everybody)
@@ -359,6 +373,8 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     cases["ours_among_callbacks"] = ours_among_callbacks
     cases["tape"] = tape
     cases["refused"] = refused
+    for number, block in enumerate(blocks_for("keras3")):
+        cases[f"documented_{number}"] = partial(documented, block=block)
     return cases
 
 

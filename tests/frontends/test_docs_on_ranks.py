@@ -1,14 +1,16 @@
-"""Blocks of the documentation for PyTorch and TensorFlow, on two real ranks: they run, and what
-they make trains."""
+"""Blocks of the documentation for PyTorch and TensorFlow, and commands that start a program, on two
+real ranks: they run, and what they make trains."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
 from _outcomes import measured
-from blocks import blocks_for
+from blocks import TRAINING, blocks_for
 from harness import Outcome, launch
+from programs import run_documented
 
 CONTROLLERS = {"torch": "gloo", "tensorflow": "mpi"}
 CASES = [(where, each.name) for where in CONTROLLERS for each in blocks_for(where)]
@@ -34,3 +36,18 @@ def test_blocks_compress_and_one_sends_nothing(frontend: str):
     results = [measured(outcome(frontend), name)[0] for where, name in CASES if where == frontend]
     assert sum(bool(each.get("sparse_steps")) for each in results) >= 3
     assert sum(bool(each.get("is_apart")) for each in results) == 1
+
+
+COMMANDS = {each.text: each for each in blocks_for("ranks")}
+"""Those that two pages have run once."""
+
+
+@pytest.mark.parametrize("block", COMMANDS.values(), ids=lambda each: each.name)
+def test_a_command_starts_the_users_program_on_two_ranks(block, tmp_path):
+    (tmp_path / "train.py").symlink_to(TRAINING)
+    done = run_documented(block.text, tmp_path)
+    assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+    for rank in range(2):
+        assert f"rank {rank} of 2 has trained 3 steps" in done.stdout
+    for name in re.findall(r"-o (\S+)", block.text):
+        assert (tmp_path / name).stat().st_size > 1000

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from _outcomes import measured
+from blocks import blocks_for
 from harness import Outcome, launch, launch_example
 
 LIMIT_S = 280
@@ -164,3 +165,10 @@ def test_the_example_trains(tmp_path: Path) -> None:
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
     assert summary["test_accuracy"] > 0.8
     assert summary["density_achieved"] < 0.06
+
+
+@pytest.mark.parametrize("number", range(len(blocks_for("keras3"))))
+def test_a_block_of_the_documentation_trains_and_replicas_stay_equal(outcome, number):
+    results = measured(outcome, f"documented_{number}")
+    assert results[0]["sparse_steps"] > 0
+    assert len({str(each["weights"]) for each in results}) == 1

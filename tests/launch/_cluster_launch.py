@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.network.cluster import Cluster
-
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from blocks import TRAINING, blocks_for  # noqa: E402
+
+from benchmarks.network.cluster import Cluster  # noqa: E402
+
 folder = Path(sys.argv[1])
 cluster = Cluster(3)
 cluster.lay()
@@ -27,6 +30,20 @@ def launch(*arguments: str, limit_s: float = 60) -> dict[str, object]:
         text=True,
         check=False,
         timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+    )
+    return {"code": done.returncode, "output": done.stdout + done.stderr}
+
+
+def documented(text: str) -> dict[str, object]:
+    """Commands of the documentation on host1, in a folder that has the user's program."""
+    command = cluster.on("host1", ["sh", "-e", "-c", f"cd {folder / 'user'}\n{text}"])
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
         stdin=subprocess.DEVNULL,
     )
     return {"code": done.returncode, "output": done.stdout + done.stderr}
@@ -48,6 +65,10 @@ seen["failing"] = launch(
 )
 seen["dry"] = launch("-H", hosts, "--controller", "mpi", "--dry-run", "--", *rank)
 subprocess.run(["ip", "link", "set", "host3", "down"], check=True)  # pull the plug of host3
+(folder / "user").mkdir()
+(folder / "user" / "train.py").symlink_to(TRAINING)
+(folder / "user" / "scripts").symlink_to(ROOT / "scripts")
+seen["documented"] = {each.name: documented(each.text) for each in blocks_for("hosts")}
 seen["unplugged"] = launch("-H", hosts, "--check-only")
 subprocess.run(["ip", "link", "set", "host3", "up"], check=True)
 (folder / "seen.json").write_text(json.dumps(seen))

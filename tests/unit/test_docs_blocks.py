@@ -4,47 +4,59 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import shlex
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
-from blocks import ROOT, blocks_for, blocks_of
+from blocks import blocks_for, blocks_of
 from installed import is_installed
+from programs import run_documented
+
+from hvd_sparse.telemetry.jsonl import JsonLines
+
+PYTHON = blocks_for("python")
 
 
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return that of a user who has installed the package."""
-    command = tmp_path / "bin" / "hvd-sparse"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvd_sparse "$@"\n')
-    command.chmod(0o755)
-    path = os.pathsep.join([str(command.parent), str(Path(sys.executable).parent)])
-    return {
-        **os.environ,
-        "PATH": path + os.pathsep + os.environ["PATH"],
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "TF_USE_LEGACY_KERAS": "1",
-    }
+def whole(number: int) -> str:
+    """Return a block with those before it that it goes on from; their process group is not
+    ended."""
+    block = PYTHON[number]
+    if not block.goes_on:
+        return block.text
+    return re.sub(r"^.*destroy_process_group.*$", "", whole(number - 1), flags=re.M) + block.text
 
 
-@pytest.mark.parametrize("block", blocks_for("python"), ids=lambda each: each.name)
-def test_a_block_of_python_runs(block, tmp_path):
-    for framework in re.findall(r"^import (torch|tensorflow)\b", block.text, re.MULTILINE):
+@pytest.mark.parametrize("number", range(len(PYTHON)), ids=lambda each: PYTHON[each].name)
+def test_a_block_of_python_runs(number, tmp_path):
+    text = whole(number)
+    for framework in re.findall(r"^import (torch|tensorflow)\b", text, re.MULTILINE):
         if not is_installed(framework):
             pytest.skip(f"{framework} is not installed")
-    run_block(block, [sys.executable, "-W", "error", "-c", block.text], tmp_path)
+    run_block(PYTHON[number], shlex.join([sys.executable, "-W", "error", "-c", text]), tmp_path)
 
 
 @pytest.mark.parametrize("block", blocks_for("sh"), ids=lambda each: each.name)
 def test_a_command_runs(block, tmp_path):
-    run_block(block, ["sh", "-e", "-c", block.text], tmp_path)
+    if "--png" in block.text and not is_installed("matplotlib"):
+        pytest.skip("matplotlib is not installed")
+    for name in ("sparse", "dense"):
+        write_a_run(tmp_path / "runs" / f"{name}.jsonl")
+    run_block(block, block.text, tmp_path)
+    for option in re.findall(r"--?(?:o|png) (\S+)", block.text):
+        assert (tmp_path / option).exists(), f"{block.name} has not written {option}"
 
 
-def run_block(block, command: list[str], folder: Path) -> None:
-    run = partial(subprocess.run, capture_output=True, text=True, timeout=120)
-    done = run(command, cwd=folder, env=environment(folder))
+def write_a_run(path: Path) -> None:
+    """Write what a user's run without a compressor has written down by itself."""
+    sink = JsonLines(os.fspath(path)).open()
+    for step in (1, 50, 100):
+        sink.log(step=step, loss=1 / step, bytes_sent=1000)
+    sink.close()
+
+
+def run_block(block, command: str, folder: Path) -> None:
+    done = run_documented(command, folder)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
 
 
