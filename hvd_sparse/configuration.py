@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Union
 
 from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density, is_number
-from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
     Groups,
@@ -23,10 +22,8 @@ from hvd_sparse.compatibility import (
 )
 from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.checksum import crc32
-from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange, StepVolume
-from hvd_sparse.memories.contract import Memory
 from hvd_sparse.registry import (
     CODECS,
     ENGINES,
@@ -36,11 +33,10 @@ from hvd_sparse.registry import (
     SELECTORS,
     configuration,
 )
-from hvd_sparse.schedules.by_tensor import SchedulesByTensor, schedule_for
-from hvd_sparse.schedules.constant import Constant
-from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY, Schedule
+from hvd_sparse.schedules.by_tensor import schedule_for
+from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 from hvd_sparse.selectors.contract import Selector
-from hvd_sparse.step_parts import StepParts
+from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option, Report
@@ -60,12 +56,11 @@ LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "summary
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Parts):
     """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
 
     Attributes
     ----------
-    selector, memory, codec, exchange, schedule : the parts
     min_numel : tensors with fewer entries go dense
     compress_1d : also compress tensors of one dimension or none (biases, norms), which else go
         dense
@@ -93,11 +88,6 @@ class Configuration:
     timeout_s : seconds after which a collective that did not finish is an error
     """
 
-    selector: Selector
-    memory: Memory
-    codec: Codec
-    exchange: Exchange
-    schedule: Schedule | None
     min_numel: int = 1024
     compress_1d: bool = False
     rollback: bool = True
@@ -213,13 +203,6 @@ class Configuration:
         allreduce."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
-    @cached_property
-    def rule(self) -> DensityRule | None:
-        """Return the rule that gives each tensor a density of its own; None where one number
-        holds for all."""
-        told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
-        return next((each for each in told if isinstance(each, DensityRule)), None)
-
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
         """Return this configuration with the densities of these tensors settled.
 
@@ -235,65 +218,8 @@ class Configuration:
             return self
         compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
         bound = self.rule.bound(compressed, [spec.key for spec in specs])
-        selector, schedule = self.selector, self.schedule
-        if isinstance(getattr(selector, "density", None), DensityRule):
-            selector = replace(selector, density=bound)  # type: ignore[call-arg]
-        if isinstance(getattr(schedule, "value", None), DensityRule):
-            schedule = replace(schedule, value=bound)  # type: ignore[type-var, misc]
+        selector, schedule = self.settled(bound)
         return replace(self, selector=selector, schedule=schedule)
-
-    def at_step(self, step: int, spec: TensorSpec | None = None) -> StepParts:
-        """Return the parts of a tensor's step; one record for all steps of one density.
-
-        Parameters
-        ----------
-        step : completed steps of the tensor
-        spec : the tensor; None for what is reckoned of all together, at their mean density
-        """
-        if self.fixed_parts is not None:
-            return self.fixed_parts
-        schedule = self.schedule if self._by_tensor is None else self._by_tensor.of(spec)
-        return self.parts_at(float(schedule.density(step)) if schedule is not None else None)
-
-    @cached_property
-    def _by_tensor(self) -> SchedulesByTensor | None:
-        if self.schedule is None or self.rule is None:
-            return None
-        return SchedulesByTensor(self.schedule, self.rule)
-
-    def parts_at(self, density: float | None) -> StepParts:
-        """Return the parts at a density."""
-        made = self._at_density.get(density)
-        if made is None:
-            selector, codec = self.selector, self.codec
-            if density is not None:
-                selector, codec = selector.at_density(density), codec.at_density(density)
-            made = self._at_density[density] = StepParts.of(density, selector, codec)
-        return made
-
-    # Not a field: neither compared nor described.
-    @cached_property
-    def _at_density(self) -> dict[float | None, StepParts]:
-        return {}
-
-    @cached_property
-    def fixed_parts(self) -> StepParts | None:
-        """Return the parts of every step where the density stays as it is; else None."""
-        if self.schedule is None:
-            return self.parts_at(None)
-        if self.rule is not None or not isinstance(self.schedule, Constant):
-            return None
-        return self.parts_at(self.schedule.density(0))
-
-    def density(self, step: int, spec: TensorSpec | None = None) -> float | None:
-        """Return the density asked for at a tensor's step; None where the method decides.
-
-        Parameters
-        ----------
-        step : completed steps of the tensor
-        spec : the tensor; None for the mean, where each has its own
-        """
-        return self.at_step(step, spec).density
 
     def goes_dense(
         self,

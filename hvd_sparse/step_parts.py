@@ -1,11 +1,19 @@
-"""Record of the parts that a step is made with."""
+"""The five parts, and the record of those that a tensor's step is made with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.density_rule import DensityRule
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.memories.contract import Memory
+from hvd_sparse.schedules.by_tensor import SchedulesByTensor
+from hvd_sparse.schedules.constant import Constant
+from hvd_sparse.schedules.contract import Schedule
 from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.types import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -32,3 +40,88 @@ class StepParts:
         is_exact = codec.is_exact
         sends_accumulated = is_exact and not selector.changes_values
         return cls(density, selector, codec, is_exact, sends_accumulated)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The five parts, and what becomes of them from step to step, as the density changes.
+
+    Attributes
+    ----------
+    selector, memory, codec, exchange, schedule : the parts
+    """
+
+    selector: Selector
+    memory: Memory
+    codec: Codec
+    exchange: Exchange
+    schedule: Schedule | None
+
+    @cached_property
+    def rule(self) -> DensityRule | None:
+        """Return the rule that gives each tensor a density of its own; None where one number
+        holds for all."""
+        told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
+        return next((each for each in told if isinstance(each, DensityRule)), None)
+
+    def settled(self, bound: DensityRule) -> tuple[Selector, Schedule | None]:
+        """Return selector and schedule with a rule that has the density of every tensor."""
+        selector, schedule = self.selector, self.schedule
+        if isinstance(getattr(selector, "density", None), DensityRule):
+            selector = replace(selector, density=bound)  # type: ignore[call-arg]
+        if isinstance(getattr(schedule, "value", None), DensityRule):
+            schedule = replace(schedule, value=bound)  # type: ignore[type-var, misc]
+        return selector, schedule
+
+    def at_step(self, step: int, spec: TensorSpec | None = None) -> StepParts:
+        """Return the parts of a tensor's step; one record for all steps of one density.
+
+        Parameters
+        ----------
+        step : completed steps of the tensor
+        spec : the tensor; None for what is reckoned of all together, at their mean density
+        """
+        if self.fixed_parts is not None:
+            return self.fixed_parts
+        schedule = self.schedule if self._by_tensor is None else self._by_tensor.of(spec)
+        return self.parts_at(float(schedule.density(step)) if schedule is not None else None)
+
+    @cached_property
+    def _by_tensor(self) -> SchedulesByTensor | None:
+        if self.schedule is None or self.rule is None:
+            return None
+        return SchedulesByTensor(self.schedule, self.rule)
+
+    def parts_at(self, density: float | None) -> StepParts:
+        """Return the parts at a density."""
+        made = self._at_density.get(density)
+        if made is None:
+            selector, codec = self.selector, self.codec
+            if density is not None:
+                selector, codec = selector.at_density(density), codec.at_density(density)
+            made = self._at_density[density] = StepParts.of(density, selector, codec)
+        return made
+
+    # Not a field: neither compared nor described.
+    @cached_property
+    def _at_density(self) -> dict[float | None, StepParts]:
+        return {}
+
+    @cached_property
+    def fixed_parts(self) -> StepParts | None:
+        """Return the parts of every step where the density stays as it is; else None."""
+        if self.schedule is None:
+            return self.parts_at(None)
+        if self.rule is not None or not isinstance(self.schedule, Constant):
+            return None
+        return self.parts_at(self.schedule.density(0))
+
+    def density(self, step: int, spec: TensorSpec | None = None) -> float | None:
+        """Return the density asked for at a tensor's step; None where the method decides.
+
+        Parameters
+        ----------
+        step : completed steps of the tensor
+        spec : the tensor; None for the mean, where each has its own
+        """
+        return self.at_step(step, spec).density

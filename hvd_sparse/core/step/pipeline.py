@@ -17,7 +17,7 @@ from types import ModuleType
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.configuration import Configuration, StepParts
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.summation import add_up
@@ -27,6 +27,7 @@ from hvd_sparse.exchanges.context import Observed, Outgoing, Part
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
+from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hvd_sparse.configuration import StepParts
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 from hvd_sparse.exchanges.context import Arrival, Observed, Outgoing
+from hvd_sparse.step_parts import StepParts
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.configuration import Configuration, StepParts
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.core.step.pipeline import Pipeline
@@ -19,6 +19,7 @@ from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.step.transactions import Transactions
 from hvd_sparse.core.wire.replicas import Replicas
 from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Settings
