@@ -170,6 +170,7 @@ class Driver:
     def forget(self) -> None:
         """Let go of all exchanges under way: Horovod was started anew, and none of them will
         end."""
+        # Not finished as ``_discard_old`` does: the other side of these waits is gone.
         self._under_way.clear()
         self._current = None
         self._rank = self._world_size = -1
@@ -234,8 +235,7 @@ class Driver:
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
             # All ranks know by now.  The one that failed may have spoken in buckets that nobody
-            # else has entered: meet it
-            # there in this step, or its words would meet the next.
+            # else has entered: meet it there in this step, or its words would meet the next.
             for index, members in enumerate(self.step.buckets):
                 run.buckets.setdefault(index, BucketRun(index, members))
             self._finish(run)

@@ -60,12 +60,14 @@ def handshake(document: Report, world_size: int) -> Generator[AllGather, np.ndar
     all digests.
     """
     text = json.dumps(document, sort_keys=True, indent=0).encode()
+    # Digests first: the documents are long, and nearly always equal.
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
     if (
         len({digests[i : i + DIGEST_BYTES].tobytes() for i in range(0, digests.size, DIGEST_BYTES)})
         == 1
     ):
         return
+    # Each behind its length: an allgather joins what ranks give, and says not where one ends.
     gathered = yield AllGather(np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
     documents = _split(gathered, world_size)
     raise RankMismatch(

@@ -120,6 +120,7 @@ class Shared:
             placement, numel, len(self.buckets)
         )
         self.placement = placement
+        # From which density on dense is cheaper depends on the exchange: earlier answers are void.
         self._is_dense.clear()
         if not self.exchange.sums_first:
             return
@@ -144,6 +145,7 @@ class Shared:
 
     def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
         """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
+        # Of shared quantities alone, so that all ranks answer alike without a word between them.
         question = (position, parts.density, world_size)
         answer = self._is_dense.get(question)
         if answer is None:

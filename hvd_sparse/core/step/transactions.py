@@ -49,6 +49,7 @@ class Transactions:
         """Return the step that a tensor enters, and its state: its last step is settled, this one
         staged."""
         with self.lock:
+            # As ``open_run`` and ``_settle`` do, written out: this is on every tensor's way.
             run = self._run
             if run.is_closed or position in run.entered:
                 self._run = run = StepRun()
@@ -109,6 +110,7 @@ class Transactions:
         run = self._staged_by.pop(position, None)
         if run is None:
             return
+        # Completed alone is not enough: a later tensor's failure takes back the whole step.
         if position in run.completed and run.failure is None and run.is_finite:
             self._states[position].commit()
         else:

@@ -30,6 +30,7 @@ class Replicas:
         applied : the gradient that the optimizer was given
         """
         if self._every:
+            # Every carrier has these words: between checks a 0, in which all ranks agree.
             self._checksums[key] = (
                 short_checksum(applied.tobytes()) if steps % self._every == 0 else 0
             )
