@@ -67,11 +67,16 @@ class Workers:
     line : with a method that is not "dense"
     network : the one that all train
     optimizer : of the network; changed where it is handed over
+
+    Attributes
+    ----------
+    work_s : processor time of all workers' steps
     """
 
     def __init__(self, line: Line, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         options = options_of(line, optimizer)
         made: Any = read_method(line.method).create(Simulated, None, timeout_s=None, **options)
+        self.work_s = 0.0
         self._named = list(network.named_parameters())
         self._specs = [spec_of(name, parameter) for name, parameter in self._named]
         self._world = LocalWorld(line.workers, timeout_s=TIMEOUT_S)
@@ -94,9 +99,11 @@ class Workers:
         ------
         AssertionError : the workers were given different ones
         """
+        began_s = time.process_time()
         reduced = self._world.run(
             lambda collective: self.sessions[collective.rank].reduce(gradients[collective.rank])
         )
+        self.work_s += time.process_time() - began_s
         for name, parameter in self._named:
             first = reduced[0][name]
             if any(other[name].tobytes() != first.tobytes() for other in reduced[1:]):
@@ -139,7 +146,8 @@ def simulate(run: Run) -> dict[str, Any]:
 
     result = train(run, data, network, optimizer, reduced)
     if workers is None:
-        sent = {"density": None, "bytes": dense_bytes(network)}
+        sent = {"density": None, "bytes": dense_bytes(network), "work_ms": None}
     else:
-        sent = sent_of(workers.report(line.density), line)
+        work_ms = round(1e3 * workers.work_s / line.steps / line.workers, 3)
+        sent = {**sent_of(workers.report(line.density), line), "work_ms": work_ms}
     return {**result, **sent, "seconds": round(time.process_time() - began, 1)}

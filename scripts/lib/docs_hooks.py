@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File, Files
@@ -19,6 +20,9 @@ from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.papers import bibtex
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+import curves  # noqa: E402 - MkDocs loads this file by its path
+
 DOCS = ROOT / "docs"
 KINDS = ("selector", "memory", "codec", "exchange", "schedule")
 
@@ -62,7 +66,7 @@ def on_page_markdown(markdown: str, page, **_: object) -> str:
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     if not page.file.src_uri.startswith("methods/") or name not in METHODS:
         return markdown
-    parts = (_opening, _parts, _measured, _cost, _accuracy, _signature, _paper)
+    parts = (_opening, _parts, _curve, _measured, _cost, _accuracy, _signature, _paper)
     title, _, text = markdown.partition("\n")
     first, *others = (part(name) for part in parts)
     return "\n\n".join([title, first, text.strip(), *filter(None, others)])
@@ -156,6 +160,15 @@ def _measured(name: str) -> str:
     )
 
 
+def _curve(name: str) -> str:
+    """Return how a short training went, what it sent, and what it worked."""
+    source = (
+        "A short training beside dense, from [a page that says how](../results/curves.md): mean "
+        "test accuracy in percent over steps, and then accuracy, bytes and a worker's own work."
+    )
+    return "\n\n".join(["## Curve and cost", source, curves.drawn(name), curves.table_of(name)])
+
+
 def _cost(name: str) -> str:
     """Return the lines of the page on choosing with all variants that are the method's."""
     page = (DOCS / "results" / "selecting-variants.md").read_text(encoding="utf-8")
@@ -166,7 +179,7 @@ def _cost(name: str) -> str:
     source = (
         "Choosing, on one thread, from [a page that says how](../results/selecting-variants.md)."
     )
-    return "\n".join(["## Cost", "", source, "", head[0], *rows])
+    return "\n".join(["## Cost of choosing", "", source, "", head[0], *rows])
 
 
 def _accuracy(name: str) -> str:

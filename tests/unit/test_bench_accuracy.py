@@ -211,3 +211,26 @@ def test_text_is_drawn_alike_for_any_number_of_workers_and_held_out():
     assert not torch.equal(text.draw(1, 5, 16), text.draw(1, 6, 16))
     assert int(text.draw(0, 0, 10_000).max()) < len(text._train) - data.WINDOW
     assert set(text._held.flatten()[-64:].tolist()) == {text.alphabet.index("z")}
+
+
+def test_curves_are_of_every_method_at_both_densities():
+    from hvd_sparse.methods import METHODS
+    from hvd_sparse.methods.spelling import read_method
+
+    lines = list(_checkout.load("curves").lines())
+    named = {line.method.partition(",")[0] for line in lines}
+    assert named == {"dense", *METHODS} and len(set(lines)) == len(lines)
+    for line in lines[1:]:
+        wants = read_method(line.method).takes_density
+        assert (line.density in (0.01, 0.001)) is wants
+
+
+def test_curves_go_on_where_they_were_stopped(tmp_path):
+    bench = _checkout.load("curves")
+    options = SimpleNamespace(quick=True, output=tmp_path)
+    assert bench.run(options) == 0
+    made = (tmp_path / "curves.json").stat().st_mtime_ns
+    rows = [row for row in (tmp_path / "curves.md").read_text().splitlines() if "| `" in row]
+    assert [row.split("|")[1].strip(" `") for row in rows] == ["dense", *2 * ["ldte_bs"], "signsgd"]
+    assert bench.run(options) == 0
+    assert (tmp_path / "curves.json").stat().st_mtime_ns == made, "nothing was trained again"
