@@ -112,6 +112,7 @@ SHOWN = {
     "docs/guide/kubernetes.md: docker build": "Docker, and a registry to push to",
     "docs/guide/kubernetes.md: kubectl apply": "a cluster; test_kubernetes.py checks the file",
     "docs/guide/gpu.md: scripts/gpu-check": "a GPU",
+    "docs/methods/mgs.md: compression = Compression.mgs": "two lines; groups run elsewhere",
     "docs/ddp.md: handle = hvd_sparse": "a restart; test_ddp.py does it on two ranks",
 }
 """The blocks that no test runs, by page and beginning, and what of them cannot be had here."""
