@@ -51,8 +51,20 @@ PARTS = {
 EngineChoice = Union[str, dict[str, object], None]
 """The option ``engine``: an id, a mapping with an "id" and options, or None for the best."""
 
-LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "summary_at_end"}
-"""Options that may differ between ranks."""
+HOST_WIRE, DEVICE_WIRE = "host", "device"
+WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
+"""Choices of the option ``wire``."""
+
+LOCAL = {
+    "name",
+    "engine",
+    "timeout_s",
+    "telemetry",
+    "telemetry_every",
+    "summary_at_end",
+    "wire",
+}
+"""Options that may differ between ranks, or between a state and who loads it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,8 @@ class Configuration(Parts):
     telemetry_every : steps from one record to the next
     summary_at_end : print ``summary()`` when the program ends
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
+    wire : memory that messages travel from: "host", "device" by Horovod's NCCL operations, or
+        "auto", the device where gradients lie on one and Horovod has NCCL
     name : part of every collective's name, or None for one made from the tensors' names and shapes
         and the order in which compressors are made
     timeout_s : seconds after which a collective that did not finish is an error
@@ -101,6 +115,7 @@ class Configuration(Parts):
     telemetry_every: int = 100
     summary_at_end: bool = False
     engine: EngineChoice = None
+    wire: str = "auto"
     name: str | None = None
     timeout_s: float | None = 600.0
 
@@ -160,6 +175,7 @@ class Configuration(Parts):
             check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
+        check_choice(self.wire, "wire", WIRES)
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)

@@ -176,7 +176,7 @@ class PlannedGroups(Policy):
             ledger.begin(TIMING)
         try:
             with ledger.waiting():
-                plan = planning.next(owner.collective, owner.limit_s, was_good=was_good)
+                plan = planning.next(owner.messenger, owner.limit_s, was_good=was_good)
         except ExchangeTimeout as error:
             raise owner.explain(error) from error
         finally:

@@ -28,6 +28,7 @@ class Owner(Protocol):
     configuration: Configuration
     step: Step
     collective: Collective
+    messenger: Collective
     watchdog: Watchdog
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.collectives.topology import is_elastic
-from hvd_sparse.configuration import Configuration
+from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.frontend.footprint import footprint
@@ -48,6 +48,8 @@ class Compressor:
     """
 
     step: Step
+    has_device_wire = False
+    """Its framework gives Horovod tensors of an accelerator."""
     is_called_alone = False
     """The framework calls a compressor in a world of one rank, too."""
     is_forewarned = False
@@ -56,6 +58,10 @@ class Compressor:
     def __init__(self, configuration: Configuration, place: str, world_size: int) -> None:
         if world_size == 1 and not (self.is_called_alone or is_elastic()):
             say_alone()
+        if configuration.wire == DEVICE_WIRE and not self.has_device_wire:
+            raise InvalidOption(
+                f"wire is {DEVICE_WIRE!r}, which hvd_sparse.torch alone has: leave wire out"
+            )
         self.configuration = configuration
         self.name = configuration.name or ""
         self._place, self._claim = place, object()

@@ -38,6 +38,8 @@ class DurableCompressor(Compressor):
 
     watchdog: Watchdog
     collective: Collective
+    messenger: Collective
+    """The collective that messages travel by; the others are the host's."""
     _world: tuple[int, int] | None = None
     _trace_file: TraceFile | None = None
     _policy: Policy | None = None
@@ -64,7 +66,7 @@ class DurableCompressor(Compressor):
         )
         self._commits = Commits()
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
-        self.collective = PatientCollective(self.collective, self.watchdog)
+        self.collective = self.messenger = PatientCollective(self.collective, self.watchdog)
         weakref.finalize(self, self.watchdog.close)
 
     def _trace(self, rank: Callable[[], int]) -> None:

@@ -89,6 +89,9 @@ class Builder(Generic[Compressor]):
         from the order in which compressors are made, the same on all ranks. Two live compressors
         must not be given the same
     engine : id of the kernels; the best that is installed by default
+    wire : "host", or "device": messages travel as tensors on the gradients' accelerator, which
+        Horovod must have been built with NCCL for (PyTorch); by default "auto", the device where
+        it can be
     rollback : a failed step leaves no trace, for a second buffer of the residual's size; without it
         the gradient of a failed step stays in the residual; True by default
     allow_dense : where dense moves no more bytes, the step runs dense, residual included; True by

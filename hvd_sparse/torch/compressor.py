@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +12,12 @@ from hvd_sparse.autotune.planned_groups import PlannedGroups
 from hvd_sparse.autotune.policy import EVERYTHING, Policy
 from hvd_sparse.autotune.trial import SPARSE
 from hvd_sparse.collectives._process_set import rank_in
+from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.compatibility import PLANNED
-from hvd_sparse.configuration import Configuration
+from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
+from hvd_sparse.core.kernels.torch.vector import upload
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.core.step.records import Ticket
@@ -35,13 +37,15 @@ from hvd_sparse.frontend.torch.arrays import (
 )
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.resilience.gathering import Gatherer
+from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
 from hvd_sparse.torch.identity import ParameterIndex, check_named
 from hvd_sparse.torch.last_gradient_wait import LastGradientWait
+from hvd_sparse.torch.wire import device_of_wire, fetch_carrier, has_groups
 from hvd_sparse.types import TensorSpec
-from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet
+from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
 
 
 @dataclass(eq=False)
@@ -71,6 +75,7 @@ class TorchCompressor(ParameterCompressor):
     policy : decides the way of every step, if it is not always the method's
     """
 
+    has_device_wire = True
     way_of_gradients = (
         "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
         "compression"
@@ -90,6 +95,8 @@ class TorchCompressor(ParameterCompressor):
         named = check_named(named_parameters)
         super().__init__(named, configuration, place, world_size, grad_scaler, np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
+        device = self._wire_device = device_of_wire(configuration.wire, named)
+        self._carrier_device: torch.device | None = None
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
@@ -97,8 +104,19 @@ class TorchCompressor(ParameterCompressor):
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
         self._record()
-        self._driver = Driver(self.step, self.collective, self.name)
-        self._dense = DenseWay(self.step, self._driver, self._changes, self._parameters)
+        # Everything else, as handshakes and checkpoints, takes the host's way.
+        if device is not None:
+            count = self.step.stats.count_padding
+            wire = HorovodDeviceCollective(self.process_set, device, count)
+            self.messenger = PatientCollective(wire, self.watchdog)
+        self._driver = Driver(self.step, self.messenger, self.name)
+        self._dense = DenseWay(
+            self.step,
+            self._driver,
+            self._changes,
+            self._parameters,
+            stays=device is not None,
+        )
         is_planned = configuration.groups == PLANNED
         self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
 
@@ -146,6 +164,8 @@ class TorchCompressor(ParameterCompressor):
             carrier, ticket = self._driver.compress(position, flat, scale, everything=everything)
             ticket.extra, context = Given(tensor, memory), ticket
             wire, parameter = torch.from_numpy(carrier), self._parameters[position]
+            if self._carrier_device is not None:
+                wire = upload(carrier, self._carrier_device)
             self._changes.give(position, spec.key, parameter, ticket.run, memory)
         else:
             wire, ticket = self._dense.leave(tensor, position, scale)
@@ -194,7 +214,8 @@ class TorchCompressor(ParameterCompressor):
         given = ticket.extra
         memory = given.memory if isinstance(given, Given) else None
         parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
-        flat = self._driver.decompress(tensor.numpy(), ticket, parameter, memory)
+        reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
+        flat = self._driver.decompress(reduced, ticket, parameter, memory)
         assert isinstance(given, Given)
         if flat is memory:
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
@@ -213,7 +234,9 @@ class TorchCompressor(ParameterCompressor):
             self.watchdog.ledger.clear()
             raise error
         if run.failure is None and not run.errors:  # else that is raised
-            carried = (ctx, tensor.numpy()) if isinstance(ctx, Ticket) else None
+            carried = None
+            if isinstance(ctx, Ticket):
+                carried = ctx, tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
             self._driver.abandon(run, error, carried)
 
     def _parameter(self, ticket: Ticket) -> np.ndarray:
@@ -226,10 +249,34 @@ class TorchCompressor(ParameterCompressor):
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = Given(gradient, None)
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
-            dense = as_horovod_wants(gradient)
+            dense = as_horovod_wants(gradient, stays=self._wire_device is not None)
             self.step.stats.count_bytes("dense", dense.nbytes)
             return dense, DenseTicket(gradient, key, ticket)
+        if self._carrier_device is not None:
+            return upload(wire, self._carrier_device), ticket
         return torch.from_numpy(wire), ticket
+
+    # -- what users read --------------------------------------------------------------------------
+
+    @property
+    def wire(self) -> str:
+        """Return the memory that messages travel from: "host" or "device"."""
+        return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
+
+    def stats(self) -> Report:
+        """Return what was sent, as every PyTorch compressor's; and by which wire.
+
+        wire : "host", or "device" where messages and dense gradients are given to Horovod as
+            tensors on the gradients' device
+        padding_bytes : sent around messages, so that their lengths stay the same from step to step;
+            part of ``bytes_sent``
+        """
+        padding = self.step.stats.bytes["padding"]
+        return {**super().stats(), "wire": self.wire, "padding_bytes": padding}
+
+    def _describe(self, specs: Sequence[TensorSpec]) -> Report:
+        """Return what the handshake compares: also the wire, which must be one on all ranks."""
+        return {**super()._describe(specs), "wire": self.wire}
 
     # -- between the steps ------------------------------------------------------------------------
 
@@ -265,6 +312,8 @@ class TorchCompressor(ParameterCompressor):
 
         caller : None where something else calls
         """
+        if has_groups(caller):
+            self._carrier_device = self._wire_device
         if caller is None:
             return
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"

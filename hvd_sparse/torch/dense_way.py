@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hvd_sparse.collectives.horovod_device import catch_up
 from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
@@ -39,20 +40,28 @@ class DenseWay:
     driver : raises for a step that failed
     changes : is told of every gradient that a result would overwrite
     parameters : in the step's order
+    stays : Horovod is given gradients where they are, not on the host
     """
 
     def __init__(
-        self, step: Step, driver: Driver, changes: Changes, parameters: list[torch.Tensor]
+        self,
+        step: Step,
+        driver: Driver,
+        changes: Changes,
+        parameters: list[torch.Tensor],
+        *,
+        stays: bool,
     ) -> None:
         self._step, self._driver, self._changes = step, driver, changes
-        self._parameters = parameters
+        self._parameters, self._stays = parameters, stays
         self._finishes = step.configuration.memory.finishes
 
     def leave(
         self, gradient: torch.Tensor, position: int, scale: float
     ) -> tuple[torch.Tensor, Ticket]:
         """Enter a gradient into the step, and return what Horovod is to reduce for it."""
-        wire, parameter = as_horovod_wants(gradient), self._parameters[position]
+        wire = as_horovod_wants(gradient, stays=self._stays)
+        parameter = self._parameters[position]
         ticket = self._step.receiver.enter_dense(position, scale, wire.nbytes)
         if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
             self._changes.give(position, ticket.key, parameter, ticket.run)
@@ -67,7 +76,8 @@ class DenseWay:
         way : "dense" or "fp16"
         """
         is_wide = gradient.dtype in (torch.float32, torch.float64)
-        wire = as_horovod_wants(gradient.half() if way == "fp16" and is_wide else gradient)
+        narrowed = gradient.half() if way == "fp16" and is_wide else gradient
+        wire = as_horovod_wants(narrowed, stays=self._stays)
         self._step.stats.count_bytes("dense", wire.nbytes)
         parameter, key = self._parameters[position], self._step.specs[position].key
         if wire is not parameter.grad:
@@ -77,11 +87,15 @@ class DenseWay:
     def finish(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
         """Return Horovod's result, in the dtype, layout and place of the gradient."""
         ticket = ctx.ticket
+        if not reduced.is_cpu:
+            catch_up(reduced.device)
         if ticket is None:
             return like(reduced, ctx.gradient)
         if ticket.error is not None:
             self._driver.refuse(ticket)
         assert ticket.position is not None
+        if not (reduced.is_cpu or self._finishes) and bool(reduced.isfinite().all()):
+            return like(reduced, ctx.gradient)  # as finish_dense does, without the way to the host
         spec = self._step.specs[ticket.position]
         flat, parameter = flatten(reduced, spec), NOTHING
         if self._finishes:
@@ -96,8 +110,11 @@ class DenseWay:
         return unflatten(finished, ctx.gradient)
 
 
-def as_horovod_wants(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient itself, contiguous and on the CPU, and as float32 where it is bfloat16,
-    which Horovod does not know."""
+def as_horovod_wants(gradient: torch.Tensor, *, stays: bool) -> torch.Tensor:
+    """Return the gradient itself, contiguous, and as float32 where it is bfloat16, which Horovod
+    does not know.
+
+    stays : where it is; else on the CPU
+    """
     dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
-    return to_host(dense.contiguous())
+    return dense.contiguous() if stays else to_host(dense.contiguous())

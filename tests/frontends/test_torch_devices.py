@@ -19,6 +19,10 @@ LAWS = (
     "a_dense_warm_up",
     "a_nan_on_one_rank",
     "a_loss_scale",
+    "a_grad_scaler",
+    "a_dense_fall_back",
+    "auto_on_every_way",
+    "an_elastic_run",
     "a_checkpoint_to_and_from_the_cpu",
     "a_gradient_in_another_layout",
 )
@@ -30,10 +34,11 @@ def outcome():
 
 
 @pytest.mark.parametrize("case", [*METHODS, *BUILT, *LAWS])
-def test_the_device_gives_the_bits_of_the_cpu(outcome, case):
+@pytest.mark.parametrize("wire", ["found", "carried"])
+def test_the_device_gives_the_bits_of_the_cpu(outcome, case, wire):
     for result in measured(outcome, case):
-        expected, found = result["expected"], result["found"]
-        for key in set(expected) - {"ways", "waits"}:
+        expected, found = result["expected"], result[wire]
+        for key in set(expected) - {"ways", "waits", "wire"}:
             assert found[key] == expected[key], key
 
 
@@ -41,12 +46,45 @@ def test_the_device_gives_the_bits_of_the_cpu(outcome, case):
 def test_every_way_is_told(outcome, case):
     for result in measured(outcome, case):
         assert result["expected"]["ways"] == ["host"]
-        assert result["found"]["ways"] == ["staged"]
+        assert result["found"]["ways"] == result["carried"]["ways"] == ["staged"]
+        assert result["expected"]["wire"] == result["found"]["wire"] == "host"
+        assert result["carried"]["wire"] == "device"
 
 
 def test_a_staged_tensor_is_waited_for_once(outcome):
     for result in measured(outcome, "topk"):
         assert result["found"]["waits"] == 3
+
+
+def test_the_tests_mean_what_they_say(outcome):
+    for wire in ("expected", "found", "carried"):
+        for result in measured(outcome, "a_dense_fall_back"):
+            assert result[wire]["dense_steps"] > 0
+        for result in measured(outcome, "a_grad_scaler"):
+            assert len(set(result[wire]["finite"])) > 1  # the scale has risen and fallen
+
+
+def test_a_wire_that_cannot_be_is_refused(outcome):
+    for words in measured(outcome, "refusals"):
+        assert "wire is 'device', and Horovod was built without NCCL" in words["no nccl"]
+        assert "HOROVOD_GPU_OPERATIONS=NCCL" in words["no nccl"]
+        assert "tensor 'b' is on cpu" in words["host"]
+
+
+def test_warm_messages_have_one_length(outcome):
+    for result in measured(outcome, "lengths"):
+        assert result["messages"] > 1
+        assert all(len(each) == 1 for each in result["shapes"])
+        warm = [each[0] for each in result["shapes"][2:]]
+        assert all(each == warm[0] for each in warm)
+        assert 0 < result["padding_bytes"] < result["payload_bytes"]
+        counted = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes")
+        assert result["bytes_sent"] == sum(result[key] for key in counted)
+
+
+def test_every_collective_brings_the_same_by_both_wires(outcome):
+    for result in measured(outcome, "collectives"):
+        assert result == {"all": [True, 24, 12], "alone": [True, 24, 12]}
 
 
 def test_a_loss_scale_is_asked_for_once_a_step(outcome):

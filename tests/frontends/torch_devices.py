@@ -1,28 +1,35 @@
 """Worker, under mpirun: gradients on the pretend device, beside the same on the CPU.
 
-``HVD_SPARSE_TEST_DEVICE=cuda`` takes a GPU, for ``scripts/gpu-check``.
+There are two wires: messages through the host, and by Horovod's operations on the device.
+``HVD_SPARSE_TEST_DEVICE=cuda`` takes a GPU, or one a rank, for ``scripts/gpu-check``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import horovod.torch as hvd
+import numpy as np
 import torch
-from _common import SPARSE_ONLY, Cases
+from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
 from _integer_gradients import SHAPES, gradients_of
 from _method_cases import BUILT, METHODS, STEPS, compressor_of
 from _torch_cases import digest_of, give_gradients, run_torch_cases
 from _torch_laws import optimizer_without_motion
-from devices import pretend
+from devices import carried, pretend
 from torch import nn
 
+from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
+from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.torch import Compression
 
 NAME = os.environ.get("HVD_SPARSE_TEST_DEVICE", pretend.NAME)
-DEVICE = pretend.load() if NAME == pretend.NAME else torch.device(NAME, 0)
+DEVICE = pretend.load() if NAME == pretend.NAME else torch.device(NAME)
 CPU = torch.device("cpu")
 cases = Cases()
 Run = Callable[[str, torch.device], dict[str, Any]]
@@ -40,18 +47,44 @@ late, reused, waited = (
 
 
 def on_both(run: Run) -> Callable[[str], dict[str, Any]]:
-    """Make a case of a function that is run on the CPU and on the device."""
+    """Make a case of a function that is run on the CPU, and on the device with both wires."""
 
     def case(name: str) -> dict[str, Any]:
         late(False)
         expected = run(f"{name}.cpu", CPU)
         late(True)
-        found = run(f"{name}.device", DEVICE)
+        with without_nccl():
+            outcome = {"expected": expected, "found": run(f"{name}.device", DEVICE)}
+        if can_carry():
+            with device_wire():
+                outcome["carried"] = run(f"{name}.wire", DEVICE)
         late(False)
         assert reused() == 0, "a pinned buffer was changed before the device had read it"
-        return {"expected": expected, "found": found}
+        return outcome
 
     return case
+
+
+def can_carry() -> bool:
+    """Tell whether Horovod has NCCL, which wants a GPU of its own for every rank."""
+    if is_pretend:
+        return True
+    return bool(hvd.nccl_built()) and torch.cuda.device_count() >= hvd.local_size()
+
+
+def device_wire() -> AbstractContextManager[None]:
+    """Let Horovod carry the device's tensors: it does so by itself where it has NCCL."""
+    return carried.carrying() if is_pretend else nullcontext()
+
+
+@contextmanager
+def without_nccl() -> Iterator[None]:
+    """Let Horovod say that it has no NCCL, as its builds for CPUs do."""
+    own, hvd.nccl_built = hvd.nccl_built, lambda: False
+    try:
+        yield
+    finally:
+        hvd.nccl_built = own
 
 
 def law(run: Run) -> Run:
@@ -74,9 +107,11 @@ def with_gradients(
         optimizer.step()
         waits.append(waited() - before)
         applied += [parameter.grad.cpu() for parameter in parameters.values()]
+    stats = compressor.stats()
     found = {
         "applied": digest_of(applied),
-        "ways": sorted(set(compressor.stats()["ways"].values())),
+        "ways": sorted(set(stats["ways"].values())),
+        "wire": stats["wire"],
     }
     compressor.close()
     return found | {
@@ -126,14 +161,17 @@ def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
     groups = options.pop("num_groups", 0)
     scaler = options.pop("scaler", None)
     spoils = options.pop("spoils", ())
+    amp = options.pop("amp", None)
+    method = options.pop("method", Compression.ldte_bs)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     named = list(model.named_parameters())
-    compressor = Compression.ldte_bs(
+    compressor = method(
         named,
         name=name,
         **{"density": 0.1, "min_numel": 40, **options},
         **({"optimizer": optimizer} if handed else {}),
         **({"grad_scaler": scaler} if scaler is not None else {}),
+        **({"grad_scaler": amp} if amp is not None else {}),
     )
     keyed = [(f"{name}.{key}", parameter) for key, parameter in named]
     optimizer = hvd.DistributedOptimizer(
@@ -145,8 +183,16 @@ def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device))
-        (loss * (float("nan") if step in spoils and hvd.rank() == 0 else 1.0)).backward()
+        loss = loss * (float("nan") if step in spoils and hvd.rank() == 0 else 1.0)
+        (loss if amp is None else amp.scale(loss)).backward()
         optimizer.synchronize()
+        if amp is not None:
+            amp.unscale_(optimizer)
+            with optimizer.skip_synchronize():
+                amp.step(optimizer)
+            amp.update()
+            seen.append(amp.get_scale())
+            continue
         grads = [parameter.grad.cpu() for parameter in model.parameters()]
         seen.append(all(bool(grad.isfinite().all()) for grad in grads))
         if seen[-1]:
@@ -156,6 +202,8 @@ def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
         "applied": digest_of(parameter.cpu() for parameter in model.parameters()),
         "finite": seen,
         "ways": sorted(set(compressor.stats()["ways"].values())),
+        "wire": compressor.stats()["wire"],
+        "dense_steps": compressor.stats()["dense_steps"],
         "state": digest_of(
             torch.tensor(array.tolist(), dtype=array.dtype)  # a scalar's stride may be anything
             for _, tensor in sorted(compressor.state_dict()["tensors"].items())
@@ -211,6 +259,58 @@ def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
 
 
 @law
+def a_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
+    """torch's own, whose scale lies on the device, and falls where a gradient is not finite."""
+    amp = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
+    return train(name, device, amp=amp, spoils=(3,))
+
+
+@law
+def a_dense_fall_back(name: str, device: torch.device) -> dict[str, Any]:
+    """Messages that would be longer than the tensors: Horovod sums what the tensors hold."""
+    return train(name, device, density=0.9)
+
+
+@law
+def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
+    """Sparse, dense, float16 and everything, as a script says."""
+
+    def scripted(named: Any, **options: Any) -> Any:
+        compressor = Compression.auto(named, **options)
+        compressor._policy.trial = Scripted(SCRIPT)
+        return compressor
+
+    return train(name, device, method=scripted)
+
+
+@law
+def an_elastic_run(name: str, device: torch.device) -> dict[str, Any]:
+    """A commit, steps that are taken back, a new meeting of the ranks, and a file for all."""
+    parameters = {"t": nn.Parameter(torch.zeros(30, 20, device=device))}
+    compressor = Compression.topk(parameters.items(), density=0.1, name=name)
+    optimizer = optimizer_without_motion(parameters, compressor)
+    applied = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = hvd.broadcast_object(folder, 0, name=f"{name}.folder") + "/state"
+        for step in range(6):
+            if step == 2:
+                compressor.commit()
+            if step == 4:
+                compressor.go_back()
+                compressor.rejoin()
+                compressor.save(path)
+                compressor.load(path)
+            optimizer.zero_grad()
+            drawn = torch.from_numpy(gradients_of(hvd.rank(), step % 4)[0]).float()
+            give_gradients({parameters["t"]: drawn.to(device)})
+            optimizer.step()
+            applied.append(parameters["t"].grad.cpu())
+        hvd.barrier()
+    compressor.close()
+    return {"applied": digest_of(applied)}
+
+
+@law
 def a_checkpoint_to_and_from_the_cpu(name: str, device: torch.device) -> dict[str, Any]:
     """The state of a compressor on the device goes on in one on the CPU, and the other way."""
     start, end = (device, CPU), (CPU, device)
@@ -258,6 +358,93 @@ def a_gradient_in_another_layout(name: str, device: torch.device) -> dict[str, A
     return {"applied": digest_of(applied)}
 
 
+@cases
+def refusals(name: str) -> dict[str, Any]:
+    """A wire that cannot be, and what is said of it."""
+    there, here = torch.zeros(30, 20, device=DEVICE), torch.zeros(30, 20)
+    words = {}
+
+    def refused(what: str, **tensors: torch.Tensor) -> None:
+        try:
+            Compression.topk(tensors.items(), density=0.1, name=f"{name}.{what}", wire="device")
+        except InvalidOption as error:
+            words[what] = str(error)
+
+    with without_nccl():
+        refused("no nccl", a=there)
+    refused("host", a=there, b=here)
+    return words
+
+
+def lengths(name: str) -> dict[str, Any]:
+    """What Horovod is given from step to step, and what the padding costs."""
+    parameters = {"t": nn.Parameter(torch.zeros(100, 50, device=DEVICE))}
+    shapes, messages = [], set()
+    with carried.carrying():
+        compressor = Compression.gaussian_k(parameters.items(), density=0.05, name=name)
+        optimizer = optimizer_without_motion(parameters, compressor)
+        for step in range(12):
+            optimizer.zero_grad()
+            before, sent = len(carried.given), compressor.stats()["payload_bytes"]
+            draw = torch.Generator().manual_seed(10 * step + hvd.rank())
+            give_gradients({parameters["t"]: torch.randn(100, 50, generator=draw).to(DEVICE)})
+            optimizer.step()
+            new = carried.given[before:]
+            shapes.append([list(shape) for what, shape in new if what == "allgather"])
+            messages.add(compressor.stats()["payload_bytes"] - sent)
+        stats = compressor.stats()
+        compressor.close()
+    kept = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes", "bytes_sent")
+    return {"shapes": shapes, "messages": len(messages), **{key: stats[key] for key in kept}}
+
+
+if is_pretend:
+    cases(lengths)
+
+
+@cases
+def collectives(name: str) -> dict[str, Any]:
+    """All four, in a process set of this rank alone and in that of all; of no entries, too."""
+    found: dict[str, Any] = {}
+    alone = [each for each in process_sets if each.included()]
+    if not can_carry():
+        return found
+    late(is_pretend)
+    with device_wire():
+        for each, process_set in zip(("all", "alone"), (hvd.global_process_set, *alone)):
+            count: list[tuple[int, int]] = []
+            here = HorovodTorchCollective(process_set)
+            there = HorovodDeviceCollective(
+                process_set, DEVICE, lambda *pair, count=count: count.append(pair)
+            )
+            results = [given_to(wire, f"{name}.{each}") for wire in (here, there)]
+            found[each] = [results[0] == results[1], len(results[0]), len(count)]
+    late(False)
+    return found
+
+
+def given_to(wire: Any, name: str) -> list[bytes]:
+    """Return what each collective makes of arrays that differ between the ranks."""
+    rank, size, results = wire.rank, wire.world_size, []
+    for number, dtype in enumerate((np.uint8, np.float32, np.int64)):
+        for count in (0, 7 + rank):
+            array = np.arange(count, dtype=dtype) + rank
+            tag = f"{name}.{type(wire).__name__}.{number}.{count > 0}"
+            splits = np.array([count, *[0] * (size - 1)], np.int32)
+            same = np.full(5, rank + 1, np.float32)
+            results += [
+                wire.allgather(array, f"{tag}.gather"),
+                wire.alltoall(array, splits, f"{tag}.exchange"),
+                wire.broadcast(same, size - 1, f"{tag}.spread"),
+                wire.allreduce(same, f"{tag}.sum"),
+            ]
+    return [each.wait(30).tobytes() for each in results]
+
+
 if __name__ == "__main__":
-    hvd.init()
+    process_sets = [hvd.ProcessSet([rank]) for rank in range(2)]
+    hvd.init(process_sets=process_sets)
+    if not is_pretend:
+        DEVICE = torch.device(NAME, hvd.local_rank() % torch.cuda.device_count())
+        torch.cuda.set_device(DEVICE)
     run_torch_cases(cases)

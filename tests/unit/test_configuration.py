@@ -41,6 +41,7 @@ LOCAL = {
     "telemetry": ({"id": "jsonl", "path": "run.jsonl"},),
     "telemetry_every": 7,
     "summary_at_end": True,
+    "wire": "host",
 }
 
 

@@ -71,11 +71,18 @@ class Stats:
         with self._lock:
             self.bytes[kind] += nbytes
 
+    def count_padding(self, sent: int, received: int) -> None:
+        """Count bytes that travelled around messages."""
+        with self._lock:
+            self.bytes["padding"] += sent
+            self.received_bytes += received
+
     def all_bytes(self) -> dict[str, int]:
         """Return the bytes "sent" and "received" so far; a sum brings as many as it takes."""
         with self._lock:
             sums = self.bytes["carrier"] + self.bytes["dense"]
-            return {"sent": sums + self.bytes["payload"], "received": sums + self.received_bytes}
+            messages = self.bytes["payload"] + self.bytes["padding"]
+            return {"sent": sums + messages, "received": sums + self.received_bytes}
 
     def report(self, density_asked: float | None) -> Report:
         """JSON-able.

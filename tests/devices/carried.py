@@ -1,0 +1,94 @@
+"""Let Horovod carry tensors of the pretend device, as one built with NCCL carries a GPU's.
+
+Horovod chooses its function by a tensor's type.  Those that it lacks are put beside its own: they
+copy to the host what is given, by the submitting thread's current stream as Horovod's event does,
+hand it to Horovod's functions for the CPU, and write what came to the device once the handle was
+waited for.  Everything else is Horovod's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Union
+
+import horovod.torch as hvd
+import torch
+from devices import pretend
+from horovod.torch import mpi_ops
+
+Tensors = Union[torch.Tensor, list[torch.Tensor]]
+OUTPUT = {"allreduce": 1, "grouped_allreduce": 1, "allgather": 1, "broadcast": 1, "alltoall": 2}
+"""Where an operation's output stands among its arguments; the input is the first."""
+OWN = re.compile(rf"horovod_torch_({'|'.join(OUTPUT)})_async_torch_(\w+Tensor)")
+
+library = mpi_ops.mpi_lib
+given: list[tuple[str, torch.Size]] = []
+"""Operation and shape of every tensor of the device that Horovod was given; of groups, each."""
+_under_way: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+
+def carried(operation: str, own: Callable[..., int]) -> Callable[..., int]:
+    """Return an operation on the device, made from Horovod's own on the host."""
+
+    def call(*arguments: Any) -> int:
+        place = OUTPUT[operation]
+        tensors, outputs = arguments[0], arguments[place]
+        sources, targets = _listed(tensors), _listed(outputs)
+        if any(each.is_cpu for each in (*sources, *targets)):
+            raise RuntimeError("tensors of one operation must be on the same device")
+        given.extend((operation, each.shape) for each in sources)
+        hosts = [each.cpu() for each in sources]
+        is_in_place = targets[0] is sources[0]
+        results = hosts if is_in_place else [torch.empty(t.shape, dtype=t.dtype) for t in targets]
+        one = not isinstance(tensors, (list, tuple))
+        changed = list(arguments)
+        changed[0] = hosts[0] if one else hosts
+        changed[place] = results[0] if one else results
+        handle = own(*changed)
+        _under_way[handle] = list(zip(targets, results))
+        return handle
+
+    return call
+
+
+def _listed(tensors: Tensors) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _wait(own: Callable[[int], None]) -> Callable[[int], None]:
+    def wait(handle: int) -> None:
+        under_way = _under_way.pop(handle, [])
+        own(handle)
+        for target, result in under_way:
+            if target.shape != result.shape:
+                target.resize_(result.shape)
+            target.copy_(result)
+
+    return wait
+
+
+@contextmanager
+def carrying() -> Iterator[None]:
+    """Let Horovod carry the device's tensors within a ``with`` block."""
+    before = {"horovod_torch_wait_and_clear": library.horovod_torch_wait_and_clear}
+    nccl_built = hvd.nccl_built
+    for name in dir(library):
+        found = OWN.fullmatch(name)
+        if found is not None:
+            operation, kind = found.groups()
+            ours = f"horovod_torch_{operation}_async_torch_{pretend.NAME}_{kind}"
+            setattr(library, ours, carried(operation, getattr(library, name)))
+            before[ours] = None
+    library.horovod_torch_wait_and_clear = _wait(library.horovod_torch_wait_and_clear)
+    hvd.nccl_built = lambda: True
+    try:
+        yield
+    finally:
+        hvd.nccl_built = nccl_built
+        for name, own in before.items():
+            if own is None:
+                delattr(library, name)
+            else:
+                setattr(library, name, own)
