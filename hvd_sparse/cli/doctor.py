@@ -108,7 +108,7 @@ def _check_frontend(framework: str) -> bool:
     if framework == "tensorflow":
         _tell_of_keras_3()
     else:
-        print(f"    {_ways()}")
+        print(f"    {_ways()}\n    {_wire()}")
     return True
 
 
@@ -138,6 +138,20 @@ def _ways() -> str:
         f"gradients on the CPU: {staging.HOST}; on {device}: {staging.STAGED} (copied to the host "
         "and back), experimental"
     )
+
+
+def _wire() -> str:
+    """Return the memory that PyTorch's messages travel from by default, and why."""
+    torch = importlib.import_module("torch")
+    staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
+    wire = importlib.import_module("hvd_sparse.collectives.horovod_device")
+    device = staging.accelerator()
+    reason = (
+        "torch finds no accelerator" if device is None else wire.why_not_on(torch.device(device))
+    )
+    if reason is not None:
+        return f"wire of messages: host; {reason}"
+    return f"wire of messages: device, by Horovod's operations on {device}, experimental"
 
 
 def _tell_of_keras_3() -> None:

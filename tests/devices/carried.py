@@ -3,11 +3,13 @@
 Horovod chooses its function by a tensor's type.  Those that it lacks are put beside its own: they
 copy to the host what is given, by the submitting thread's current stream as Horovod's event does,
 hand it to Horovod's functions for the CPU, and write what came to the device once the handle was
-waited for.  Everything else is Horovod's.
+waited for: at once, or with ``HOROVOD_ENABLE_ASYNC_COMPLETION`` later, by the default stream.
+Everything else is Horovod's.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,9 +66,20 @@ def _wait(own: Callable[[int], None]) -> Callable[[int], None]:
         for target, result in under_way:
             if target.shape != result.shape:
                 target.resize_(result.shape)
-            target.copy_(result)
+            if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION") == "1":
+                _write_later(target, result)
+            else:
+                target.copy_(result)
 
     return wait
+
+
+def _write_later(target: torch.Tensor, result: torch.Tensor) -> None:
+    before = torch.accelerator.current_stream(target.device)
+    default = torch.get_device_module(target.device).default_stream(target.device)
+    torch.accelerator.set_stream(default)
+    target.copy_(result.pin_memory(), non_blocking=True)
+    torch.accelerator.set_stream(before)
 
 
 @contextmanager

@@ -4,6 +4,9 @@
 // crashes.  A copy that does not block is late: what it was to write is full of 0xFF, which are
 // NaN, until somebody waits for the device.  A pinned source of such a copy must be left alone
 // until then: a source that was changed is an error, told by the next wait.  Waits are counted.
+//
+// It has streams.  What one of them was given to copy from pinned memory is there for another one
+// only when that one waits for it.
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -19,6 +22,8 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -125,25 +130,47 @@ bool is_pretend(const at::Tensor& tensor) {
 struct Read {
   at::Tensor source, as_it_was;
 };
-std::vector<std::function<void()>> pending_uploads, pending_fetches;
+// A copy that its stream has still to do; others that wait for the stream have it too.
+struct Task {
+  std::function<void()> work;
+  bool is_done = false;
+};
+using Queue = std::vector<std::shared_ptr<Task>>;
+struct Pending {
+  Queue uploads, fetches;
+};
+std::map<c10::StreamId, Pending> pending;
+thread_local c10::StreamId current = 0;
+c10::StreamId streams = 0;  // how many there are besides the default one
 std::vector<Read> reads;
 
-void run_all(std::vector<std::function<void()>>& queue) {
-  auto work = std::move(queue);
-  queue.clear();
-  for (auto& each : work) each();
+Queue& uploads() { return pending[current].uploads; }
+
+void later(Queue& queue, std::function<void()> work) {
+  queue.push_back(std::make_shared<Task>(Task{std::move(work)}));
 }
 
-void wait() {
+void run_all(Queue& queue) {
+  const auto tasks = std::move(queue);
+  queue.clear();
+  for (auto& task : tasks) {
+    if (!task->is_done) task->work();
+    task->is_done = true;
+  }
+}
+
+void wait_for(Pending& stream) {
   std::lock_guard guard(lock);
   ++waits;
-  run_all(pending_uploads);
-  run_all(pending_fetches);
+  run_all(stream.uploads);
+  run_all(stream.fetches);
   for (auto& read : reads)
     if (std::memcmp(read.source.data_ptr(), read.as_it_was.data_ptr(), read.source.nbytes()))
       ++reused;
   reads.clear();
 }
+
+void wait() { wait_for(pending[current]); }
 
 // -- copies --------------------------------------------------------------------------------------
 
@@ -157,16 +184,20 @@ void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_block
   const bool is_pinned = from.storage() && pinned.count(from.storage().data());
   if (!(non_blocking && is_late && is_pinned)) {
     if (is_late && !non_blocking) wait();  // as on a real device
-    run_all(pending_uploads);
+    run_all(uploads());
     return upload(from, to);
   }
   at::AutoDispatchBelowADInplaceOrView below;
   reads.push_back({from, from.clone()});
-  pending_uploads.push_back([=] { upload(from, to); });
+  if (to.is_non_overlapping_and_dense()) {
+    Opened opened(to);
+    std::memset(on_cpu(to).data_ptr(), 0xFF, to.nbytes());
+  }
+  later(uploads(), [=] { upload(from, to); });
 }
 
 void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
-  run_all(pending_uploads);
+  run_all(uploads());
   at::AutoDispatchBelowADInplaceOrView below;
   at::Tensor now;
   {
@@ -180,7 +211,7 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blockin
   }
   TORCH_CHECK(to.is_contiguous(), "pretend: copies that do not block want contiguous memory");
   std::memset(to.data_ptr(), 0xFF, to.nbytes());
-  pending_fetches.push_back([=] {
+  later(pending[current].fetches, [=] {
     at::AutoDispatchBelowADInplaceOrView below_again;
     to.copy_(now);
   });
@@ -193,7 +224,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   } else if (!is_pretend(to)) {
     copy_to_host(from, to, non_blocking);
   } else {
-    run_all(pending_uploads);
+    run_all(uploads());
     Opened source(from), target(to);
     on_cpu(to).copy_(on_cpu(from));
     return to;
@@ -270,7 +301,7 @@ at::Tensor own_memory(const at::Tensor& made) {
 
 void by_the_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   std::lock_guard guard(lock);
-  run_all(pending_uploads);
+  run_all(uploads());
   const auto& schema = operation.schema();
   const size_t count = schema.arguments().size();
   const std::vector<c10::IValue> given(stack->end() - count, stack->end());
@@ -364,21 +395,46 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& other) {
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<kPretend> {
   c10::Device exchangeDevice(c10::Device) const override { return {kPretend, 0}; }
   c10::Device getDevice() const override { return {kPretend, 0}; }
-  c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
-  c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
-  c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex,
-              const c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return pending_fetches.empty(); }
-  bool queryStream(const c10::Stream&) const override { return pending_fetches.empty(); }
-  void synchronizeStream(const c10::Stream&) const override { wait(); }
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(current); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
+  c10::Stream getNewStream(c10::Device, int) const override {
+    std::lock_guard here(lock);
+    return stream(++streams);
+  }
+  c10::Stream exchangeStream(c10::Stream other) const noexcept override {
+    const auto before = current;
+    current = other.id();
+    return stream(before);
+  }
+  void record(void** event, const c10::Stream& of, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    std::lock_guard here(lock);
+    if (!*event) *event = new Queue;
+    *static_cast<Queue*>(*event) = pending[of.id()].uploads;
+  }
+  void block(void* event, const c10::Stream& waiting) const override {
+    std::lock_guard here(lock);
+    if (!event) return;
+    auto& queue = pending[waiting.id()].uploads;
+    for (auto& task : *static_cast<Queue*>(event)) queue.push_back(task);
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Queue*>(event);
+  }
+  bool queryEvent(void*) const override { return pending[current].fetches.empty(); }
+  bool queryStream(const c10::Stream& of) const override { return pending[of.id()].fetches.empty(); }
+  void synchronizeStream(const c10::Stream& of) const override { wait_for(pending[of.id()]); }
   void synchronizeEvent(void*) const override { wait(); }
-  void synchronizeDevice(const c10::DeviceIndex) const override { wait(); }
+  void synchronizeDevice(const c10::DeviceIndex) const override {
+    std::lock_guard here(lock);
+    for (auto& each : pending)
+      if (each.first != current) run_all(each.second.uploads), run_all(each.second.fetches);
+    wait();
+  }
 
  private:
-  static c10::Stream stream() {
-    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kPretend, 0));
+  static c10::Stream stream(c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kPretend, 0), id);
   }
 } guard;
 

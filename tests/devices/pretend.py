@@ -48,6 +48,8 @@ def _compile(library: Path) -> None:
 class Module:
     """``torch.pretend``: what torch asks of a device's module."""
 
+    default: torch.Stream
+
     def is_available(self) -> bool:
         return True
 
@@ -66,6 +68,9 @@ class Module:
     def manual_seed_all(self, seed: int) -> None:
         """Draw nothing on the device, so there is nothing to seed."""
 
+    def default_stream(self, device: object = None) -> torch.Stream:
+        return self.default
+
     def synchronize(self, device: object = None) -> None:
         torch.accelerator.synchronize()
 
@@ -74,9 +79,11 @@ def load() -> torch.device:
     """Make the device known to torch, and return it."""
     torch.ops.load_library(compiled())
     torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, Module())
+    module, device = Module(), torch.device(NAME, 0)
+    torch._register_device_module(NAME, module)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
-    return torch.device(NAME, 0)
+    module.default = torch.accelerator.current_stream(device)
+    return device
 
 
 def late(on: bool) -> None:

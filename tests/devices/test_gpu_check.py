@@ -12,6 +12,8 @@ import pytest
 from installed import is_installed
 from programs import run_python
 
+from benchmarks.gpu_check import judge
+
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,3 +39,14 @@ def test_the_times_that_it_would_take_are_numbers():
     lines = json.loads(done.stdout)
     assert len(lines) == 4
     assert all(each[what] > 0 for each in lines for what in ("add_", "topk", "ours"))
+
+
+def test_a_law_is_judged_by_what_came_of_it():
+    same = {"expected": {"bits": 1, "waits": 0}, "found": {"bits": 1, "waits": 3}}
+    assert judge("x", {"measured": same}, "found") == ""
+    assert judge("x", {"measured": same}, "carried") is None  # no NCCL: it was not run
+    other = {"expected": {"bits": 1}, "carried": {"bits": 2}}
+    assert "other bits" in judge("x", {"measured": other}, "carried")
+    assert "x: it hung" in judge("x", {"error": "it hung"}, "found")
+    assert judge("collectives", {"measured": {}}, "carried") is None
+    assert "other bytes" in judge("collectives", {"measured": {"all": [False, 24, 12]}}, "carried")

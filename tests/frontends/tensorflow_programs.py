@@ -214,8 +214,9 @@ def watched(name: str) -> dict[str, Any]:
 
 
 @cases
-def placement(name: str) -> dict[str, list[str]]:
-    """Devices of the operations that a traced program on a GPU has; none of them is run."""
+def placement(name: str) -> dict[str, Any]:
+    """Devices of the operations that a traced program on a GPU has, and what TensorFlow copies
+    between them; none of them is run."""
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 
@@ -234,7 +235,30 @@ def placement(name: str) -> dict[str, list[str]]:
         kind = "other" if "hvd_sparse" not in node.name else node.op
         found.setdefault(kind, set()).add(node.device.rpartition("/device:")[2])
     compressor.close()
-    return {kind: sorted(devices) for kind, devices in found.items()}
+    functions = definition.library.function
+    copies = sorted(copy for f in functions for copy in copies_of(f.node_def))
+    return {"devices": {kind: sorted(each) for kind, each in found.items()}, "copies": copies}
+
+
+def copies_of(nodes: Any) -> list[tuple[str, str]]:
+    """Return the operations on both sides of every copy to and from the CPU."""
+    known = {node.name: node for node in nodes}
+    return [
+        (kind_of(known[source]), kind_of(node))
+        for node in nodes
+        for source in (each.partition(":")[0] for each in node.input)
+        if source in known and is_pinned(known[source]) != is_pinned(node)
+    ]
+
+
+def is_pinned(node: Any) -> bool:
+    """Tell whether an operation is said to run on the CPU."""
+    return bool(node.device.endswith("/device:CPU:0"))
+
+
+def kind_of(node: Any) -> str:
+    """Return the name of an operation of ours, without its scopes; of any other its kind."""
+    return node.name.rpartition("/")[2] if "/hvd_sparse" in node.name else node.op
 
 
 if __name__ == "__main__":

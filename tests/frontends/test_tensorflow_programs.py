@@ -76,10 +76,32 @@ def test_without_the_backend_they_do_not_and_the_guide_says_so(outcome: Outcome)
 
 def test_what_numpy_does_and_our_collectives_are_pinned_to_the_host(outcome: Outcome) -> None:
     """In a graph that is traced for a GPU, so that TensorFlow copies each gradient in and out."""
-    for found in measured(outcome, "placement"):
+    for result in measured(outcome, "placement"):
+        found = result["devices"]
         assert found["PyFunc"] == ["CPU:0"]
         assert found["HorovodAllgather"] == ["CPU:0"]
         assert "GPU:0" in found["other"], "the program itself is not on the GPU"
+
+
+def test_a_gradient_is_copied_once_to_the_host_and_its_result_once_back(outcome: Outcome) -> None:
+    for result in measured(outcome, "placement"):
+        crossing = [tuple(pair) for pair in result["copies"]]
+        assert crossing.count(("Reshape", "hvd_sparse_send")) == 1  # the gradient, flat
+        assert crossing.count(("hvd_sparse_receive", "Reshape")) == 1
+        # A name, what stands for no parameter, and the carrier, there and back.
+        small = {
+            ("SerializeTensor", "hvd_sparse_send"),
+            ("Const", "hvd_sparse_send"),
+            ("hvd_sparse_send", "HorovodAllreduce"),
+            ("HorovodAllreduce", "hvd_sparse_receive"),
+            ("Fill", "hvd_sparse_receive"),
+            ("Const", "hvd_sparse_receive"),
+        }
+        assert len(crossing) == 7
+        assert set(crossing) - small == {
+            ("Reshape", "hvd_sparse_send"),
+            ("hvd_sparse_receive", "Reshape"),
+        }
 
 
 def test_a_fit_is_watched_by_writers_and_a_callback(outcome: Outcome) -> None:

@@ -20,6 +20,7 @@ LAWS = (
     "a_nan_on_one_rank",
     "a_loss_scale",
     "a_grad_scaler",
+    "early_completion",
     "a_dense_fall_back",
     "auto_on_every_way",
     "an_elastic_run",
@@ -80,6 +81,11 @@ def test_warm_messages_have_one_length(outcome):
         assert 0 < result["padding_bytes"] < result["payload_bytes"]
         counted = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes")
         assert result["bytes_sent"] == sum(result[key] for key in counted)
+
+
+def test_a_stream_that_does_not_wait_is_found_out(outcome):
+    for result in measured(outcome, "streams"):
+        assert result == {"HorovodDeviceCollective": True, "Elsewhere": False, "Impatient": False}
 
 
 def test_every_collective_brings_the_same_by_both_wires(outcome):

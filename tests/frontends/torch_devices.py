@@ -23,14 +23,16 @@ from _torch_laws import optimizer_without_motion
 from devices import carried, pretend
 from torch import nn
 
+from hvd_sparse.collectives import horovod_device
 from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.torch import Compression
 
 NAME = os.environ.get("HVD_SPARSE_TEST_DEVICE", pretend.NAME)
 DEVICE = pretend.load() if NAME == pretend.NAME else torch.device(NAME)
 CPU = torch.device("cpu")
+EARLY = os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0")
 cases = Cases()
 Run = Callable[[str, torch.device], dict[str, Any]]
 
@@ -266,6 +268,21 @@ def a_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
 
 
 @law
+def early_completion(name: str, device: torch.device) -> dict[str, Any]:
+    """As where Horovod says that it is done before its results are there, on a side stream.
+
+    A GPU's Horovod does so only where the variable was set when it was started.
+    """
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    try:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            return train(name, device, num_groups=2)
+    finally:
+        os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
+
+
+@law
 def a_dense_fall_back(name: str, device: torch.device) -> dict[str, Any]:
     """Messages that would be longer than the tensors: Horovod sums what the tensors hold."""
     return train(name, device, density=0.9)
@@ -398,8 +415,59 @@ def lengths(name: str) -> dict[str, Any]:
     return {"shapes": shapes, "messages": len(messages), **{key: stats[key] for key in kept}}
 
 
+def streams(name: str) -> dict[str, bool]:
+    """Whether messages arrive as they were sent where a result is late, and a wait is left out."""
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
+    late(True)
+    found = {}
+    with carried.carrying():
+        for kind in (HorovodDeviceCollective, Elsewhere, Impatient):
+            wire = kind(hvd.global_process_set, DEVICE, lambda *_: None)
+            array = np.arange(300, dtype=np.uint8)
+            try:
+                gathered = wire.allgather(array, f"{name}.{kind.__name__}").wait(30)
+                found[kind.__name__] = gathered.tobytes() == hvd.size() * array.tobytes()
+            except CorruptPayload:
+                found[kind.__name__] = False
+    late(False)
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
+    return found
+
+
+class Elsewhere(HorovodDeviceCollective):
+    """Submits on another stream than it has uploaded on."""
+
+    def allgather(self, array: np.ndarray, name: str) -> Any:
+        own, self._stream = self._stream, torch.Stream(DEVICE)
+        upload = horovod_device.upload
+
+        def there(block: np.ndarray, device: torch.device) -> torch.Tensor:
+            torch.accelerator.set_stream(own)
+            sent = upload(block, device)
+            torch.accelerator.set_stream(self._stream)
+            return sent
+
+        horovod_device.upload = there
+        try:
+            return super().allgather(array, name)
+        finally:
+            horovod_device.upload = upload
+
+
+class Impatient(HorovodDeviceCollective):
+    """Fetches what Horovod says is done, and does not wait for the default stream."""
+
+    def _fetch(self, *given: Any) -> torch.Tensor:
+        catch_up, horovod_device.catch_up = horovod_device.catch_up, nothing
+        try:
+            return super()._fetch(*given)
+        finally:
+            horovod_device.catch_up = catch_up
+
+
 if is_pretend:
     cases(lengths)
+    cases(streams)
 
 
 @cases
