@@ -8,39 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from benchmarks._gpu_page import NOT_WRITTEN, Result, draw, page, table
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("torch", "triton")
 SIZES = ("1000000", "25000000", "100000000")
 RANKS = 2
 NOT_RUN = 3
-NOT_WRITTEN = (
-    "the build of Horovod with NCCL: docker/Dockerfile.cuda and scripts/cuda-build have it",
-    "the stall in Horovod's AllocateOutput, on two GPUs",
-    "TensorFlow's placement on a GPU",
-    "timings beside DGC, Gaussian-k and the other peers",
-)
-"""What hardware alone can show, and nobody wrote a check for yet."""
-
-
-class Result(NamedTuple):
-    """What became of one check.
-
-    Attributes
-    ----------
-    name : of the check
-    verdict : "passed", "FAILED" or "NOT RUN"
-    words : why, or what was printed
-    """
-
-    name: str
-    verdict: str
-    words: str
 
 
 def gpu() -> str | None:
@@ -138,31 +117,6 @@ IGNORED = ("ways", "waits", "wire")
 """Of a case: what differs between the devices as it must."""
 
 
-def table(lines: list[dict[str, float]], engine: str) -> str:
-    """Return the times as a table of the page."""
-    head = (
-        f"Engine `{engine}`, milliseconds:\n\n"
-        "| entries | density | `add_` | `torch.topk` | ours |\n"
-        "|---|---|---|---|---|\n"
-    )
-    return head + "".join(
-        f"| {each['entries']:,.0f} | {each['density']} | {each['add_']:.3f} | {each['topk']:.3f} "
-        f"| {each['ours']:.3f} |\n"
-        for each in lines
-    )
-
-
-def page(name: str, results: list[Result], tables: list[str]) -> str:
-    """Return what was found, as a page."""
-    verdicts = "".join(f"| {each.name} | {each.verdict} |\n" for each in results)
-    missing = "".join(f"* {what}\n" for what in NOT_WRITTEN)
-    return (
-        f"# On a GPU: {name}\n\nBy `scripts/gpu-check`, Python {platform.python_version()}.\n\n"
-        f"| check | verdict |\n|---|---|\n{verdicts}\n" + "\n".join(tables) + "\nNot checked:\n\n"
-        f"{missing}"
-    )
-
-
 def main(arguments: list[str]) -> int:
     """Return 0 if all that was run passed, 1 if something failed, 3 if nothing was run."""
     parser = argparse.ArgumentParser(prog="scripts/gpu-check", description=__doc__)
@@ -173,7 +127,7 @@ def main(arguments: list[str]) -> int:
         print("NOT RUN: torch finds no GPU here, so nothing was checked")
         return NOT_RUN
     print(f"GPU: {name}")
-    results, tables = [], []
+    results, tables, times = [], [], {}
     for engine in ENGINES:
         results.append(check(f"conformance of engine {engine}", worker("conformance", engine)))
         results.append(check(f"hidden waits of engine {engine}", worker("waits", engine)))
@@ -182,14 +136,18 @@ def main(arguments: list[str]) -> int:
         timed = check(f"times of engine {engine}", worker("times", engine, *SIZES))
         results.append(timed)
         if timed.verdict == "passed":
-            tables.append(table(json.loads(timed.words), engine))
+            times[engine] = json.loads(timed.words)
+            tables.append(table(times[engine], engine))
     for each in results:
         print(f"{each.verdict:<8} {each.name}")
         if each.verdict in ("FAILED", "NOT RUN"):
             print(each.words)
     for what in NOT_WRITTEN:
         print(f"NOT RUN  {what}: no check is written")
-    options.page.write_text(page(name, results, tables), encoding="utf-8")
+    picture = draw(times, options.page.with_suffix(".png"))
+    if picture is None:
+        print("NOT RUN  the picture: matplotlib is not installed, or nothing was timed")
+    options.page.write_text(page(name, results, tables, picture), encoding="utf-8")
     print(f"written: {options.page}")
     return int(any(each.verdict == "FAILED" for each in results))
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from devices.engine_checks import check_all
 from devices.engine_worker import calls
 from devices.vectors_on_device import VectorsOnDevice
 
+from benchmarks._peers import PEERS, Peer, Rule
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 from hvd_sparse.registry import ENGINES
@@ -72,7 +74,7 @@ def _finished() -> float:
 
 
 def times(kernels: Any, entries: int) -> list[dict[str, float]]:
-    """Return what selecting costs at every density, beside one addition and torch's top-k."""
+    """Return what selecting costs at every density, beside one addition and the peers' rules."""
     draw = torch.Generator(DEVICE).manual_seed(7)
     gradient = torch.randn(entries, generator=draw, device=DEVICE)
     residual, out = torch.zeros_like(gradient), torch.zeros_like(gradient)
@@ -88,13 +90,19 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
                 "entries": entries,
                 "density": density,
                 "add_": addition,
-                "topk": milliseconds(
-                    lambda count=count: (residual + gradient).abs().topk(count, sorted=False)
-                ),
                 "ours": milliseconds(lambda aim=aim: kernels.accumulate_and_take(*vectors, aim)),
+                **{
+                    name: milliseconds(partial(peer_of(rule, gradient, density).step, gradient))
+                    for name, rule in PEERS.items()
+                },
             }
         )
     return lines
+
+
+def peer_of(rule: Callable[[], Rule], gradient: torch.Tensor, density: float) -> Peer:
+    """Return a rule with error feedback, on the gradient's device."""
+    return Peer(rule(), torch.zeros_like(gradient), density)
 
 
 def main(task: str, engine: str, *sizes: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from installed import is_installed
 from programs import run_python
 
+from benchmarks._gpu_page import draw, page, table
 from benchmarks.gpu_check import judge
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
@@ -33,12 +34,20 @@ def test_without_a_gpu_nothing_counts_as_passed(tmp_path):
     assert not page.exists()
 
 
-def test_the_times_that_it_would_take_are_numbers():
+def test_the_times_that_it_would_take_are_numbers(tmp_path):
     done = run_python(WORKER, "times", "torch", "20000", HVD_SPARSE_TEST_DEVICE="cpu")
     assert done.returncode == 0, done.stderr
     lines = json.loads(done.stdout)
     assert len(lines) == 4
-    assert all(each[what] > 0 for each in lines for what in ("add_", "topk", "ours"))
+    timed = {"add_", "ours", "torch.topk", "DGC, sampled threshold", "Gaussian-k"}
+    assert all(timed < set(each) and min(each.values()) > 0 for each in lines)
+    told = table(lines, "torch")
+    assert "| 20,000 | 0.0001 |" in told and "Gaussian-k" in told
+    if is_installed("matplotlib"):
+        picture = draw({"torch": lines}, tmp_path / "gpu.png")
+        assert picture is not None and picture.stat().st_size > 10_000
+        assert "gpu.png" in page("none", [], [told], picture)
+    assert draw({}, tmp_path / "none.png") is None
 
 
 def test_a_law_is_judged_by_what_came_of_it():

@@ -1,0 +1,93 @@
+"""The page of ``scripts/gpu-check``: verdicts, times, a picture, and what is not checked."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from pathlib import Path
+from typing import NamedTuple
+
+NOT_WRITTEN = (
+    "the build of Horovod with NCCL: docker/Dockerfile.cuda and scripts/cuda-build have it",
+    "the stall in Horovod's AllocateOutput, on two GPUs",
+    "TensorFlow's placement on a GPU",
+)
+"""What hardware alone can show, and nobody wrote a check for yet."""
+Lines = list[dict[str, float]]
+"""Times in milliseconds by name, a row a size and density."""
+PLACE = ("entries", "density")
+
+
+class Result(NamedTuple):
+    """What became of one check.
+
+    Attributes
+    ----------
+    name : of the check
+    verdict : "passed", "FAILED" or "NOT RUN"
+    words : why, or what was printed
+    """
+
+    name: str
+    verdict: str
+    words: str
+
+
+def table(lines: Lines, engine: str) -> str:
+    """Return the times as a table of the page."""
+    timed = [name for name in lines[0] if name not in PLACE]
+    rows = [f"| entries | density | {' | '.join(timed)} |", "|---" * (2 + len(timed)) + "|"]
+    for each in lines:
+        cells = " | ".join(f"{each[name]:.3f}" for name in timed)
+        rows.append(f"| {each['entries']:,.0f} | {each['density']} | {cells} |")
+    return f"Engine `{engine}`, milliseconds:\n\n" + "\n".join(rows) + "\n"
+
+
+def draw(times: dict[str, Lines], path: Path) -> Path | None:
+    """Draw the times of the largest vector over the density, an engine a panel.
+
+    Parameters
+    ----------
+    times : by engine
+    path : of the picture
+
+    Returns
+    -------
+    Path or None
+        The picture; None where nothing was timed, or matplotlib is not installed.
+    """
+    if not times or importlib.util.find_spec("matplotlib") is None:
+        return None
+    from matplotlib.figure import Figure  # a part of the extra plot
+
+    figure = Figure(figsize=(5.5 * len(times), 5), layout="constrained")
+    panels = figure.subplots(1, len(times), sharey=True, squeeze=False)[0]
+    for panel, (engine, lines) in zip(panels, times.items()):
+        largest = max(each["entries"] for each in lines)
+        rows = [each for each in lines if each["entries"] == largest]
+        densities = [each["density"] for each in rows]
+        for name in rows[0]:
+            if name not in PLACE:
+                panel.plot(densities, [each[name] for each in rows], marker="o", label=name)
+        panel.set(xscale="log", yscale="log", xlabel=f"density, {largest:,.0f} entries")
+        panel.set_title(f"engine {engine}")
+        panel.grid(alpha=0.25)
+    panels[0].set_ylabel("ms")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    return path
+
+
+def page(name: str, results: list[Result], tables: list[str], picture: Path | None) -> str:
+    """Return what was found, as a page."""
+    verdicts = "".join(f"| {each.name} | {each.verdict} |\n" for each in results)
+    missing = "".join(f"* {what}\n" for what in NOT_WRITTEN)
+    shown = "" if picture is None else f"\n![times of selecting]({picture.name})\n"
+    return (
+        f"# On a GPU: {name}\n\nBy `scripts/gpu-check`, Python {platform.python_version()}.\n\n"
+        f"| check | verdict |\n|---|---|\n{verdicts}\n"
+        + "\n".join(tables)
+        + shown
+        + f"\nNot checked:\n\n{missing}"
+    )
