@@ -16,8 +16,8 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
+from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.counting import DENSITIES, NUMEL
-from benchmarks.network.worker import interface_bytes
 from hvd_sparse.torch import Compression
 
 WARMUP = 4

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks.network import methods as method_module
+from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.groupings import create_ways
 from benchmarks.network.models import MODELS, loss
@@ -166,17 +167,6 @@ def _keep_busy(seconds: float) -> None:
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
-
-
-def interface_bytes() -> tuple[int, int]:
-    """Received and sent by this host's interfaces but the loopback, headers included."""
-    received = sent = 0
-    for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()[2:]:
-        name, _, counters = line.partition(":")
-        if name.strip() != "lo":
-            fields = counters.split()
-            received, sent = received + int(fields[0]), sent + int(fields[8])
-    return received, sent
 
 
 def _merge(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ pytest.importorskip("horovod.torch", reason="the bench is written over Horovod")
 from _spaces import finish, needs_spaces, start
 
 from benchmarks.network import simulated
-from benchmarks.network.__main__ import parse
+from benchmarks.network.options import parse
 from benchmarks.network.simulated_page import OWN, SCALED, in_words, table
 from benchmarks.network.timings import ready
 from hvd_sparse.autotune.costmodel.architectures import parameters

@@ -14,7 +14,7 @@ pytest.importorskip("horovod.tensorflow", reason="this part of it too")
 from _spaces import finish, needs_spaces, start
 
 from benchmarks.network import tensorflow_page
-from benchmarks.network.__main__ import parse
+from benchmarks.network.options import parse
 from benchmarks.network.specs import split
 
 FRONTEND = ["--frontend", "tensorflow"]
@@ -25,7 +25,7 @@ FRONTEND = ["--frontend", "tensorflow"]
     [
         (["--plans"], "without --plans"),
         (["--compute", "asleep", "--methods", "dense"], "--compute none or busy"),
-        (["--methods", "dense", "topk", "dgc"], "dgc and topk is PyTorch's"),
+        (["--methods", "dense", "topk", "dgc"], "dgc and topk is of Horovod's in PyTorch"),
     ],
 )
 def test_what_only_pytorch_has_is_refused(arguments, words, monkeypatch, capsys):
