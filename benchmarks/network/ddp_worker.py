@@ -32,6 +32,11 @@ SETTLING = 3
 """Steps at least before those that are timed: DDP builds its buckets anew, and PowerSGD waits."""
 
 
+ONE_BUCKET_MB = 4096
+"""For PowerSGD's hook, which waits inside callbacks of Gloo's threads: with several buckets all
+threads wait, and nothing goes on (torch 2.13)."""
+
+
 class _Layer(torch.autograd.Function):
     """Passes a number on; backward, sleeps until its time and gives the parameter its gradient."""
 
@@ -127,7 +132,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each timed step of the one method."""
     (spec,) = options.methods
     bare = Given(options, dist.get_rank())
-    model = DistributedDataParallel(bare, init_sync=False)
+    buckets = {"bucket_cap_mb": ONE_BUCKET_MB} if spec.startswith("powersgd") else {}
+    model = DistributedDataParallel(bare, init_sync=False, **buckets)
     hook_on(model, spec, options.density)
     for _ in range(max(SETTLING, options.warmup)):
         step(model)
