@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from installed import is_installed, left_out, missing
+from installed import horovod_parts, is_installed, left_out, missing
 
 # Modules of checks get pytest's explanations of failed asserts, as test files do.
 pytest.register_assert_rewrite(
@@ -58,7 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out folders that need ranks with ``--quick``, and where there is no Horovod."""
+    """Leave out folders that need ranks with ``--quick``, and where there is no Horovod; a
+    frontend's files where Horovod was built without its framework."""
+    for framework in {"torch", "tensorflow"} - horovod_parts():
+        if collection_path.match(f"tests/frontends/test_{framework}_*.py"):
+            return True
     if not collection_path.is_relative_to(TESTS) or not collection_path.is_dir():
         return None
     folder = collection_path.relative_to(TESTS).parts[:1]

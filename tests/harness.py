@@ -49,7 +49,14 @@ def launch(
     worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120
 ) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun), "gloo" (horovodrun) or
-    "torchrun"."""
+    "torchrun".
+
+    The test is left out where Horovod was built without what the worker's name or the controller
+    says.
+    """
+    for part in ("torch", "tensorflow"):
+        if part in Path(worker).name:
+            _require(part)
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
@@ -152,7 +159,17 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def _require(part: str) -> None:
+    import pytest  # here, as ranks load this module and need neither
+    from installed import horovod_parts
+
+    if part not in horovod_parts():
+        pytest.skip(f"Horovod was built without {part}")
+
+
 def _launcher(ranks: int, controller: str) -> list[str]:
+    if controller in CONTROLLERS:
+        _require(controller)
     scripts = Path(sys.executable).parent
     if controller == "mpi":
         # more ranks than cores: without yielding, waiting ranks keep the working ones from their

@@ -9,19 +9,25 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from hvd_sparse.cli.host_probe import controllers
+
 NEEDED = {
     "numba": "the cases of the engine numba",
     "torch": "tests of PyTorch's tensors",
     "triton": "tests of the engine triton",
     "tensorflow": "tests of TensorFlow's tensors",
     "horovod": "tests on real ranks and of the frontends",
+    "gloo in horovod": "tests on ranks that horovodrun starts",
+    "mpi in horovod": "tests on ranks that mpirun starts",
+    "torch in horovod": "tests of PyTorch on real ranks",
+    "tensorflow in horovod": "tests of TensorFlow on real ranks",
     "matplotlib": "tests of pictures",
     "scipy": "comparisons with scipy",
     "wandb": "the test of that writer",
     "mlflow": "the test of that writer",
     "chromium": "looks at reports in a browser",
 }
-"""What each package's absence leaves out."""
+"""What each package's absence leaves out, and each part's that Horovod can be built without."""
 APART = Path(sys.prefix) / "apart" / "triton"
 """Folder that ``scripts/setup`` puts triton into.
 
@@ -34,6 +40,15 @@ TensorFlow triton's library ends in a segmentation fault: so only processes of i
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported here; it is not loaded to find out."""
     return find_spec(package) is not None
+
+
+@cache
+def horovod_parts() -> frozenset[str]:
+    """Return what the installed Horovod was built with, of Gloo, MPI, PyTorch and TensorFlow."""
+    found = find_spec("horovod")
+    folders = (found and found.submodule_search_locations) or ()
+    libraries = [path for each in folders for path in Path(each).glob("*/mpi_lib*.so")]
+    return frozenset({*controllers(), *(path.parent.name for path in libraries)})
 
 
 def has_triton() -> bool:
@@ -56,10 +71,13 @@ def browser() -> str | None:
 def missing() -> list[str]:
     """Return the packages that are not installed."""
     found = {package for package in NEEDED if is_installed(package)}
+    found |= {f"{part} in horovod" for part in horovod_parts()}
     if APART.is_dir():
         found.add("triton")
     if browser() is not None:
         found.add("chromium")
+    if "horovod" not in found:  # then its parts are told by that
+        found |= {package for package in NEEDED if package.endswith(" in horovod")}
     return [package for package in NEEDED if package not in found]
 
 

@@ -60,7 +60,7 @@ def run_quick_bench(bench: str, folder: Path, *packages: str) -> tuple[str, Path
     The test is left out where a package that the bench needs is not installed.
     """
     for package in packages:
-        pytest.importorskip(package, reason="the bench needs it")
+        pytest.importorskip(package, reason="the bench needs it", exc_type=ImportError)
     command = ["-m", "hvd_sparse", "bench", bench, "--quick", "--output", str(folder)]
     run = run_python(*command, limit_s=200)
     assert run.returncode == 0, run.stderr

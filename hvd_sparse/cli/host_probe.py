@@ -8,15 +8,20 @@ port open until its input ends, so that the other hosts can reach it.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
+import mmap
 import os
 import platform
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 PACKAGES = ("hvd_sparse", "horovod", "torch", "tensorflow", "numpy")
+CONTROLLERS = {"gloo": b"GlooController", "mpi": b"MPIController"}
+"""By what Horovod can be launched, and the class that its libraries hold for it."""
 CONNECT_S = 5
 
 
@@ -26,6 +31,21 @@ def version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def controllers() -> list[str]:
+    """Return what the installed Horovod was built with; nothing where there is no Horovod.
+
+    Its own functions tell it too, but load TensorFlow or PyTorch for that, which takes seconds.
+    """
+    found = importlib.util.find_spec("horovod")
+    for folder in (found and found.submodule_search_locations) or ():
+        for library in Path(folder).glob("*/mpi_lib*.so"):
+            with open(library, "rb") as file:
+                text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with text:
+                return [name for name, word in CONTROLLERS.items() if text.find(word) >= 0]
+    return []
 
 
 def interfaces() -> dict[str, list[str]]:
@@ -70,6 +90,7 @@ def main(files: list[str]) -> None:
             "python": platform.python_version(),
             **{package: version_of(package) for package in PACKAGES},
         },
+        "controllers": controllers(),
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": interfaces(),
         "port": listener.getsockname()[1],

@@ -33,6 +33,8 @@ YIELDING = ("--oversubscribe", "--mca mpi_yield_when_idle 1")
 """Options of mpirun with which waiting ranks yield their core to those that work: a one-element
 allreduce of 4 ranks on 2 cores took 36 ms without them, and 1 ms with them."""
 
+NAMES = {"gloo": "Gloo", "mpi": "MPI"}
+
 KEEPALIVE = "-o ServerAliveInterval=4 -o ServerAliveCountMax=5"
 """Options of ssh with which a session to a frozen or unreachable host ends; without them it would
 stay for ever."""
@@ -70,8 +72,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--controller",
         choices=("gloo", "mpi"),
-        default="gloo",
-        help="default gloo, which needs no MPI",
+        help="default gloo, which needs no MPI; mpi where Horovod was built without Gloo",
     )
     parser.add_argument(
         "--interface",
@@ -120,6 +121,7 @@ def run(options: argparse.Namespace) -> int:
             f"{len(facts)} host{'s' * (len(facts) > 1)}, the same versions, all reach each other",
             file=sys.stderr,
         )
+    options.controller = choose_controller(options.controller, facts)
     if options.check_only:
         return 0
     whole, environment = build(options, hosts, facts, command, os.environ)
@@ -143,6 +145,32 @@ def _hosts(options: argparse.Namespace) -> list[Host]:
             f"-np {options.ranks}: the hosts take 1 to {slots} ranks; give more of them in -H"
         )
     return hosts
+
+
+def choose_controller(wanted: str | None, facts: dict[str, Facts] | None) -> str:
+    """Return by what the ranks find each other: "gloo" or "mpi".
+
+    Parameters
+    ----------
+    wanted : on the command line; None leaves the choice to what Horovod was built with
+    facts : of every host, by name; None if they were not asked
+
+    Raises
+    ------
+    LaunchError
+        If a host's Horovod was built without it.
+    """
+    built = {name: found["controllers"] for name, found in (facts or {}).items()}
+    if wanted is None:
+        wanted = "mpi" if built and not any("gloo" in each for each in built.values()) else "gloo"
+    for name, each in built.items():
+        if wanted not in each:
+            others = "".join(f"say --controller {other}, or " for other in each)
+            raise LaunchError(
+                f"Horovod on host {name!r} was built without {NAMES[wanted]}: {others}build it "
+                f"with HOROVOD_WITH_{wanted.upper()}=1"
+            )
+    return wanted
 
 
 def _files(command: Sequence[str]) -> list[str]:

@@ -8,7 +8,9 @@ import random
 import pytest
 import torch
 
-pytest.importorskip("horovod.torch", reason="the baselines are written over Horovod")
+pytest.importorskip(
+    "horovod.torch", reason="the baselines are written over Horovod", exc_type=ImportError
+)
 
 from benchmarks.network.methods import Dgc, Gathered, TopK
 from benchmarks.network.spans import Spans

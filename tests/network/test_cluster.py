@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("horovod.torch", reason="the bench is written over Horovod")
+pytest.importorskip(
+    "horovod.torch", reason="the bench is written over Horovod", exc_type=ImportError
+)
 
 from _spaces import finish, needs_spaces, on_cluster, start
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("horovod.torch", reason="the bench is written over Horovod")
+pytest.importorskip(
+    "horovod.torch", reason="the bench is written over Horovod", exc_type=ImportError
+)
 
 from _spaces import finish, needs_spaces, start
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("horovod.torch", reason="the bench is written over Horovod")
-pytest.importorskip("horovod.tensorflow", reason="this part of it too")
+pytest.importorskip(
+    "horovod.torch", reason="the bench is written over Horovod", exc_type=ImportError
+)
+pytest.importorskip("horovod.tensorflow", reason="this part of it too", exc_type=ImportError)
 
 from _spaces import finish, needs_spaces, start
 

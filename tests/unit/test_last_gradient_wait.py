@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait")
+pytest.importorskip("horovod.torch", reason="it is there for Horovod's wait", exc_type=ImportError)
 import itertools
 import time
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-pytest.importorskip("horovod.torch", reason="the package imports it")
+pytest.importorskip("horovod.torch", reason="the package imports it", exc_type=ImportError)
 import torch
 
 from hvd_sparse.errors import InvalidOption

@@ -13,7 +13,7 @@ from hvd_sparse.tracing.spans import Spans
 
 torch = pytest.importorskip("torch", reason="the bench is written in torch")
 for package in ("horovod.torch", "matplotlib"):
-    pytest.importorskip(package, reason="the bench needs it")
+    pytest.importorskip(package, reason="the bench needs it", exc_type=ImportError)
 
 from benchmarks import stepping  # noqa: E402 - they import torch and Horovod
 from benchmarks.step import meter, page  # noqa: E402
