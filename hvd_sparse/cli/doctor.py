@@ -42,6 +42,8 @@ EXTRAS = {
 }
 """Packages that may be missing: the extra that brings each, and what is lost without it."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
+TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
+"""Versions that the tests run with, of which the patch releases count as one."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -59,6 +61,11 @@ def run(options: argparse.Namespace) -> int:
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
     print(f"\nengine       {_engine()}\nchecksums    {checksum.crc32.__module__.partition('.')[0]}")
+    untested = _untested()
+    if untested:
+        print("\nof other versions than the tested ones:")
+    for package, version in untested.items():
+        print(f"    {package:<12} {version}; tested: {' and '.join(TESTED[package])}")
     missing = [package for package in EXTRAS if _version_of(package) is None]
     if missing:
         print("\nmissing, and what goes without it:")
@@ -88,6 +95,16 @@ def _version_of(package: str) -> str | None:
         return None
 
 
+def _untested() -> dict[str, str]:
+    """Return the versions that are installed and are none of ``TESTED``, by package."""
+    installed = {package: _version_of(package) for package in TESTED}
+    return {
+        package: version
+        for package, version in installed.items()
+        if version is not None and ".".join(version.split(".")[:2]) not in TESTED[package]
+    }
+
+
 def _check_frontend(framework: str) -> bool:
     """Load a frontend, which loads Horovod beside the framework, and say what came of it."""
     if _version_of(framework) is None:
@@ -105,6 +122,11 @@ def _check_frontend(framework: str) -> bool:
         f"\nhvd_sparse.{framework}: ready; Horovod was built with "
         f"{', '.join(others)}{' and ' if others else ''}{last}"
     )
+    if "Gloo" not in (*others, last):
+        print(
+            "    without Gloo: hvd-sparse launch and mpirun start it; horovodrun --gloo and "
+            "elastic runs need another build"
+        )
     if framework == "tensorflow":
         _tell_of_keras_3()
     else:

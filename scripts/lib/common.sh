@@ -1,10 +1,13 @@
 # What every script here shares: where things are, and how to say what is being done.
-# Sourced, never run.  Sets ROOT, VENV, CACHE; gives step, note, die.
+# Sourced, never run.  Sets ROOT, STACK, VENV, CACHE; gives step, note, die, stack_versions, tensorflow_includes.
 
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-VENV="${HVD_SPARSE_VENV:-$ROOT/.venv}"
+DEFAULT_STACK=2.18                      # scripts/versions.txt; another has its differences in scripts/stacks
+STACK="${HVD_SPARSE_STACK:-$DEFAULT_STACK}"
+[ "$STACK" = "$DEFAULT_STACK" ] && VENV="$ROOT/.venv" || VENV="$ROOT/.venv-$STACK"
+VENV="${HVD_SPARSE_VENV:-$VENV}"
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/hvd-sparse"
 
 if [ -t 1 ]; then BOLD=$'\e[1m' RED=$'\e[31m' PLAIN=$'\e[0m'; else BOLD='' RED='' PLAIN=''; fi
@@ -18,6 +21,23 @@ die() {
     [ $# -lt 2 ] || printf '    what to do: %s\n' "$2" >&2
     exit 1
 }
+
+# stack_versions: scripts/versions.txt as this stack has it, its differences first
+stack_versions() {
+    [ "$STACK" = "$DEFAULT_STACK" ] && cat "$ROOT/scripts/versions.txt" && return
+    awk -F== 'FILENAME == ARGV[1] { changed[$1] = 1; print; next } !($1 in changed)' \
+        "$ROOT/scripts/stacks/$STACK.txt" <(grep == "$ROOT/scripts/versions.txt")
+}
+
+tensorflow_includes() { # what TensorFlow's own flags do not name and Horovod 0.28.1 includes, from 2.20 on
+    local tensorflow
+    tensorflow="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/tensorflow/include"
+    [ -e "$tensorflow/tensorflow/compiler/xla/client/xla_builder.h" ] && return
+    echo "$ROOT/scripts/stacks/include:$tensorflow/external/highwayhash:$tensorflow/external/farmhash_archive/src"
+}
+
+[ "$STACK" = "$DEFAULT_STACK" ] || [ -e "$ROOT/scripts/stacks/$STACK.txt" ] ||
+    die "there is no stack '$STACK'" "HVD_SPARSE_STACK is TensorFlow's version: $DEFAULT_STACK or $(cd "$ROOT/scripts/stacks" && echo *.txt | sed 's/\.txt//g')"
 
 # The variables under which tests, demo and examples run on a shared machine.
 export TF_USE_LEGACY_KERAS=1        # Horovod's Keras wrapper knows Keras 2 only

@@ -5,7 +5,7 @@ packages_of_image() { sed -n 's/^ARG PACKAGES="\(.*\)"$/\1/p' "$ROOT/docker/Dock
 
 gather_wheels() { # into a folder named after the versions: nothing where this machine has no pip for the image's Python
     local folder key horovod
-    key="$(packages_of_image | cat - "$ROOT/scripts/versions.txt" | sha256sum | cut -c1-12)"
+    key="$({ packages_of_image; stack_versions; } | sha256sum | cut -c1-12)"
     folder="$CACHE/docker/wheels-$key"
     mkdir -p "$WORK/wheels" "$CACHE/docker"
     echo "wheels for docker/Dockerfile" >"$WORK/wheels/README"
@@ -13,16 +13,17 @@ gather_wheels() { # into a folder named after the versions: nothing where this m
     if ! [ -d "$folder" ]; then
         note "gathering wheels (log: $CACHE/logs/docker-wheels.log)"
         rm -rf "$folder.partial"
+        stack_versions >"$WORK/versions.txt"
         # shellcheck disable=SC2046
         limited 1200 "$VENV/bin/python" -m pip download --only-binary :all: --dest "$folder.partial" \
-            --constraint "$ROOT/scripts/versions.txt" $(packages_of_image) \
+            --constraint "$WORK/versions.txt" $(packages_of_image) \
             >"$CACHE/logs/docker-wheels.log" 2>&1 || return 1
         mv "$folder.partial" "$WORK/gathered"
         rm -rf "$CACHE"/docker/wheels-*     # those of other versions
         mv "$WORK/gathered" "$folder"
     fi
     cp -al "$folder"/. "$WORK/wheels/" 2>/dev/null || cp -a "$folder"/. "$WORK/wheels/"
-    horovod="$CACHE/wheels/horovod-$(sed -n 's/^horovod==//p' "$ROOT/scripts/versions.txt")-$(cat "$VENV/.horovod-key")"
+    horovod="$CACHE/wheels/horovod-$(stack_versions | sed -n 's/^horovod==//p')-$(cat "$VENV/.horovod-key")"
     cp "$horovod"/horovod-*.whl "$WORK/wheels/"
     PIP_OPTIONS=--no-index
 }
@@ -40,7 +41,7 @@ build_image() {
     gather_wheels || not_run "the wheels cannot be gathered here (read $CACHE/logs/docker-wheels.log)"
     tar -C "$ROOT" -cf "$WORK/context.tar" docker scripts pyproject.toml README.md LICENSE hvd_sparse examples -C "$WORK" wheels
     limited 1800 "$DOCKER" build --network host -f docker/Dockerfile -t "$IMAGE" --build-arg "BASE=$base" \
-        --build-arg WHEELS=wheels --build-arg "PIP_OPTIONS=$PIP_OPTIONS" - <"$WORK/context.tar" >"$log" 2>&1 ||
+        --build-arg WHEELS=wheels --build-arg "STACK=$STACK" --build-arg "PIP_OPTIONS=$PIP_OPTIONS" - <"$WORK/context.tar" >"$log" 2>&1 ||
         die "the image could not be built: $(tail -n 3 "$log")" "read $log"
     rm "$WORK/context.tar"
     note "image: $IMAGE, $("$DOCKER" image inspect --format '{{.Size}}' "$IMAGE" | awk '{printf "%.1f GB", $1 / 1e9}')"

@@ -103,6 +103,7 @@ SHOWN = {
     "docs/launching.md: HOSTS=$(scontrol": "SLURM",
     "docs/launching.md: docker build": "Docker, in which scripts/docker-test does it",
     "docs/launching.md: mpirun -np 4": "hosts; test_launch.py has mpirun by hvd-sparse launch",
+    "docs/guide/start.md: HVD_SPARSE_STACK=2.21": "compiles Horovod; ADR 33 says what was run",
     "docs/planning.md: horovodrun -np 4": "measures for minutes; test_advise.py does it quickly",
     "docs/planning.md: horovodrun -np 2": "measures for minutes; test_advise.py does it quickly",
     "docs/guide/will-it-help.md: horovodrun -np 4": "measures for minutes, likewise",

@@ -56,6 +56,18 @@ def test_images_take_their_versions_from_the_one_list(name):
         assert pinned()[package] == version, f"{name} has {package} {version}"
 
 
+def test_the_image_has_the_stacks_of_the_scripts():
+    scripts = ROOT / "scripts"
+    default = re.search(r"^DEFAULT_STACK=(\S+)", (scripts / "lib" / "common.sh").read_text(), re.M)[
+        1
+    ]
+    assert f"ARG STACK={default}\n" in (ROOT / "docker" / "Dockerfile").read_text()
+    assert pinned()["tensorflow"].startswith(default)
+    for path in (scripts / "stacks").glob("*.txt"):
+        found = dict(re.findall(r"^([\w-]+)==(.+)$", path.read_text(), re.M))
+        assert found["tensorflow"].startswith(path.stem) and set(found) <= set(pinned())
+
+
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_images_copy_only_what_is_there(name):
     for sources in re.findall(

@@ -10,7 +10,8 @@ from installed import has_triton, with_triton
 from plain import run_plain
 from programs import run_python
 
-from hvd_sparse.cli.doctor import EXTRAS
+from hvd_sparse.cli import doctor
+from hvd_sparse.cli.doctor import EXTRAS, TESTED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OF_DEVELOPERS = ("fuzz", "dev", "docs", "release")
@@ -53,6 +54,20 @@ def test_where_only_numpy_is_every_package_has_its_cost_and_its_remedy(plain, pa
     assert f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'\n" in plain.stdout
 
 
+def test_the_versions_that_it_knows_as_tested_are_those_of_the_stacks():
+    scripts = ROOT / "scripts"
+    lists = [scripts / "versions.txt", *(scripts / "stacks").glob("*.txt")]
+    pins = "\n".join(path.read_text(encoding="utf-8") for path in lists)
+    for package, versions in TESTED.items():
+        assert set(versions) == set(re.findall(rf"^{package}==(\d+\.\d+)", pins, re.MULTILINE))
+
+
+def test_a_version_that_was_not_tested_is_told_with_those_that_were(monkeypatch):
+    versions = {"tensorflow": "2.20.1", "torch": "2.13.5+cpu"}
+    monkeypatch.setattr(doctor, "_version_of", versions.get)
+    assert doctor._untested() == {"tensorflow": "2.20.1"}
+
+
 def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):
     broken = tmp_path / "site" / "numba"
     broken.mkdir(parents=True)
@@ -67,7 +82,7 @@ def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):
 
 def test_where_all_is_installed_it_says_what_is_used_and_misses_nothing():
     for package in ("numba", "isal", "horovod.torch", "horovod.tensorflow"):
-        pytest.importorskip(package, reason="all must be installed")
+        pytest.importorskip(package, reason="all must be installed", exc_type=ImportError)
     if not has_triton():
         pytest.skip("all must be installed")
     done = run_python("-m", "hvd_sparse", "doctor", **with_triton())
