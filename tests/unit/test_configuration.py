@@ -15,6 +15,7 @@ from worlds import tensors
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import NumpyEngine
 from hvd_sparse.errors import InvalidOption, UnknownName
+from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.papers import bibtex
 from hvd_sparse.registry import CODECS, SELECTORS
@@ -88,6 +89,13 @@ def test_digest_ignores_what_is_a_ranks_own(option):
     assert changed.digest == create().digest
 
 
+def test_a_frontend_without_a_device_wire_refuses_it():
+    with pytest.raises(InvalidOption, match=r"wire is 'device', which hvd_sparse\.torch alone"):
+        Compressor(create(wire="device"), "nowhere.0", 2)
+    for wire in ("auto", "host"):
+        Compressor(create(wire=wire, name=wire), "nowhere.0", 2).close()
+
+
 def test_schedule_is_the_selectors_density_unless_told():
     assert create().schedule.density(10**6) == 0.25
     assert create(schedule={"id": "constant", "value": 0.125}).schedule.density(0) == 0.125
@@ -109,6 +117,8 @@ WRONG = [
     ("timeout_s", float("nan")),
     ("timeout_s", "soon"),
     ("timeout_s", True),
+    ("wire", "gpu"),
+    ("wire", None),
     ("name", ""),
     ("name", 3),
     ("compress_1d", 1),
