@@ -6,6 +6,8 @@ import numpy as np
 
 MOST_STEPS = 256
 """Steps that may wait to be entered."""
+FEW = 64
+"""Entries of a step from which on each is entered by itself."""
 ROOM = 8
 """A tensor's entries for one that may wait to be entered."""
 
@@ -30,7 +32,7 @@ class Departures:
     def note(self, step: int, indices: np.ndarray) -> None:
         """Note that entries have left; the array is kept for a while, and must not change."""
         self._noted.append((step, indices))
-        if len(self._noted) >= self._most_noted:
+        if len(self._noted) >= self._most_noted:  # at least this one
             self._enter()
 
     def waited(self, indices: np.ndarray, step: int) -> int:
@@ -40,13 +42,18 @@ class Departures:
         return step * indices.size - int(self._left_at[indices].sum(dtype=np.int64))
 
     def _enter(self) -> None:
-        steps, indices = zip(*self._noted)
+        if len(self._noted) == 1:  # where there is much to enter, a call each costs least
+            step, last = self._noted[0]
+            self._left_at[last] = step
+        else:
+            steps, indices = zip(*self._noted)
+            last = indices[-1]
+            # An entry may be in several: an assignment would promise none of their steps.
+            np.maximum.at(
+                self._left_at,
+                np.concatenate(indices),
+                np.repeat(np.array(steps, np.int32), [each.size for each in indices]),
+            )
         self._noted.clear()
-        sizes = [each.size for each in indices]
-        # An entry may be in several: an assignment would promise none of their steps.
-        np.maximum.at(
-            self._left_at,
-            np.concatenate(indices),
-            np.repeat(np.array(steps, np.int32), sizes),
-        )
-        self._most_noted = max(1, min(MOST_STEPS, self._left_at.size // (ROOM * (sizes[-1] + 1))))
+        most = min(MOST_STEPS, self._left_at.size // (ROOM * (last.size + 1)))
+        self._most_noted = most if last.size < FEW else 1
