@@ -30,7 +30,7 @@ from benchmarks._accuracy_tasks import TASKS
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.session import Session
-from hvd_sparse.frontend.torch.arrays import spec_of
+from hvd_sparse.frontend.torch.arrays import flatten, spec_of
 from hvd_sparse.frontend.torch.optimizer import Follower, read_optimizer
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
@@ -89,7 +89,9 @@ class Workers:
         if line.way == "handed":
             for session in self.sessions:
                 session.step.settings_of = lambda position: made.follower.settings_of(
-                    self._specs[position].key, self._named[position][1], self._specs[position]
+                    self._specs[position].key,
+                    self._named[position][1],
+                    lambda: flatten(self._named[position][1], self._specs[position]),
                 )
 
     def reduce(self, gradients: list[dict[str, np.ndarray]]) -> None:

@@ -153,12 +153,14 @@ def _check_ddp() -> bool:
 def _ways() -> str:
     """Return the ways that gradients of PyTorch take here."""
     staging = importlib.import_module("hvd_sparse.frontend.torch.staging")
+    ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
     device = staging.accelerator()
     if device is None:
-        return f"gradients on the CPU: {staging.HOST}; torch finds no accelerator"
+        return f"gradients on the CPU: {ways.HOST}; torch finds no accelerator"
     return (
-        f"gradients on the CPU: {staging.HOST}; on {device}: {staging.STAGED} (copied to the host "
-        "and back), experimental"
+        f"gradients on the CPU: {ways.HOST}; on {device}, experimental: {ways.DEVICE} (what is "
+        f"selected travels) with {ways.in_words()}; {ways.STAGED} (copied to the host and back) "
+        "with all else"
     )
 
 

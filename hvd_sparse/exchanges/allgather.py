@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.exchanges.context import Arrival, ExchangeContext
+from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -46,6 +46,9 @@ class AllGatherExchange(Exchange):
             whole = slice(0, member.spec.numel)
             parts = []
             for message in messages:
-                parts.append((whole, message.frame(position)))
-            arrivals[position] = Arrival(tuple(parts))
+                if position in message.framed:
+                    parts.append((whole, message.frame(position)))
+            # A rank whose device finds NaN or Inf late has no frame: its carrier is long gone.
+            is_whole = len(parts) == len(messages)
+            arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE
         return arrivals

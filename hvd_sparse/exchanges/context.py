@@ -28,6 +28,7 @@ from hvd_sparse.core.wire.message import (
     write_message,
 )
 from hvd_sparse.errors import PeerFailure, RankMismatch
+from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
@@ -51,6 +52,19 @@ class Observed(NamedTuple):
     waited: int
 
 
+class Begun(NamedTuple):
+    """A pass that a device was given, before the host knows what it finds.
+
+    Attributes
+    ----------
+    gradient : that is added, unscaled
+    accumulated : what the pass makes; reading what it found waits for the device
+    """
+
+    gradient: np.ndarray
+    accumulated: Accumulated
+
+
 @dataclass(eq=False)
 class Outgoing:
     """The content that one tensor sends in one step: a frame, or everything.
@@ -67,6 +81,7 @@ class Outgoing:
         exchange sums first, the gradient
     moments : of the accumulated vector, where the selection waits for the group's other tensors
     observed : telemetry's finds; None without it, and where what leaves is not known yet
+    begun : the pass on a device; nothing else is known then.  None on the host
     """
 
     frame: np.ndarray | None
@@ -77,6 +92,7 @@ class Outgoing:
     accumulated: np.ndarray | None = None
     moments: Moments | None = None
     observed: Observed | None = None
+    begun: Begun | None = None
 
 
 class Arrival(NamedTuple):
@@ -102,7 +118,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor whose sum some rank could not pass on.
+"""The arrival of a tensor of which some rank could pass nothing on, as it is not finite there.
 
 That rank's message of the last phase has no frame for it."""
 

@@ -7,7 +7,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from hvd_sparse.checks import check_number, is_number
-from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.core.kernels.aligned import aligned_zeros
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
 from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
@@ -74,6 +75,7 @@ class DirectionState(Generic[Options]):
         self.rate = 1.0
         self.velocity = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._options = options
+        self._zeros: Zeros = aligned_zeros
         self._is_held = False
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
@@ -106,7 +108,7 @@ class DirectionState(Generic[Options]):
         if self.velocity.can_roll_back:
             self.velocity.new[:] = self.velocity.old
         moments = kernels.moments(direction)
-        zeros = np.zeros_like(direction)
+        zeros = self._zeros(direction.size, direction.dtype)
         return Accumulated(
             zeros, kernels.moments(zeros) if moments.is_finite else moments, added=zeros
         )
@@ -121,11 +123,11 @@ class DirectionState(Generic[Options]):
         if is_exact and not is_taken:
             kernels.clear(self.velocity.new, sent.indices)
         elif not is_exact:
-            self.velocity.new[sent.indices] -= sent.values
+            kernels.scatter_add(self.velocity.new, sent.indices, -sent.values)
 
     def take_all(self) -> np.ndarray:
         if self._is_held:
-            return np.zeros_like(self.velocity.new)
+            return np.zeros(self.velocity.new.size, self.velocity.new.dtype)
         everything = self.velocity.new.copy()
         if not self.velocity.can_roll_back:
             indices = np.arange(everything.size, dtype=np.uint32)
@@ -145,6 +147,10 @@ class DirectionState(Generic[Options]):
 
     def _forget(self) -> None:
         self._sent = Selection.empty(self._sent.numel, self._sent.values.dtype)
+
+    def move(self, zeros: Zeros) -> None:
+        self._zeros = zeros
+        self.velocity.move(zeros)
 
     def add(self, returned: Selection) -> None:
         self.velocity.old[returned.indices] += returned.values

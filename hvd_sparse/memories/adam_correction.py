@@ -9,7 +9,8 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.core.kernels.adam import AdamStep
-from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.aligned import empty_like
+from hvd_sparse.core.kernels.contract import Kernels, Zeros
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.memories._directions import DirectionState, check_common
 from hvd_sparse.memories.double_buffer import DoubleBuffer
@@ -145,7 +146,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             scale,
             is_of_mean,
         )
-        direction = np.empty_like(gradient)
+        direction = empty_like(gradient)
         kernels.push_adam(gradient, mean.old, square.old, mean.new, square.new, direction, step)
         return direction
 
@@ -179,6 +180,11 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         super().commit()
         self.mean.commit()
         self.square.commit()
+
+    def move(self, zeros: Zeros) -> None:
+        super().move(zeros)
+        self.mean.move(zeros)
+        self.square.move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"mean": self.mean.old, "square": self.square.old, "residual": self.velocity.old}

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Taking
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
 from hvd_sparse.types import Selection, TensorSpec
 
 
@@ -111,6 +111,12 @@ class MemoryState(Protocol):
 
     def add(self, returned: Selection) -> None:
         """Add the entries that came back from an exchange to the committed state."""
+
+    def move(self, zeros: Zeros) -> None:
+        """Hold the vectors on a device from now on, before the first step.
+
+        The method exists only for memories that can (``frontend.torch.ways``).
+        """
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the committed state by name, for checkpoints; the residual is called "residual".

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hvd_sparse.core.kernels.aligned import aligned_zeros
-from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.types import Selection
 
@@ -29,6 +29,12 @@ class DoubleBuffer:
         self.old = aligned_zeros(numel, dtype)
         self.new = aligned_zeros(numel, dtype) if rollback else self.old
         self.can_roll_back = rollback
+
+    def move(self, zeros: Zeros) -> None:
+        """Hold zeros made by another: on a device."""
+        size, dtype = self.old.size, self.old.dtype
+        self.old = zeros(size, dtype)
+        self.new = zeros(size, dtype) if self.can_roll_back else self.old
 
     @property
     def nbytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_choice
-from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.memories._residual16 import Residual16State
 from hvd_sparse.memories._stochastic_rounding import STORED
 from hvd_sparse.memories.contract import Accumulated
@@ -94,7 +94,7 @@ class ErrorFeedbackState:
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_exact:
-            self.residual.new[sent.indices] -= sent.values
+            kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
         if not self._rolls_back:
             self._sent = sent
 
@@ -126,6 +126,9 @@ class ErrorFeedbackState:
 
     def add(self, returned: Selection) -> None:
         self.residual.old[returned.indices] += returned.values
+
+    def move(self, zeros: Zeros) -> None:
+        self.residual.move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"residual": self.residual.old}

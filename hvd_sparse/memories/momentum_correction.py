@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.contract import Kernels, Zeros
 from hvd_sparse.memories._directions import DirectionState, check_common
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -107,6 +107,7 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
         if not self.decay.old.size:
             rollback = self.velocity.can_roll_back
             self.decay = DoubleBuffer(old.size, old.dtype, rollback=rollback)
+            self.decay.move(self._zeros)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         u, options = self.momentum, self._options
@@ -185,6 +186,11 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
     def _forget(self) -> None:
         super()._forget()
         self._masked = self._sent.values
+
+    def move(self, zeros: Zeros) -> None:
+        super().move(zeros)
+        self.momentum.move(zeros)
+        self.decay.move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {

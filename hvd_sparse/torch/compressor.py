@@ -36,6 +36,7 @@ from hvd_sparse.frontend.torch.arrays import (
     unflatten,
 )
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
+from hvd_sparse.frontend.torch.device_vectors import lies_in, vector_of
 from hvd_sparse.resilience.gathering import Gatherer
 from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
@@ -55,7 +56,8 @@ class Given:
     Attributes
     ----------
     gradient : as ``compress`` was given it
-    memory : its own memory, flat, where it lies as the result will; else None
+    memory : where the result goes: its own memory, flat, where it lies as the result will; on a
+        device, what was read of it; else None
     """
 
     gradient: torch.Tensor
@@ -76,6 +78,7 @@ class TorchCompressor(ParameterCompressor):
     """
 
     has_device_wire = True
+    leaves_on_device = True
     way_of_gradients = (
         "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
         "compression"
@@ -159,14 +162,16 @@ class TorchCompressor(ParameterCompressor):
         scale = 1.0 if self._scale is None else self._scale()
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
-            memory = own_memory(tensor)
+            memory = watched = own_memory(tensor)
+            if self._stays[position]:
+                memory = vector_of(tensor, spec)
             flat = flatten(tensor, spec) if memory is None else memory
             carrier, ticket = self._driver.compress(position, flat, scale, everything=everything)
             ticket.extra, context = Given(tensor, memory), ticket
             wire, parameter = torch.from_numpy(carrier), self._parameters[position]
             if self._carrier_device is not None:
                 wire = upload(carrier, self._carrier_device)
-            self._changes.give(position, spec.key, parameter, ticket.run, memory)
+            self._changes.give(position, spec.key, parameter, ticket.run, watched)
         else:
             wire, ticket = self._dense.leave(tensor, position, scale)
             context = DenseTicket(tensor, spec.key, ticket)
@@ -175,7 +180,8 @@ class TorchCompressor(ParameterCompressor):
             if self._recorder is not None:
                 self._recorder.submitted(run)
             # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
-            self._wait.take(self._driver.has_arrived, run.began_s)
+            if not self._has_devices:  # a device is not waited for here, nor what comes behind it
+                self._wait.take(self._driver.has_arrived, run.began_s)
         return wire, context
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
@@ -217,7 +223,7 @@ class TorchCompressor(ParameterCompressor):
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter, memory)
         assert isinstance(given, Given)
-        if flat is memory:
+        if flat is memory and (given.gradient.is_cpu or lies_in(memory, given.gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
             # around its memory would keep the old one alive, one more at every step.
             return given.gradient

@@ -7,7 +7,6 @@ engine, ``... waits`` prints how often every kernel waits and which operations i
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 from collections.abc import Callable
@@ -19,53 +18,14 @@ from conformance import kernel_checks
 from devices import pretend
 from devices.engine_checks import check_all, check_vectors
 from devices.forbidden import Watch
+from devices.mutants import FATAL, MUTANTS
 from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
-from hvd_sparse.core.kernels import torch as engine
 from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.kernels.torch import taking, vector
 from hvd_sparse.types import Selection
-
-# -- mutants --------------------------------------------------------------------------------------
-
-
-def leave_out_the_wait() -> None:
-    vector.wait_for = lambda device: None
-
-
-def use_a_pinned_buffer_too_early() -> None:
-    """One buffer for every upload, as if the device had read it when the call returns."""
-    buffer = torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)
-
-    def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-        dtype = torch.from_numpy(array[:0].copy()).dtype
-        host = buffer[: array.nbytes].view(dtype)
-        host.numpy()[...] = array
-        return host.to(device, non_blocking=True)
-
-    vector.upload = engine.upload = upload
-
-
-def read_a_result_on_the_host() -> None:
-    """By its address, as whoever takes a tensor of a device for one of the CPU."""
-
-    def fetch(tensor: torch.Tensor) -> np.ndarray:
-        size = tensor.numel() * tensor.element_size()
-        there = (ctypes.c_char * size).from_address(tensor.data_ptr())
-        return np.frombuffer(bytes(there), np.int32)
-
-    taking.fetch = fetch
-
-
-MUTANTS: dict[str, Callable[[], None]] = {
-    "a wait left out": leave_out_the_wait,
-    "a pinned buffer used too early": use_a_pinned_buffer_too_early,
-    "a result read on the host": read_a_result_on_the_host,
-}
-
 
 # -- waits ----------------------------------------------------------------------------------------
 
@@ -153,7 +113,7 @@ def main(task: str, *names: str) -> None:
         check_all(kernels)
     else:
         for name in names:
-            MUTANTS[name]()
+            {**MUTANTS, **FATAL}[name]()
         check_vectors(kernels, kernel_checks.vectors("float32")[3:30:9])
     assert not pretend.reused(), "a pinned buffer was changed before the device had read it"
     print(json.dumps(pretend.waits()))

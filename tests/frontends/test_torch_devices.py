@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 import pytest
+from frontends._device_cases import OPTIONS, STAYING
 from frontends._method_cases import BUILT, METHODS, STEPS
 from frontends._outcomes import measured
 from harness import launch
 
 RANKS = 2
+CASES = (
+    *METHODS,
+    *BUILT,
+    *STAYING,
+    "two_buckets",
+    *(f"option {each}" for each in OPTIONS),
+)
+STAY = (
+    "dgc",
+    "gaussian_k",
+    "ldte",
+    "ldte_bs",
+    "radix_select",
+    "redsync",
+    "sidco",
+    "stc",
+    "strom",
+    "topk",
+    "chunks_of_each_rank",
+    "redsync_trimmed",
+    "fixed_threshold",
+    "warm_up",
+    "density_by_tensor",
+    "piecewise",
+    *(f"codec_{number}" for number in (0, 1, 2, 3, 4, 5, 8)),
+    "two_buckets",
+    "option max_gathered_bytes",
+    "option on_nonfinite",
+    *STAYING,
+)
+"""Cases whose gradients stay on the device; those of all others are staged."""
+OF_THE_WAY = {"ways", "because", "waits", "in_backward", "wire"}
+MUTANTS = ("a wait left out", "a pinned buffer used too early")
 LAWS = (
     "float64",
     "float16",
@@ -31,29 +65,48 @@ LAWS = (
 
 @pytest.fixture(scope="module")
 def outcome():
-    return launch("frontends/torch_devices.py", RANKS, "mpi", limit_s=240)
+    return launch("frontends/torch_devices.py", RANKS, "mpi", limit_s=400)
 
 
-@pytest.mark.parametrize("case", [*METHODS, *BUILT, *LAWS])
+@pytest.mark.parametrize("case", [*CASES, *LAWS])
 @pytest.mark.parametrize("wire", ["found", "carried"])
 def test_the_device_gives_the_bits_of_the_cpu(outcome, case, wire):
     for result in measured(outcome, case):
         expected, found = result["expected"], result[wire]
-        for key in set(expected) - {"ways", "waits", "wire"}:
+        for key in set(expected) - OF_THE_WAY:
             assert found[key] == expected[key], key
 
 
-@pytest.mark.parametrize("case", [*METHODS, *BUILT, "training"])
+@pytest.mark.parametrize("case", CASES)
 def test_every_way_is_told(outcome, case):
     for result in measured(outcome, case):
         assert result["expected"]["ways"] == ["host"]
-        assert result["found"]["ways"] == result["carried"]["ways"] == ["staged"]
+        assert result["expected"]["because"] == []
+        way = ["device"] if case in STAY else ["staged"]
+        assert result["found"]["ways"] == result["carried"]["ways"] == way
         assert result["expected"]["wire"] == result["found"]["wire"] == "host"
         assert result["carried"]["wire"] == "device"
+        assert bool(result["found"]["because"]) is (case not in STAY)
+
+
+def test_all_that_the_table_leaves_on_the_device_was_there(outcome):
+    from hvd_sparse.frontend.torch.ways import TABLE
+
+    (results, *_) = zip(*(measured(outcome, case) for case in STAY))
+    seen = {part for result in results for part in result["found"]["parts"]}
+    rows = {f"{kind} {id}" for kind, ids in TABLE.items() for id, why in ids.items() if not why}
+    assert seen == rows
+
+
+@pytest.mark.parametrize(("case", "waits"), [("topk", 1), ("ldte_bs", 1), ("two_buckets", 2)])
+def test_a_warm_step_waits_once_a_bucket_and_not_in_the_backward_pass(outcome, case, waits):
+    for result in measured(outcome, case):
+        assert result["found"]["in_backward"] == 0
+        assert result["found"]["waits"] == waits
 
 
 def test_a_staged_tensor_is_waited_for_once(outcome):
-    for result in measured(outcome, "topk"):
+    for result in measured(outcome, "option engine"):
         assert result["found"]["waits"] == 3
 
 
@@ -91,6 +144,11 @@ def test_a_stream_that_does_not_wait_is_found_out(outcome):
 def test_every_collective_brings_the_same_by_both_wires(outcome):
     for result in measured(outcome, "collectives"):
         assert result == {"all": [True, 24, 12], "alone": [True, 24, 12]}
+
+
+@pytest.mark.parametrize("mutant", sorted(MUTANTS))
+def test_a_broken_engine_is_caught_on_ranks(outcome, mutant):
+    assert not any(measured(outcome, f"mutant: {mutant}"))
 
 
 def test_a_loss_scale_is_asked_for_once_a_step(outcome):

@@ -16,16 +16,19 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
+from _device_cases import OPTIONS, STAYING
 from _integer_gradients import SHAPES, gradients_of
 from _method_cases import BUILT, METHODS, STEPS, compressor_of
 from _torch_cases import digest_of, give_gradients, run_torch_cases
 from _torch_laws import optimizer_without_motion
 from devices import carried, pretend
+from devices.mutants import MUTANTS, undone
 from torch import nn
 
 from hvd_sparse.collectives import horovod_device
 from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
+from hvd_sparse.configuration import PARTS
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.torch import Compression
 
@@ -55,13 +58,14 @@ def on_both(run: Run) -> Callable[[str], dict[str, Any]]:
         late(False)
         expected = run(f"{name}.cpu", CPU)
         late(True)
+        before = reused()
         with without_nccl():
             outcome = {"expected": expected, "found": run(f"{name}.device", DEVICE)}
         if can_carry():
             with device_wire():
                 outcome["carried"] = run(f"{name}.wire", DEVICE)
         late(False)
-        assert reused() == 0, "a pinned buffer was changed before the device had read it"
+        assert reused() == before, "a pinned buffer was changed before the device had read it"
         return outcome
 
     return case
@@ -99,13 +103,14 @@ def with_gradients(
 ) -> dict[str, Any]:
     """Some steps of gradients that are the same every time."""
     optimizer = optimizer_without_motion(parameters, compressor)
-    applied, waits = [], []
+    applied, waits, in_backward = [], [], []
     for step in range(STEPS):
         optimizer.zero_grad()
         drawn = [torch.from_numpy(each) for each in gradients_of(hvd.rank(), step)]
         chosen = {p: g.to(dtype).to(device) for p, g in zip(parameters.values(), drawn)}
         before = waited()
         give_gradients(chosen)
+        in_backward.append(waited() - before)
         optimizer.step()
         waits.append(waited() - before)
         applied += [parameter.grad.cpu() for parameter in parameters.values()]
@@ -114,28 +119,44 @@ def with_gradients(
         "applied": digest_of(applied),
         "ways": sorted(set(stats["ways"].values())),
         "wire": stats["wire"],
+        "because": sorted(set(stats["staged_because"].values())),
+        "parts": parts_of(compressor.configuration),
     }
     compressor.close()
     return found | {
-        "waits": waits[-1],
+        "waits": min(waits),  # of a step that found all it needs in its first pass
+        "in_backward": max(in_backward),
         "is_finite": bool(torch.cat([a.flatten() for a in applied]).isfinite().all()),
     }
 
 
-def method(case: str) -> Run:
+def parts_of(configuration: Any) -> list[str]:
+    """The parts of a configuration, each as its kind and id."""
+    parts = {kind: getattr(configuration, kind) for kind in PARTS}
+    return [f"{kind} {part.id}" for kind, part in parts.items() if part is not None]
+
+
+def method(case: str, **options: Any) -> Run:
     def run(name: str, device: torch.device) -> dict[str, Any]:
         parameters = {
             f"t{i}": nn.Parameter(torch.zeros(shape, device=device))
             for i, shape in enumerate(SHAPES)
         }
-        compressor = compressor_of(Compression, case, parameters.items(), name=name, **SPARSE_ONLY)
+        given = {**SPARSE_ONLY, **options, "name": name}
+        if case in STAYING:
+            compressor = Compression.build(parameters.items(), **STAYING[case], **given)
+        else:
+            compressor = compressor_of(Compression, case, parameters.items(), **given)
         return with_gradients(name, device, compressor, parameters, torch.float32)
 
     return run
 
 
-for each in (*METHODS, *BUILT):
+for each in (*METHODS, *BUILT, *STAYING):
     cases[each] = on_both(method(each))
+cases["two_buckets"] = on_both(method("ldte_bs", groups=2))
+for option, choice in OPTIONS.items():
+    cases[f"option {option}"] = on_both(method("topk", **{option: choice}))
 
 
 def of_dtype(dtype: torch.dtype) -> Run:
@@ -507,6 +528,33 @@ def given_to(wire: Any, name: str) -> list[bytes]:
                 wire.allreduce(same, f"{tag}.sum"),
             ]
     return [each.wait(30).tobytes() for each in results]
+
+
+def survives(mutant: str) -> Callable[[str], bool]:
+    """Make a case of a broken engine: tell whether the device still gives the CPU's bits."""
+
+    def case(name: str) -> bool:
+        run = method("topk")
+        expected = run(f"{name}.cpu", CPU)
+        late(True)
+        before = reused()
+        try:
+            with undone(), without_nccl():
+                MUTANTS[mutant]()
+                found = run(f"{name}.device", DEVICE)
+        except Exception:  # a loud death
+            return False
+        finally:
+            torch.accelerator.synchronize()
+            late(False)
+        return found["applied"] == expected["applied"] and reused() == before
+
+    return case
+
+
+if is_pretend:
+    for each in MUTANTS:
+        cases[f"mutant: {each}"] = survives(each)
 
 
 if __name__ == "__main__":

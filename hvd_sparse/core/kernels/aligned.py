@@ -33,6 +33,11 @@ def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 
+def empty_like(x: np.ndarray) -> np.ndarray:
+    """Return an uninitialised vector of x's size and dtype where x lies, perhaps on a device."""
+    return np.empty_like(x) if isinstance(x, np.ndarray) else x.empty_like()
+
+
 def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> np.ndarray:
     raw = create(numel * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT

@@ -12,11 +12,12 @@ writes to arguments named ``residual``, ``out`` or ``out_...`` and to nothing el
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.packing import Packers
@@ -259,6 +260,10 @@ class Kernels(Packers, Protocol):
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Write out[indices] += values, for indices that are unique."""
+
+
+Zeros = Callable[[int, DTypeLike], np.ndarray]
+"""Makes a vector of zeros, given its entries and their dtype, where a tensor's vectors lie."""
 
 
 class Engine(Protocol):

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import cast
 
 from hvd_sparse.checks import check_whole
 from hvd_sparse.core.kernels import reference
@@ -62,8 +63,8 @@ class NumbaEngine:
 class TorchEngine:
     """Kernels of plain torch operations, on the device that the tensors are on.
 
-    Several passes, and one wait for the device a tensor: for accelerators that have no engine of
-    their own here. What was selected, and its bytes, are left to the best engine of the host.
+    Several passes, and one wait for the device a bucket of a step: for gradients on accelerators.
+    What was selected, and its bytes, are left to the best engine of the host.
     """
 
     def __post_init__(self) -> None:
@@ -84,8 +85,8 @@ class TritonEngine:
     """Kernels compiled for GPUs: each vector is gone over once in a step.
 
     Experimental: tested by Triton's interpreter and by compilation for GPUs from sm_70 to sm_100,
-    and not yet run on one.  No compressor has vectors there yet: ``resolve_engine`` refuses it, and
-    ``scripts/gpu-check`` runs it.
+    and not yet run on one.  For gradients that stay on a GPU (``frontend.torch.ways``); those of
+    the host, and staged ones, are left to the best engine of the host.
     """
 
     def __post_init__(self) -> None:
@@ -100,6 +101,11 @@ class TritonEngine:
     def kernels(self) -> Kernels:
         """Return the kernels of ``core.kernels.triton``."""
         return _of_triton()
+
+
+def works_on_devices(engine: object) -> bool:
+    """Tell whether an engine has kernels for vectors on a device; None has: torch's."""
+    return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
 def is_fast_installed() -> bool:
@@ -141,6 +147,22 @@ def _of_host() -> Kernels:
     return _compiled(1) if is_fast_installed() else reference
 
 
+def resolve_engine_by_place(engine: object) -> Kernels:
+    """Return kernels that work on vectors where they lie, on a device or on the host.
+
+    Parameters
+    ----------
+    engine : one that ``works_on_devices``; None is torch's there, and the best there is here
+    """
+    # Not at the top: this loads torch.
+    from hvd_sparse.core.kernels.torch.by_place import KernelsByPlace
+
+    is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
+    device = _of_triton() if is_triton else _of_torch()
+    by_place = KernelsByPlace(resolve_engine(None if is_triton else engine), device)
+    return cast(Kernels, by_place)  # which has them by name
+
+
 def resolve_engine(engine: object) -> Kernels:
     """Return the kernels of an engine.
 
@@ -159,8 +181,8 @@ def resolve_engine(engine: object) -> Kernels:
     chosen: Engine = ENGINES.resolve(FAST if engine is None else engine)
     if isinstance(chosen, TritonEngine):
         raise InvalidOption(
-            "engine 'triton' works on vectors that lie on a GPU, and gradients from there are "
-            "copied to the host in this version: leave engine out"
+            "engine 'triton' works on vectors that lie on a GPU, and no gradient of this "
+            "compressor stays there: leave engine out, or put the model on the GPU"
         )
     return chosen.kernels
 

@@ -19,3 +19,8 @@ def is_finite(x: np.ndarray) -> bool:
         return True
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
+
+
+def as_array(x: np.ndarray) -> np.ndarray:
+    """Return a vector as an array of the host: itself, unless it lies on a device."""
+    return x if isinstance(x, np.ndarray) else x.copy()

@@ -81,6 +81,8 @@ class Driver:
         self.collective = collective
         self.name = name
         self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
+        self._coming: list[tuple[BucketRun, StepRun]] = []
+        """Full buckets that wait for a device before they can be exchanged."""
         self._current: StepRun | None = None
         self._rank = self._world_size = -1  # known from the first step on; some ranks have none
         if step.configuration.exchange.needs_nodes:
@@ -99,12 +101,26 @@ class Driver:
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
             self._current = run
-            if self._under_way:
+            if self._under_way or self._coming:
                 self._discard_old(run)
+        if self._coming:
+            self._start_delivered()
         # As early as possible: it travels while the backward pass goes on.
         if bucket is not None and len(bucket.entered) == len(bucket.members):
-            self._start(bucket, run)
+            if bucket.begun:
+                self.step.sender.send_answers(bucket)
+            if bucket.delivery is None:
+                self._start(bucket, run)
+            else:
+                self._coming.append((bucket, run))
         return wire, ticket
+
+    def _start_delivered(self) -> None:
+        """Start the exchanges of buckets for which a device need not be waited for any more."""
+        for bucket, run in self._coming.copy():
+            assert bucket.delivery is not None
+            if bucket.delivery.is_here():
+                self._start(bucket, run)
 
     def _look_around(self) -> None:
         """Ask for the rank and the size of the world: they stay as they are until ``forget``."""
@@ -172,6 +188,7 @@ class Driver:
         end."""
         # Not finished as ``_discard_old`` does: the other side of these waits is gone.
         self._under_way.clear()
+        self._coming.clear()
         self._current = None
         self._rank = self._world_size = -1
 
@@ -213,6 +230,9 @@ class Driver:
     def _discard_old(self, run: StepRun) -> None:
         """Finish the exchanges that a failed step has left behind: their names must be free
         again."""
+        for bucket, its_run in self._coming.copy():
+            if its_run is not run:  # others, whose devices were quicker, may have started it
+                self._start(bucket, its_run)
         for bucket, conversation in list(self._under_way.items()):
             if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
                 del self._under_way[bucket]
@@ -221,6 +241,8 @@ class Driver:
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         collective = self.collective
+        if self._coming:
+            self._coming = [each for each in self._coming if each[0] is not bucket]
         generator = self.step.sender.converse(bucket, run, self._rank, self._world_size)
         bucket.is_exchanged = True
         spans = self.step.pipeline.spans

@@ -8,9 +8,11 @@ over- nor underflows.
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import numpy as np
 
+from hvd_sparse.core.kernels.contract import Kernels, Moments
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.errors import InvalidOption
 
@@ -45,12 +47,15 @@ def rescaled(gradient: np.ndarray, scale: float) -> np.ndarray:
     return scaled
 
 
-def stays_finite(gradient: np.ndarray, dtype: str, *, is_sure: bool) -> bool:
-    """Tell whether a reduced gradient can be cast to a dtype.  A pass over it where there is doubt.
+def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels | ModuleType) -> bool:
+    """Tell whether a reduced gradient can be cast to a dtype, by a pass over it.
 
+    gradient : on a device it is looked at there, which is waited for
     dtype : of the parameter
-    is_sure : it is finite as it is
     """
+    if not isinstance(gradient, np.ndarray):
+        moments: Moments = kernels.moments(gradient)
+        return moments.is_finite and (dtype != "float16" or moments.abs_max < HALF_LIMIT)
     if dtype == "float16":
         return not gradient.size or float(np.abs(gradient).max()) < HALF_LIMIT
-    return is_sure or is_finite(gradient)
+    return is_finite(gradient)

@@ -19,11 +19,12 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
+from hvd_sparse.core.kernels.finite import as_array
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.summation import add_up
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Observed, Outgoing, Part
+from hvd_sparse.exchanges.context import Begun, Observed, Outgoing, Part
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
@@ -54,13 +55,18 @@ class Pipeline:
         is_summed: bool = False,
         waits: bool = False,
         parts: StepParts | None = None,
+        begun: Begun | None = None,
     ) -> Outgoing:
         """Take the gradient in and return what this rank sends.
+
+        Where the tensor's vectors lie on a device its pass is only begun: the walk goes on when it
+        is called again, with what it returned as ``begun``.
 
         gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
         is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
         waits : nothing is selected before the tensor's group is complete (``group_selection``)
         parts : of the tensor's step, where they are at hand
+        begun : the pass that a device was given at the first call
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense)
@@ -81,7 +87,11 @@ class Pipeline:
             return Outgoing(None, None, 0, self._norm(vector), None, vector, moments)
         # Known before the pass, so that the one that adds the gradient takes the entries too.
         aim = selector.aim(gradient.size, source.threshold, source.memo)
-        accumulated = self._accumulate(state, gradient, world_size, aim)
+        if state.is_on_device and begun is None:
+            state.memory.step = state.steps
+            accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
+            return Outgoing(None, None, 0, 0.0, None, begun=Begun(gradient, accumulated))
+        accumulated = self._accumulate(state, gradient, world_size, aim, begun)
         try:
             added = gradient if accumulated.added is None else accumulated.added
             found = self._find(source, selector, aim, accumulated, added, rank)
@@ -114,7 +124,12 @@ class Pipeline:
         return Outgoing(None, None, 0, 0.0, nothing, zeros)
 
     def _accumulate(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, aim: Aim | None
+        self,
+        state: TensorState,
+        gradient: np.ndarray,
+        world_size: int,
+        aim: Aim | None,
+        begun: Begun | None = None,
     ) -> Accumulated:
         configuration, memory = self.configuration, state.memory
         # Other sums than the last one, which skips what is not finite, would spoil the only buffer.
@@ -122,7 +137,10 @@ class Pipeline:
         if looks_first and not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         memory.step = state.steps
-        accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
+        if begun is None:
+            accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
+        else:
+            accumulated = begun.accumulated
         taking, moments = accumulated.taking, accumulated.moments
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
@@ -279,8 +297,10 @@ class Pipeline:
         out: np.ndarray,
         steps: int,
         codec: Codec | None = None,
-    ) -> None:
+    ) -> float:
         """Write factor * (sum of the parts) to ``out``: ``summation.add_up``.
+
+        Returns what that does.
 
         steps : completed steps of the tensor, as when they were sent
         codec : of that step, where it is at hand
@@ -288,9 +308,10 @@ class Pipeline:
         began_s = self.spans.now() if self.spans.is_heard else 0.0
         if codec is None:
             codec = self.configuration.at_step(steps, spec).codec
-        add_up(spec, parts, factor, out, codec, self.kernels)
+        most = add_up(spec, parts, factor, out, codec, self.kernels)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
+        return most
 
 
 def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
@@ -325,7 +346,7 @@ def _bounded(
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
-    bad = int(np.count_nonzero(~np.isfinite(gradient)))
+    bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
     if not bad:
         what = f"gradient + residual leaves the range of {gradient.dtype}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 
 import numpy as np
@@ -15,6 +16,9 @@ from hvd_sparse.core.wire.carrier import CarrierReport
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.types import TensorSpec
+
+MOST = 1e38
+"""A bound below it leaves float32 and bfloat16 room for rounding."""
 
 
 class Receiver:
@@ -78,19 +82,23 @@ class Receiver:
         shared, sent, state = self._shared, ticket.outgoing, ticket.state
         assert sent is not None and state is not None
         spec = state.spec
+        most: float | None = math.inf
         if sent.dense is not None:
             result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
             is_summed = is_finite(result)
         else:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
-            is_summed = self._sum(ticket, report.factor, result)
+            most = self._sum(ticket, report.factor, result)
+            is_summed = most is not None
         # Under the lock, as another tensor's thread may take the step back at this moment.
         with shared.transactions.lock:
             if ticket.run.failure is not None:  # another tensor's thread has taken the step back
                 raise ticket.run.failure
             shared.count(ticket)
             is_good = is_summed and not report.non_finite
-            return self._finish(ticket, spec, result, parameter, is_finite=is_good)
+            return self._finish(
+                ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
+            )
 
     def _check(self, ticket: Ticket, report: CarrierReport) -> None:
         """Raise where some rank failed, or this step of the tensor was left behind."""
@@ -116,22 +124,21 @@ class Receiver:
                 "give every tape or optimizer that reduces it a compressor of its own"
             )
 
-    def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> bool:
-        """Add up what arrived for a tensor; False where that leaves the range of floats, which it
-        does on all ranks."""
+    def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> float | None:
+        """Add up what arrived for a tensor, and return a bound of its magnitudes; None where it
+        leaves the range of floats, which it does on all ranks."""
         assert (
             ticket.position is not None and ticket.bucket is not None and ticket.state is not None
         )
         arrival = ticket.bucket.arrivals[ticket.position]
         if not arrival.is_finite:
-            return False
+            return None
         spec, steps = ticket.state.spec, ticket.state.steps
         try:
             codec = None if ticket.parts is None else ticket.parts.codec
-            self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
+            return self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
         except NonFiniteGradient:
-            return False
-        return True
+            return None
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
         """Let a tensor that is never compressed begin a step: what its memory makes of it goes back
@@ -175,27 +182,33 @@ class Receiver:
         parameter: np.ndarray,
         *,
         is_finite: bool,
+        most: float = math.inf,
     ) -> np.ndarray:
         """Give the last touch, in the units of the scaled loss.  A step that is not finite
         everywhere leaves no trace.
 
+        most : no magnitude exceeds it; infinite where that is not known
+
         Here all ranks know alike: what they look at is of the same bits.
         """
-        shared, finishes = self._shared, self._finishes
+        shared, is_touched = self._shared, False
         assert ticket.position is not None
-        if is_finite and finishes:
+        if is_finite and self._finishes:
             state = shared.transactions.staged(ticket.position)
             is_compressed = ticket.bucket is not None
             with np.errstate(over="ignore", invalid="ignore"):  # looked at below
-                reduced = state.memory.finish(
+                finished = state.memory.finish(
                     reduced, parameter, is_compressed, shared.pipeline.kernels
                 )
+            is_touched, reduced = finished is not reduced, finished
         if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
             reduced = rescaled(reduced, ticket.scale)
         # From here on the tensor's next step may commit what this one has written.
         ticket.run.completed.add(ticket.position)
-        is_sure = ticket.scale == 1.0 and not finishes and spec.dtype != "float16"
-        if is_finite and (is_sure or stays_finite(reduced, spec.dtype, is_sure=False)):
+        is_sure = not is_touched and spec.dtype != "float16"
+        is_sure = is_sure and (ticket.scale == 1.0 or most * ticket.scale < MOST)
+        kernels = shared.pipeline.kernels
+        if is_finite and (is_sure or stays_finite(reduced, spec.dtype, kernels)):
             if self._compares and ticket.bucket is not None and ticket.state is not None:
                 shared.replicas.note(ticket.key, ticket.state.steps + 1, reduced)
             return reduced

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hvd_sparse.core.step.devices import Delivery
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 from hvd_sparse.exchanges.context import Arrival, Observed, Outgoing
@@ -24,6 +25,8 @@ class BucketRun:
     members : positions of its tensors
     entered : those that this step has come to
     sending : the tickets of those that are sent sparse, by position
+    begun : the tickets of those whose passes a device was given, until their selections are made
+    delivery : the passes' answers on their way to the host, once all members have entered
     errors : what went wrong on this rank, in words for the others
     is_exchanged : its exchange has begun
     began_s : when, where anybody asks
@@ -34,6 +37,8 @@ class BucketRun:
     members: tuple[int, ...]
     entered: set[int] = field(default_factory=set)
     sending: dict[int, Ticket] = field(default_factory=dict)
+    begun: list[Ticket] = field(default_factory=list)
+    delivery: Delivery | None = None
     errors: list[str] = field(default_factory=list)
     is_exchanged: bool = False
     began_s: float = 0.0

@@ -8,15 +8,19 @@ All ranks then raise alike.
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
+from hvd_sparse.core.kernels.finite import as_array
+from hvd_sparse.core.step.devices import Answer
 from hvd_sparse.core.step.group_selection import send_merged
 from hvd_sparse.core.step.loss_scale import check_scale, unscaled
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words
 from hvd_sparse.core.step.shared import Shared
 from hvd_sparse.core.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.core.wire.checksum import crc32
-from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.errors import NonFiniteGradient, SparseError
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation
 
@@ -90,6 +94,8 @@ class Sender:
             self._note_failure(ticket, error)
         if not dense and ticket.outgoing is not None:
             bucket.sending[position] = ticket
+            if ticket.outgoing.begun is not None:
+                bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
 
     def _enter(self, position: int, scale: float) -> Ticket:
@@ -111,7 +117,8 @@ class Sender:
         gradient is finite and its sum with the residual is not."""
         assert ticket.state is not None
         ticket.is_finite = False
-        if self._shared.configuration.on_nonfinite == "raise" or np.isfinite(gradient).all():
+        raises = self._shared.configuration.on_nonfinite == "raise"
+        if raises or np.isfinite(as_array(gradient)).all():
             self._note_failure(ticket, error)
         else:
             ticket.outgoing = self._shared.pipeline.send_nothing(ticket.state, dense=dense)
@@ -171,6 +178,8 @@ class Sender:
         """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
         rank."""
         shared = self._shared
+        if bucket.begun:
+            self._select_on_devices(bucket, run, rank, world_size)
         if shared.configuration.select_over == "group":  # else the exchange selects what waits
             self._select_merged(bucket, run, rank, world_size)
 
@@ -207,6 +216,58 @@ class Sender:
             placement=shared.placement,
         )
         return self._counted(shared.pipeline.exchange.run(context))
+
+    def send_answers(self, bucket: BucketRun) -> None:
+        """Let what a bucket's passes on devices found come to the host, all of it in one copy.
+
+        Never raises: where a copy cannot be begun, reading an answer fetches it, or fails.
+        """
+        answers: list[Answer] = []
+        for ticket in bucket.begun:
+            assert ticket.outgoing is not None and ticket.outgoing.begun is not None
+            accumulated = ticket.outgoing.begun.accumulated
+            taking, moments = accumulated.taking, accumulated.moments
+            answer = moments if taking is None else taking
+            assert answer is not None
+            answers.append(answer)
+        devices = self._shared.transactions.devices
+        assert devices is not None
+        with contextlib.suppress(Exception):
+            bucket.delivery = devices.send(answers)
+
+    def _select_on_devices(
+        self, bucket: BucketRun, run: StepRun, rank: int, world_size: int
+    ) -> None:
+        """Go on with passes that were begun on devices, and wait for these if need be.
+
+        The carriers are gone: NaN or Inf shows as a frame that lacks, a failure in the message.
+        """
+        shared = self._shared
+        if bucket.delivery is None:  # some member never came
+            self.send_answers(bucket)
+        begun, bucket.begun = bucket.begun, []
+        for ticket in begun:
+            state, position, sent = ticket.state, ticket.position, ticket.outgoing
+            assert state is not None and position is not None
+            assert sent is not None and sent.begun is not None
+            gradient, ticket.outgoing = sent.begun.gradient, None
+            try:
+                if run.failure is not None:
+                    raise run.failure
+                if not shared.transactions.is_current(position, run):  # of the next step by now
+                    raise SparseError(f"the next step of {ticket.key!r} began before this ended")
+                ticket.outgoing = shared.pipeline.send(
+                    state, gradient, rank, world_size,
+                    dense=False, parts=ticket.parts, begun=sent.begun,
+                )  # fmt: skip
+            except NonFiniteGradient as error:
+                self._note_nonfinite(ticket, gradient, error, dense=False)
+                if ticket.outgoing is not None:
+                    ticket.outgoing.frame = None
+            except Exception as error:
+                self._note_failure(ticket, error)
+            if ticket.outgoing is None:
+                del bucket.sending[position]
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the

@@ -28,8 +28,10 @@ def add_up(
     out: np.ndarray,
     codec: Codec,
     kernels: Kernels | ModuleType,
-) -> None:
+) -> float:
     """Write out = factor * (sum of the parts), in the order given, the same on all ranks.
+
+    Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
 
     parts : the range of the tensor that each is of, and an encoded selection or one as it is
     out : flat, of the accumulator's dtype; untouched on any error
@@ -40,8 +42,7 @@ def add_up(
     NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
         none
     """
-    dtype, arrived = out.dtype, []
-    is_safe = abs(factor) <= MOST_FACTOR
+    dtype, arrived, most = out.dtype, [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start
         if not isinstance(sent, Selection):
@@ -51,15 +52,17 @@ def add_up(
                 f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
                 f"{sent.numel} of {sent.values.dtype}"
             )
-        # Where the sum of the squares stays in range, the sum of such lists does by far; NaN is
-        # not less than anything.
-        is_safe = is_safe and bool(sent.values.dot(sent.values) < math.inf)
+        most += math.sqrt(sent.values.dot(sent.values))
         if numel != spec.numel:
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
         arrived.append(sent)
+    # Where the sums of the squares stay in range, the sum of such lists does by far; NaN is not
+    # less than anything.
+    is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
     if not is_safe:
         _check_range(spec, arrived, factor, kernels)
     kernels.assemble(out, arrived, factor)
+    return most * abs(factor) if is_safe else math.inf
 
 
 def _check_range(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.contract import Zeros
 from hvd_sparse.core.step.departures import Departures
 from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Selection, TensorSpec
@@ -46,16 +47,28 @@ class TensorState:
     exchange_memo : the same on all ranks
     departures : when each entry left last; None where nobody asked yet
     leaving : entries that leave at this step, where ``departures`` are kept
+    is_on_device : gradient, memory and result lie on a device
+
+    Parameters
+    ----------
+    zeros : makes the memory's vectors there; None for a tensor of the host
     """
 
     def __init__(
-        self, spec: TensorSpec, configuration: Configuration, part: slice | None = None
+        self,
+        spec: TensorSpec,
+        configuration: Configuration,
+        part: slice | None = None,
+        zeros: Zeros | None = None,
     ) -> None:
         self.spec = spec
         self.part = slice(0, spec.numel) if part is None else part
         kept = spec if part is None else replace(spec, shape=(part.stop - part.start,))
         rollback = configuration.rollback
         self.memory: MemoryState = configuration.memory.create(kept, rollback=rollback)
+        self.is_on_device = zeros is not None
+        if zeros is not None:
+            self.memory.move(zeros)
         self.threshold: float | None = None
         self.memo: Memo = None
         self.selected_in = spec.key

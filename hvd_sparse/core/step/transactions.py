@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.devices import Devices
 from hvd_sparse.core.step.records import StepRun
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.errors import InvalidOption
@@ -30,6 +31,7 @@ class Transactions:
         self._staged_by: dict[int, StepRun] = {}
         self._run = StepRun(is_closed=True)
         self.placement: Placement | None = None
+        self.devices: Devices | None = None
         self.lock = threading.RLock()
         self.on_begin: Callable[[StepRun], None] | None = None
         """Is told, under the lock, of a step that begins."""
@@ -74,7 +76,8 @@ class Transactions:
             state = self._states.get(position)
             if state is None:
                 spec = self._specs[position]
-                state = TensorState(spec, self._configuration, self._part_of(spec))
+                zeros = None if self.devices is None else self.devices.zeros_of(position)
+                state = TensorState(spec, self._configuration, self._part_of(spec), zeros)
                 self._states[position] = state
             return state
 

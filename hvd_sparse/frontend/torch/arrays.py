@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hvd_sparse.core.kernels.torch.vector import DeviceVector
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.frontend.torch.staging import (
     can_be_staged,
@@ -70,6 +71,8 @@ def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
     """Return a flat array as a tensor of the gradient's shape, dtype, memory layout and device."""
+    if isinstance(flat, DeviceVector):
+        return like(flat.tensor.view(gradient.shape), gradient)
     if write_back(flat, gradient):
         return gradient
     return like(torch.from_numpy(flat).view(gradient.shape), gradient)

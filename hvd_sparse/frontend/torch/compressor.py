@@ -8,13 +8,15 @@ import numpy as np
 import torch
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.frontend.torch.arrays import flatten, spec_of
+from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
 from hvd_sparse.frontend.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.scaler import scale_of
-from hvd_sparse.frontend.torch.staging import HOST, is_on_device, say_experimental, way_of
+from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
+from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
 from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
@@ -36,6 +38,8 @@ class ParameterCompressor(WatchedCompressor):
 
     way_of_gradients = ""
     """The remedy for an optimizer whose gradients come by another way, in words."""
+    leaves_on_device = False
+    """Gradients of an accelerator may stay there (``frontend.torch.ways``)."""
 
     def __init__(
         self,
@@ -51,16 +55,28 @@ class ParameterCompressor(WatchedCompressor):
         configuration = configuration.for_tensors(specs)
         super().__init__(configuration, place, world_size)
         self._take_name(specs)
-        kernels, buckets = resolve_engine(configuration.engine), grouped(specs, configuration)
-        self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
         self._parameters = [parameter for _, parameter in named]
+        self._ways, self._staged_because = ways_of(
+            list(zip(specs, self._parameters)),
+            configuration,
+            can_stay=self.leaves_on_device,
+        )
+        self._stays = [way == DEVICE for way in self._ways.values()]
+        self._has_devices = any(self._stays)
+        resolve = resolve_engine_by_place if self._has_devices else resolve_engine
+        kernels, buckets = resolve(configuration.engine), grouped(specs, configuration)
+        self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
+        if self._has_devices:
+            self.step.transactions.devices = TorchDevices(
+                [p.device if stays else None for p, stays in zip(self._parameters, self._stays)]
+            )
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
-        self._ways = {name: way_of(parameter) for name, parameter in named}
         self._follower: Follower | None = None
         self._has_met = self._is_closed = False
         if set(self._ways.values()) != {HOST}:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
             say_experimental(", ".join(sorted(devices)))
+            say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     @property
     def has_begun(self) -> bool:
@@ -69,6 +85,8 @@ class ParameterCompressor(WatchedCompressor):
 
     def _value_of(self, position: int) -> np.ndarray:
         """Return a parameter's value, flat, for memories that finish with it."""
+        if self._stays[position]:
+            return vector_of(self._parameters[position], self.step.specs[position])
         return flatten(self._parameters[position], self.step.specs[position])
 
     # -- the optimizer ----------------------------------------------------------------------------
@@ -82,7 +100,9 @@ class ParameterCompressor(WatchedCompressor):
     def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
         spec = self.step.specs[position]
-        return self._follower.settings_of(spec.key, self._parameters[position], spec)
+        return self._follower.settings_of(
+            spec.key, self._parameters[position], lambda: self._value_of(position)
+        )
 
     def _judge(self, optimizer: Optimizer) -> None:
         """Look at an optimizer that gets the gradients, and was not handed over."""
@@ -100,10 +120,13 @@ class ParameterCompressor(WatchedCompressor):
     def stats(self) -> Report:
         """Return what was sent, as every compressor's; and the way that each gradient takes.
 
-        ways : by tensor, "host" for a gradient on the CPU, "staged" for one that is copied there
-            from an accelerator, and its result back
+        ways : by tensor, "host" for a gradient on the CPU, "device" for one that stays on its
+            accelerator, and of which the selection travels, "staged" for one that is copied to the
+            CPU, and its result back
+        staged_because : by tensor, why it is staged
         """
-        return {**super().stats(), "ways": dict(self._ways)}
+        ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
+        return {**super().stats(), **ways}
 
     def state_dict(self) -> Report:
         """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,

@@ -4,17 +4,16 @@ arrives."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.torch.arrays import flatten
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
@@ -186,8 +185,13 @@ class Follower:
             )
         self._optimizer, self._groups = caller, {}
 
-    def settings_of(self, key: str, parameter: torch.Tensor, spec: TensorSpec) -> Settings:
-        """Return what the optimizer holds for a parameter, as the memory's ``tune`` takes it."""
+    def settings_of(
+        self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
+    ) -> Settings:
+        """Return what the optimizer holds for a parameter, as the memory's ``tune`` takes it.
+
+        value : returns the parameter's, flat, where that is asked for
+        """
         optimizer = self._optimizer
         if id(parameter) not in self._groups:
             for index, group in enumerate(optimizer.param_groups):
@@ -201,7 +205,7 @@ class Follower:
         group = optimizer.param_groups[self._groups[id(parameter)]]
         settings = settings_of(optimizer, group)
         if "beta1" in settings and settings["weight_decay"]:
-            settings["parameter"] = flatten(parameter, spec)
+            settings["parameter"] = value()
         return settings
 
 

@@ -7,6 +7,8 @@ device once a tensor, for the gradient; nothing waits for the way back.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -15,9 +17,6 @@ import torch
 from hvd_sparse.core.kernels.torch.vector import fetch, upload
 
 logger = logging.getLogger("hvd_sparse")
-
-HOST, STAGED = "host", "staged"
-"""The ways of a tensor: its gradient is on the CPU; it is copied there and back."""
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
@@ -37,11 +36,6 @@ def accelerator() -> str | None:
 def can_be_staged(tensor: torch.Tensor) -> bool:
     """Tell whether the device is the accelerator that torch works with here."""
     return bool(tensor.device.type == accelerator())
-
-
-def way_of(parameter: torch.Tensor) -> str:
-    """Return the way that a parameter's gradient takes."""
-    return STAGED if is_on_device(parameter) else HOST
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,6 +68,24 @@ def say_experimental(device: str) -> None:
     """Say what gradients on an accelerator are worth so far."""
     logger.warning(
         "gradients are on %s: experimental, tested on a pretend device and by compilation only; "
-        "each is copied to the host, selected from there, and its result copied back",
+        "stats()['ways'] tells which stay there, and which are copied to the host and back",
         device,
+    )
+
+
+def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
+    """Say how many of a compressor's gradients stay on their device, and why others do not.
+
+    Parameters
+    ----------
+    name : of the compressor
+    stay : how many stay
+    reasons : of each that does not
+    """
+    told = "; ".join(f"{count} as {why}" for why, count in Counter(reasons).items())
+    logger.info(
+        "%s: %d gradients stay on their device%s",
+        name,
+        stay,
+        f", and are copied to the host and back: {told}" if told else "",
     )

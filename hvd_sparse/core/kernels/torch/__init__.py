@@ -15,7 +15,15 @@ import torch
 from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Tail, Taking
 from hvd_sparse.core.kernels.torch import adam, statistics
-from hvd_sparse.core.kernels.torch.taking import largest, reaching, rounded, take
+from hvd_sparse.core.kernels.torch.coming import Coming
+from hvd_sparse.core.kernels.torch.taking import (
+    largest,
+    packed,
+    reaching,
+    rounded,
+    take,
+    unpacked,
+)
 from hvd_sparse.core.kernels.torch.vector import (
     DeviceVector,
     Vector,
@@ -124,15 +132,27 @@ class TorchKernels:
         torch.add(tensor_of(residual), tensor_of(gradient), out=tensor_of(out))
 
     def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
+        return self.begin_accumulate(gradient, residual, out).result()
+
+    def begin_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
+        """Do as ``accumulate``, and wait for nothing."""
         kept = tensor_of(residual)
         total = kept + tensor_of(gradient)
-        found = statistics.pending_moments(total)
+        found, numel = statistics.pending_moments(total), total.numel()
         torch.where(total.isfinite(), total, kept, out=tensor_of(out))
-        return statistics.fetched_moments(found, total.numel())
+        return Coming(
+            found.view(torch.int32), lambda fetched: statistics.moments_in(fetched, numel)
+        )
 
     def accumulate_and_take(
         self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
     ) -> Taking:
+        return self.begin_accumulate_and_take(gradient, residual, out, aim).result()
+
+    def begin_accumulate_and_take(
+        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
+    ) -> Coming[Taking]:
+        """Do as ``accumulate_and_take``, and wait for nothing."""
         kept = tensor_of(residual)
         total = kept + tensor_of(gradient)
         magnitudes = total.abs()
@@ -143,9 +163,13 @@ class TorchKernels:
         leaves = reaches & (reaches.sum() <= aim.capacity)
         rest = torch.where(is_finite, total, kept)
         torch.where(leaves, torch.zeros_like(total), rest, out=tensor_of(out))
-        taken = take(total, reaches, aim.capacity, *sums)
-        abs_sum, nonfinite = taken.also
-        return Taking(abs_sum, int(nonfinite), taken.selection)
+
+        def read(fetched: np.ndarray) -> Taking:
+            taken = unpacked(fetched, kept, aim.capacity, len(sums))
+            abs_sum, nonfinite = taken.also
+            return Taking(abs_sum, int(nonfinite), taken.selection)
+
+        return Coming(packed(total, reaches, aim.capacity, *sums), read)
 
     def trim(self, taken: Selection, count: int, out: Vector | None) -> tuple[Selection, float]:
         if not isinstance(out, DeviceVector):

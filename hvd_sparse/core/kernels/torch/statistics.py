@@ -23,7 +23,12 @@ def pending_moments(x: torch.Tensor) -> torch.Tensor:
 
 def fetched_moments(pending: torch.Tensor, numel: int) -> Moments:
     """Return what ``pending_moments`` found."""
-    total, most, nonzeros = fetch(pending).tolist()
+    return moments_in(fetch(pending), numel)
+
+
+def moments_in(found: np.ndarray, numel: int) -> Moments:
+    """Return what ``pending_moments`` found, once it is on the host."""
+    total, most, nonzeros = found.view(np.float64).tolist()
     return Moments(total, most, int(nonzeros), numel)
 
 

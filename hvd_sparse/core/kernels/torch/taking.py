@@ -57,7 +57,12 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
-    """Return the entries of a mask, by one copy and one wait.
+    """Return the entries of a mask, by one copy and one wait: ``packed``."""
+    return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
+
+
+def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
+    """Return the entries of a mask in one piece of the device's memory, int32.
 
     Parameters
     ----------
@@ -69,11 +74,21 @@ def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
     indices = torch.nonzero_static(mask, size=room, fill_value=0).view(-1)
-    words = torch.cat(
+    return torch.cat(
         [numbers.view(torch.int32), indices.to(torch.int32), x[indices].view(torch.int32)]
     )
-    fetched = fetch(words)
-    head = 2 * numbers.numel()
+
+
+def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
+    """Return what ``packed`` put together, once it is on the host.
+
+    Parameters
+    ----------
+    fetched : int32
+    x, capacity : as they were given
+    also : how many numbers were
+    """
+    room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
     if count > capacity:

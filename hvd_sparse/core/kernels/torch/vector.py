@@ -15,7 +15,8 @@ class DeviceVector:
     """A vector that lies on a device, as far as the core looks at vectors.
 
     It has a size and a dtype, parts of it are vectors, and its entries at indices come to the host
-    and go back. Nothing else does by itself: numpy's functions raise TypeError.
+    and go back. Vectors are added, and multiplied and divided by numbers. Nothing else goes by
+    itself: numpy's functions raise TypeError.
 
     Parameters
     ----------
@@ -62,6 +63,21 @@ class DeviceVector:
             where = upload_indices(where, self.tensor.device)
         self.tensor[where] = values
 
+    def __add__(self, other: DeviceVector) -> DeviceVector:
+        return DeviceVector(self.tensor + other.tensor)
+
+    def __truediv__(self, number: np.floating) -> DeviceVector:
+        # By a tensor: by a number, some devices multiply with its reciprocal.
+        like = {"dtype": self.tensor.dtype, "device": self.tensor.device}
+        return DeviceVector(self.tensor / torch.full((), float(number), **like))
+
+    def __mul__(self, number: np.floating) -> DeviceVector:
+        return DeviceVector(self.tensor * float(number))
+
+    def empty_like(self) -> DeviceVector:
+        """Return an uninitialised vector beside this one."""
+        return DeviceVector(torch.empty_like(self.tensor))
+
     def copy(self) -> np.ndarray:
         """Return all entries as an array of the host."""
         return fetch(self.tensor.clone())
@@ -83,6 +99,38 @@ def tensor_of(x: Vector) -> torch.Tensor:
         return x.tensor
     # Made anew: an array of one entry may have any stride, and torch takes no negative one.
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
+
+
+class Copy:
+    """A copy of a device's tensor on its way to pinned memory of the host.
+
+    Parameters
+    ----------
+    tensor : on a device, made for this
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor, non_blocking=True)
+        self._done = torch.accelerator.current_stream(tensor.device).record_event()
+        self._is_read = False
+
+    def is_here(self) -> bool:
+        """Tell whether the copy is done; does not wait."""
+        return bool(self._done.query())
+
+    def array(self) -> np.ndarray:
+        """Return the entries as an array of the host, and wait for them the first time."""
+        if not self._is_read:
+            wait_until(self._done)  # before it, the host's memory holds anything
+            self._is_read = True
+        array: np.ndarray = self._host.numpy()
+        return array
+
+
+def wait_until(done: torch.Event) -> None:
+    """Wait until a device has come to an event."""
+    done.synchronize()
 
 
 def wait_for(device: torch.device) -> None:

@@ -1,0 +1,40 @@
+"""Kernels of compressors that have tensors on a device: each vector is worked on where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.torch.vector import DeviceVector
+
+LATE = {
+    "accumulate": "begin_accumulate",
+    "accumulate_and_take": "begin_accumulate_and_take",
+}
+"""The passes of a step, whose answers nobody waits for before a bucket is complete."""
+
+Kernel = Callable[..., object]
+
+
+class KernelsByPlace:
+    """Kernels of two engines: one for vectors on a device, one for arrays of the host.
+
+    Parameters
+    ----------
+    host : for arrays, and for all that is the host's anyway
+    device : for vectors on a device
+    """
+
+    def __init__(self, host: Kernels, device: Kernels) -> None:
+        self._host, self._device = host, device
+
+    def __getattr__(self, name: str) -> Kernel:
+        on_host: Kernel = getattr(self._host, name)
+        on_device: Kernel = getattr(self._device, LATE.get(name, name))
+
+        def kernel(*values: object) -> object:
+            is_on_device = any(type(value) is DeviceVector for value in values)
+            return on_device(*values) if is_on_device else on_host(*values)
+
+        setattr(self, name, kernel)
+        return kernel

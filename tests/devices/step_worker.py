@@ -1,0 +1,114 @@
+"""Steps of the numpy core with vectors on the pretend device, beside the same on the host: two
+ranks, threads of one process.  Prints what differs, by case, as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from devices import pretend
+from frontends._device_cases import STAYING
+from frontends._integer_gradients import SHAPES, gradients_of
+
+from hvd_sparse.collectives.local import LocalCollective, LocalWorld
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels.engines import resolve_engine, resolve_engine_by_place
+from hvd_sparse.core.step.buckets import grouped
+from hvd_sparse.core.step.driver import Driver
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.errors import PeerFailure
+from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
+from hvd_sparse.types import TensorSpec
+
+SPECS = [TensorSpec(f"t{number}", shape, "float32") for number, shape in enumerate(SHAPES)]
+PARAMETERS = [np.linspace(-1, 1, spec.numel, dtype=np.float32) for spec in SPECS]
+TOPK = {"selector": {"id": "topk", "density": 0.1}}
+CASES = {"topk": TOPK, **STAYING}
+SCALES = (1.0, 3.0)
+SPOILT = 3
+"""The step at which one entry of one rank is NaN, where that is asked for."""
+
+
+class Rank:
+    """One rank that takes steps on the host or on a device.
+
+    device : None for the host
+    """
+
+    def __init__(
+        self, options: dict[str, Any], collective: LocalCollective, device: torch.device | None
+    ) -> None:
+        made = Configuration.create(**options, allow_dense=False, min_numel=1, compress_1d=True)
+        made = made.for_tensors(SPECS)
+        kernels = (resolve_engine if device is None else resolve_engine_by_place)(None)
+        self.step = Step(made, SPECS, grouped(SPECS, made), kernels, np.float64)
+        if device is not None:
+            self.step.transactions.devices = TorchDevices([device] * len(SPECS))
+        self._driver = Driver(self.step, collective, "step")
+        self._collective, self._device = collective, device
+
+    def place(self, position: int, values: np.ndarray) -> np.ndarray:
+        """Return a tensor's values where the rank's vectors lie."""
+        if self._device is None:
+            return values
+        return vector_of(torch.from_numpy(values).to(self._device), SPECS[position])
+
+    def take(self, number: int, scale: float, *, is_spoilt: bool) -> list[np.ndarray]:
+        """Take a step, and return what is applied."""
+        sent = []
+        for position, drawn in enumerate(gradients_of(self._collective.rank, number)):
+            values = drawn.astype(np.float32).reshape(-1) * np.float32(scale)
+            if is_spoilt and number == SPOILT and self._collective.rank == position == 1:
+                values[2] = np.nan
+            vector = self.place(position, values)
+            sent.append((*self._driver.compress(position, vector, scale), vector))
+        results = []
+        for position, (wire, ticket, vector) in enumerate(sent):
+            reduced = self._collective.allreduce(wire, f"carrier {position}").wait(None)
+            parameter = self.place(position, PARAMETERS[position])
+            out = None if self._device is None else vector
+            results.append(self._driver.decompress(reduced, ticket, parameter, out).copy())
+        return results
+
+
+def steps(
+    options: dict[str, Any], device: torch.device | None, scale: float, *, is_spoilt: bool = False
+) -> list[Any]:
+    """Return, by rank, the bits applied in some steps, and kept behind them; or why they failed."""
+
+    def run(collective: LocalCollective) -> Any:
+        rank = Rank(options, collective, device)
+        applied = []
+        for number in range(6):
+            try:
+                applied += rank.take(number, scale, is_spoilt=is_spoilt)
+            except PeerFailure as error:
+                applied.append(np.frombuffer(str(error).encode(), np.uint8))
+        states = rank.step.transactions.settle_all().items()
+        kept = [(k, n, a.copy()) for k, state in states for n, a in state.memory.arrays().items()]
+        return [each.tobytes() for each in applied], [(k, n, a.tobytes()) for k, n, a in kept]
+
+    return LocalWorld(2).run(run)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    device = pretend.load()
+    pretend.late(True)
+    same = {}
+    for name, options in CASES.items():
+        for scale in SCALES:
+            host, there = steps(options, None, scale), steps(options, device, scale)
+            same[f"{name} at scale {scale:g}"] = host == there
+    for what in ("propagate", "raise"):
+        options = {**TOPK, "on_nonfinite": what}
+        host, there = (steps(options, place, 1.0, is_spoilt=True) for place in (None, device))
+        same[f"NaN, {what}"] = host == there and host != steps(options, None, 1.0)
+    same["no pinned source changed too early"] = pretend.reused() == 0
+    print(json.dumps(same))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A step whose vectors lie on a device gives and keeps the bits of one on the host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from frontends._device_cases import STAYING
+from installed import is_installed
+from programs import run_python
+
+pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+
+WORKER = Path(__file__).with_name("step_worker.py")
+
+
+def test_results_and_memories_have_the_bits_of_the_host():
+    done = run_python(str(WORKER), limit_s=200)
+    assert done.returncode == 0, done.stderr
+    same = json.loads(done.stdout)
+    assert len(same) == 2 * (1 + len(STAYING)) + 3
+    assert [case for case, is_same in same.items() if not is_same] == []

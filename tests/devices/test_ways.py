@@ -1,0 +1,75 @@
+"""The table of ways: every part and option has its row, and what has none is staged."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from installed import is_installed
+
+from hvd_sparse.configuration import PARTS, Configuration
+from hvd_sparse.types import TensorSpec
+
+pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+
+WEIGHT = TensorSpec("weight", (64, 64), "float32")
+
+
+def why(spec=WEIGHT, **options):
+    from hvd_sparse.frontend.torch.ways import why_staged
+
+    chosen = {"selector": {"id": "topk", "density": 0.01}, **options}
+    return why_staged(Configuration.create(**chosen), spec)
+
+
+def test_every_registered_part_has_its_row():
+    from hvd_sparse.frontend.torch.ways import TABLE
+
+    assert {kind: sorted(rows) for kind, rows in TABLE.items()} == {
+        kind: registry.ids() for kind, registry in PARTS.items()
+    }
+
+
+def test_every_common_option_has_its_row():
+    from hvd_sparse.frontend.torch.ways import OPTIONS
+
+    fields = {field.name for field in dataclasses.fields(Configuration)}
+    assert set(OPTIONS) == fields - set(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ""),
+        ({"engine": "torch"}, ""),
+        ({"memory": "none"}, "memory 'none' selects from the gradient itself"),
+        ({"exchange": "oktopk"}, "exchange 'oktopk' looks at the vector again"),
+        ({"codec": "bloom"}, "codec 'bloom' sends entries that the selector did not choose"),
+        ({"rollback": False}, "rollback False"),
+        ({"select_over": "group"}, "select_over 'group'"),
+        ({"telemetry": True}, "telemetry measures"),
+        ({"engine": "numpy"}, "engine is made for arrays of the host"),
+        ({"min_numel": 5000}, "never compressed"),
+        ({"memory": {"id": "momentum_correction", "clip_norm": 1.0}}, "memory 'momentum_corr"),
+        (
+            {"memory": {"id": "error_feedback", "residual": "bfloat16"}},
+            "memory 'error_feedback' with residual 'bfloat16' rounds",
+        ),
+    ],
+)
+def test_the_reason_is_told(options, words):
+    told = why(**options)
+    assert told.startswith(words) if words else not told
+
+
+def test_a_part_of_a_users_own_is_staged():
+    from hvd_sparse.selectors.topk import TopK
+
+    class Own(TopK):
+        id = "own"
+
+    from hvd_sparse.frontend.torch.ways import why_staged
+
+    made = Configuration.create(selector={"id": "topk", "density": 0.01})
+    told = why_staged(dataclasses.replace(made, selector=Own(0.01)), WEIGHT)
+    assert told == "selector 'own' is not known to work on devices"
