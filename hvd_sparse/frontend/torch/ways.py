@@ -112,6 +112,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Option], bool], str] | None] = {
     "engine": (lambda engine: not works_on_devices(engine), "is made for arrays of the host"),
     "name": None,
     "timeout_s": None,
+    "wire": None,
 }
 """By common option: nothing, or which choices are staged, and why."""
 
