@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -244,7 +245,7 @@ class DensitySelector(Selector):
             self, "density", check_rule(self.density, f"density of {type(self).__name__}")
         )
 
-    @property
+    @cached_property  # asked for several times a step, and it cannot change
     def share(self) -> float:
         """Return the density as a number.
 
