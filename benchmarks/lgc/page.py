@@ -119,7 +119,7 @@ autoencoder could find in images, likeness of neighbours, is not there.
 
 The same {found["steps"]} steps: LGC is dense for {found["dense_steps"]}, learns for
 {found["learning_steps"]}, and is applied in the others; exact values begin where it begins to
-learn.
+learn. One run each, of one seed.
 
 {markdown_table(["", "test accuracy, %"], scores)}
 """
