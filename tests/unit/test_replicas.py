@@ -20,9 +20,10 @@ def break_memory(session, position):
     receive = session.step.pipeline.receive
 
     def faulty(spec, frames, factor, out, *others):
-        receive(spec, frames, factor, out, *others)
+        most = receive(spec, frames, factor, out, *others)
         if spec is SPECS[position]:
             out.view(np.uint32)[2] ^= 1
+        return most
 
     session.step.pipeline.receive = faulty
 
