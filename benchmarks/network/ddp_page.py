@@ -15,8 +15,8 @@ INTRODUCTION = """\
 
 `scripts/bench-network --frontend ddp` makes this page: steps of DistributedDataParallel over Gloo,
 without a hook (`dense`), with PyTorch's own `fp16_compress_hook` and `powerSGD_hook` (of rank 1, 2
-and 4, with its defaults but in one bucket: over Gloo it stands still with more), and with
-`hvd_sparse.ddp.register`. Gradients are given, drawn from
+and 4, with its defaults but in one bucket, which leaves when the backward pass ends: over Gloo it
+stands still with more), and with `hvd_sparse.ddp.register`. Gradients are given, drawn from
 recorded ones, layer behind layer, where said at the times of a recorded backward pass, which sleeps
 in between. Every method runs in every round in a launch of its own, each round in another order;
 "step" is the slowest rank's, the median over rounds with the least and the most; "over dense" is
