@@ -98,7 +98,8 @@ class MemoryState(Protocol):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient for the optimizer, given the reduced one.
+        """Return the gradient for the optimizer, given the reduced one: a vector of its own, or
+        ``reduced`` itself as it is, which is not looked at again for NaN and Inf.
 
         The method exists only for memories that declare ``finishes``.
         """

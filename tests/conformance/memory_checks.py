@@ -96,6 +96,18 @@ def check_rests(memory: Any) -> None:
     state.roll_back()
 
 
+def check_finish_leaves_its_input(memory: Any) -> None:
+    """What finishing changes is a vector of its own: who gets the reduced one back looks at it no
+    more."""
+    state = memory.create(TensorSpec("t", (200,), "float32"), rollback=True)
+    reduced, parameter = draw("normal", 200), draw("normal", 200, seed=1)
+    for is_compressed in (True, False):
+        state.compensate(draw("normal", 200, seed=2), reference)
+        with untouched(reduced, parameter):
+            state.finish(reduced, parameter, is_compressed, reference)
+        state.roll_back()
+
+
 def check_rounding_stays(memory: Any) -> None:
     """With a lossy codec, the residual keeps accumulated minus what the others will decode."""
     numel = 200
@@ -199,6 +211,7 @@ def check_memory(memory: Any) -> None:
         check_split_is_exact(memory, name, "float32", rollback=True)
     check_rounding_stays(memory)
     if memory.finishes:
+        check_finish_leaves_its_input(memory)
         check_rests(memory)
     if hasattr(memory, "masking"):
         check_masking(memory)

@@ -114,7 +114,16 @@ def adapting(state):
     return type("Broken", (Adam,), {"state": state})()
 
 
+class InPlace(AdamCorrectionState):
+    def finish(self, reduced, parameter, is_compressed, kernels):
+        if is_compressed:
+            reduced += parameter
+            return reduced
+        return super().finish(reduced, parameter, is_compressed, kernels)
+
+
 BROKEN_MEMORIES = {
+    "finished in place": adapting(InPlace),
     "cleared at a rate of 0": adapting(ForgetsAtRest),
     "sent at a rate of 0": adapting(SendsWithoutRate),
     "second moment not rolled back": adapting(SquareStays),

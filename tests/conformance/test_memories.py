@@ -73,6 +73,13 @@ def test_a_dense_step_sends_everything_and_keeps_nothing(case, rollback):
 
 
 @pytest.mark.parametrize(
+    "case", [case for case in cases.MEMORIES if case.create(MEMORIES).finishes], ids=str
+)
+def test_finishing_writes_to_a_vector_of_its_own(case):
+    memory_checks.check_finish_leaves_its_input(case.create(MEMORIES))
+
+
+@pytest.mark.parametrize(
     "case", [case for case in conserving if case.create(MEMORIES).finishes], ids=str
 )
 def test_a_step_at_a_learning_rate_of_0_keeps_what_is_kept_back(case):
