@@ -66,6 +66,7 @@ def parse_hosts(text: str) -> list[Host]:
     hosts = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, slots = part.partition(":")
+        # no int() of whatever is there: it takes "+2", "1_000" and digits of other scripts
         if not name or (slots and not re.fullmatch("0*[1-9][0-9]{0,8}", slots)):
             raise LaunchError(f"host {part!r}: write NAME or NAME:RANKS, as host1:2,host2:2")
         hosts.append(Host(name, int(slots or 1)))
@@ -127,6 +128,8 @@ def is_local(address: str) -> bool:
     """Tell whether an address is this machine's own: a socket can be bound to it."""
     with socket.socket() as probe:
         try:
+            # asks the kernel, where a list of interfaces would miss addresses that were added
+            # since
             probe.bind((address, 0))
         except OSError:
             return False
@@ -156,6 +159,7 @@ def shared_address(name: str, facts: dict[str, Facts]) -> str:
     ]
     return max(
         mine,
+        # the longest common prefix with any other host's address, in bits
         key=lambda a: max((32 - (_bits(a) ^ their).bit_length() for their in theirs), default=0),
         default=address,
     )

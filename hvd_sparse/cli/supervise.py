@@ -41,6 +41,7 @@ def supervise(
     """
     process = subprocess.Popen(list(command), env=dict(environment))
     signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to mpirun too
+    # and a signal to this process alone has to be handed on
     signal.signal(signal.SIGTERM, lambda *_: _terminate(process.pid))
     has_worked, bare_since = False, time.monotonic()
     while True:
@@ -51,6 +52,7 @@ def supervise(
             pass
         launchers = [p for p in _family(process.pid) if _name(p) in NAMES]
         if not launchers or any(_children(launcher) for launcher in launchers):
+            # mpirun has no children before its first rank or ssh session either: that is no end
             has_worked = has_worked or bool(launchers)
             bare_since = time.monotonic()
         elif has_worked and time.monotonic() - bare_since > grace_s:
@@ -62,6 +64,7 @@ def supervise(
                 f"{silent} does not answer: it is down, frozen, or cut off from the network, and "
                 "the job ended by it"
             )
+    # of a process that a signal ended, as shells tell it
     return code if code >= 0 else 128 - code
 
 

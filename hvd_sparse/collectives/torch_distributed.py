@@ -91,6 +91,8 @@ class _Gathering:
         self._message, self._dtype = array.view(np.uint8), array.dtype
         self._name, self._lengths, self._gather = name, lengths, gather
         longest = max(lengths, default=0)
+        # All ranks remember the same lengths, of results and not of their own messages, so all
+        # find the same room without asking.
         is_steady = longest <= STEADY * min(lengths, default=0)
         self._room = longest + longest // SPARE if is_steady else 0
         first = np.zeros(HEADER_BYTES + self._room, np.uint8)
@@ -111,6 +113,7 @@ class _Gathering:
         return (
             self._rest.is_done()
             if self._rest is not None
+            # done without a second collective
             else bool(self._read(0.0)[1].max() <= self._room)
         )
 
@@ -197,6 +200,7 @@ class TorchDistributedCollective:
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group
+        # "cpu:gloo,cuda:nccl" takes both, "cuda:nccl" none on the host
         takes_host = "cpu:" in dist.get_backend_config(group)
         self._device = torch.device("cpu") if takes_host else device
         self._lengths: dict[str, deque[int]] = {}

@@ -115,14 +115,20 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         """
         self.rate, self._parameter, options = rate, parameter, self._options
         told = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        # asked for every tensor in every step, so that the options are made anew only where one
+        # changed
         if any(getattr(options, name) != value for name, value in told.items()):
             self._options = replace(options, **told)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         if self._options.weight_decay and self._parameter is not None:
+            # a scalar of the same dtype: a Python float would be one too, but only by numpy's
+            # newer rules
             gradient = gradient + self._parameter * gradient.dtype.type(self._options.weight_decay)
         if not self.velocity.can_roll_back:
             self._check_square(gradient, kernels)
+        # The size of an update says nothing of the gradient's: a sum of N updates is N times too
+        # far, where a sum of N gradients is what the user asked for.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, ranks=world_size, scale=scale)
 
@@ -174,6 +180,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return reduced
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
+        # It is the mean of the ranks already: no correction for their number.
         return self._push(reduced, kernels, is_of_mean=True)
 
     def commit(self) -> None:

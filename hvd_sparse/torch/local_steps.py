@@ -86,9 +86,11 @@ class LocalSteps:
         for name, parameter in self._named if chosen.included() else ():
             root = _first(chosen)
             hvd.broadcast_(parameter.data, root, name=f"anchor.{name}", process_set=chosen)
+        # parameters of their own, as Horovod's optimizer hangs its hooks on leaves of the graph
         self._anchors: Named = [
             (name, torch.nn.Parameter(p.detach().clone())) for name, p in self._named
         ]
+        # not told where it is not asked for: the caller's partial may have given one already
         own = {} if process_set is None else {"process_set": process_set}
         self.compressor: TorchCompressor = compression(self._anchors, **own)
         # Its momentum is of pseudo-gradients, and there is no other way to have it.
@@ -133,10 +135,12 @@ class LocalSteps:
         if not self.taken:
             return
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
+            # the direction in which SGD at a rate of 1 moves the anchor to the parameter
             anchor.grad = anchor - parameter
         self.outer.step()
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)
+            # a third copy of the model would stay between exchanges otherwise
             anchor.grad = None
         self.taken = 0
 

@@ -66,8 +66,12 @@ class TraceFile:
         self._unwritten: list[str] = []
         self._lock = threading.Lock()
         self._threads: dict[int | str, int] = {}
+        # The bracket and the commas come before an event, never behind: what a killed process
+        # leaves is a valid list but for its end.
         self._separator = "[\n"
         start_us = time.time_ns() // 1000
+        # Two clocks, read at one moment: the epoch's to lay ranks' files over each other, and one
+        # that never jumps for the times in this file.
         self._start_s = self._flushed_s = time.perf_counter()
         self._write("clock", "M", args={"writer": WRITER, START: start_us})
         self._write("process_name", "M", args={"name": f"hvd_sparse, rank {rank}"})
@@ -84,6 +88,7 @@ class TraceFile:
             if self._file is None:
                 return
             thread = self._thread(
+                # rounds of one bucket are told apart behind a colon, and stand in one row
                 whose.partition(":")[0] if what == "exchange" else threading.get_ident()
             )
             times = {
@@ -114,6 +119,7 @@ class TraceFile:
         left = "".join(self._unwritten).encode()
         self._unwritten.clear()
         while left:
+            # a write to a file may take a part of the bytes only
             left = left[os.write(self._file, left) :]
 
     def _put_out(self) -> None:
@@ -205,6 +211,7 @@ def path_of(setting: str, rank: int) -> Path:
     InvalidOption
         If the setting is a folder.
     """
+    # a new process may get the rank of one that ended, whose file must not be emptied
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
         return Path(setting.replace("{rank}", number))
@@ -238,6 +245,7 @@ def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
         return None
     with _LOCK:
         if setting not in _OPEN:
+            # asked for here and not before: without a timeline nobody waits for Horovod's start
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(_OPEN[setting].listen)

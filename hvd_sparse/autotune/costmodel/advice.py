@@ -139,6 +139,7 @@ def advise(
     )
     better = min(dense.step_s, fp16.step_s)
     chosen = _choose(candidates, better / margin)
+    # where none is advised, the quickest one says why not
     shown = chosen or candidates[0]
     configuration = configurations[
         [_key(c) for c in configurations].index((shown.density, shown.codec, shown.exchange))
@@ -244,9 +245,11 @@ def _crossover(
     def pays(bandwidth_bit_s: float) -> bool:
         wire = Network(**{**vars(network), "bandwidth_bit_s": bandwidth_bit_s})
         here = Setting(setting.placement, wire, setting.work)
+        # without the margin: here both sides are predictions of one model at another bandwidth
         better = min(dense_step(profile, here).step_s, dense_step(profile, here, 2).step_s)
         return sparse_step(profile, configuration, _priced(configuration, here)).step_s < better
 
+    # of the logarithm, as the range is six powers of ten
     low, high = map(math.log, BANDWIDTHS)
     if not pays(math.exp(low)):
         return 0.0

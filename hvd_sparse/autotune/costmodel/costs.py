@@ -99,6 +99,7 @@ class Work:
             id: Work(**each) if isinstance(each, Mapping) else each
             for id, each in self.exchanges.items()
         }
+        # frozen: a mapping from JSON is made of records here, once
         object.__setattr__(self, EXCHANGES, described)
 
     def of(self, exchange: str) -> Work:
@@ -184,6 +185,8 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
         )
     sizes = np.array(sorted(by_size))
     times = np.array([_typical(by_size[size]) for size in sizes.tolist()])
+    # Theil and Sen's line, weighted: slopes between all pairs of sizes, of which far ones tell
+    # more; a few messages that were held up do not move the median.
     first, second = np.triu_indices(sizes.size, 1)
     distance = sizes[second] - sizes[first]
     byte_s = max(0.0, _weighted_median((times[second] - times[first]) / distance, distance))
@@ -244,6 +247,7 @@ def _typical(times: list[float]) -> float:
     values = np.array(times)
     median = float(np.median(values))
     away = np.abs(values - median)
+    # the mean of what is left is steadier than the median of a handful
     near = away <= OUTLIER * float(np.median(away))
     return float(np.mean(values[near]))
 

@@ -146,6 +146,7 @@ def sparse_instance(
         raise InvalidOption(
             f"{len(wanted)} densities for {len(compressed.layers)} compressed layers: one for each"
         )
+    # float64, as products with seconds and bytes follow; entries are far below 2**53
     numel = np.array([layer.numel for layer in compressed.layers], np.float64)
     sent = np.array(
         [count_from_density(layer.numel, d) for layer, d in zip(compressed.layers, wanted)],
@@ -158,11 +159,13 @@ def sparse_instance(
         ]
     )
     kinds = exchange.phases(configuration.selector, placement.world_size)
+    # every other rank's message has a header of its own
     headers = overhead_bytes(1) * (placement.world_size - 1)
     lines = [_with_headers(setting.wire.line(kind, placement), headers) for kind in kinds]
     first, late, share = lines[0], one_after_another(lines[1:]), 1.0
     if exchange.sums_first:
         first = setting.wire.local_line(placement)
+        # the ranks of a node divide its sum among them, and select each from their part
         share = placement.node_count / placement.world_size
     first_nbytes, late_nbytes = by_collective(exchange, len(kinds), placement, numel, inbound)
     work = setting.work.of(exchange.id)
@@ -200,6 +203,7 @@ def sparse_step(
     strategy : makes the plan
     """
     if densities is None and goes_dense(profile, configuration, setting):
+        # a compressor that goes dense by itself sends float32, never fp16
         dense = dense_step(profile, setting)
         return Prediction(**{**vars(dense), "goes_dense": True})
     instance = sparse_instance(
@@ -260,6 +264,7 @@ def _again_s(
     rounds = len(exchange.phases(configuration.selector, ranks)) - 1
     if exchange.id in work.exchanges:
         measured_on = getattr(setting.wire, "world_size", None) or ranks
+        # what was measured has these in it already
         rounds -= len(exchange.phases(configuration.selector, measured_on)) - 1
     return max(0, rounds) * ((work.sent_s + work.received_s) * sent + work.tensor_s * instance.size)
 

@@ -118,6 +118,7 @@ class Profile:
         """
         if not is_number(backward_s) or backward_s < 0:
             raise InvalidOption(f"backward_s is {backward_s!r}: seconds, 0 or more")
+        # a profile without times has nothing to stretch
         factor = backward_s / self.backward_s if self.backward_s else 0.0
         layers = tuple(
             replace(layer, backward_s=layer.backward_s * factor) for layer in self.layers
@@ -182,6 +183,7 @@ class Profile:
         waits, free_s = [], 0.0
         for at_s, busy_s in zip(self.ready_s, work_s):
             waits.append(max(0.0, at_s - free_s))
+            # a gradient that comes while the last is worked on waits, and the one after it too
             free_s = max(free_s, at_s) + busy_s
         return waits
 

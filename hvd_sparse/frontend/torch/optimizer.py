@@ -58,6 +58,8 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 def _kind_of(optimizer: torch.optim.Optimizer) -> type | None:
     """The memory that does what an optimizer's own ``step`` does; None where it is neither SGD's
     nor Adam's."""
+    # One that was handed over before is asked for what it was.  Steps are compared, not classes:
+    # one derived that only adds options is known, one with a step of its own is not.
     cls = getattr(optimizer, "hvd_sparse_base", type(optimizer))
     if cls.step is torch.optim.SGD.step:
         return MomentumCorrection
@@ -96,6 +98,7 @@ class Applying:
     @torch.no_grad()
     def step(self, closure: Any = None) -> Value:
         """Apply what the compressor made of the gradients."""
+        # as torch's own optimizers: gradients are recorded for the closure alone
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -128,6 +131,7 @@ class Applying:
             return
         rate = float(group["lr"])
         if "betas" in group and group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
+            # before the step, as AdamW does it: what arrives does not shrink
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
         sparse = [p for p in parameters if p.grad.is_sparse]
         if sparse and "betas" in group:
@@ -136,6 +140,7 @@ class Applying:
                 "optimizer sparse_as_dense=True"
             )
         for parameter in sparse:
+            # torch has no list operation for sparse gradients
             parameter.add_(parameter.grad, alpha=-rate)
         dense = [p for p in parameters if not p.grad.is_sparse]
         torch._foreach_add_(dense, [p.grad for p in dense], alpha=-rate)
@@ -168,6 +173,8 @@ class Follower:
             "hvd_sparse_compressor": compressor,
             "__module__": base.__module__,
         }
+        # The object stays the user's own, whose schedulers and scalers hold it by reference, and
+        # Horovod makes its optimizer of this class.
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
         self._compressor = compressor
         self._optimizer = optimizer
@@ -183,6 +190,7 @@ class Follower:
                 "the same, first to Compression.<method>(..., optimizer=optimizer), then to "
                 "hvd.DistributedOptimizer"
             )
+        # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
         self._optimizer, self._groups = caller, {}
 
     def settings_of(
@@ -204,6 +212,7 @@ class Follower:
             )
         group = optimizer.param_groups[self._groups[id(parameter)]]
         settings = settings_of(optimizer, group)
+        # copied from the device only where a penalty is added to the gradient
         if "beta1" in settings and settings["weight_decay"]:
             settings["parameter"] = value()
         return settings

@@ -55,6 +55,8 @@ def take_blocks(
 
     ones = reaches.to(tl.int32)
     count = tl.sum(ones, 0)
+    # Programs get their room in the order in which they happen to come; order_taken undoes that,
+    # so that the result does not depend on it.
     base = tl.atomic_add(taken + tensor, count.to(tl.int64))
     slots = base + tl.cumsum(ones, 0) - ones
     fits = reaches & (slots < tl.load(row + 6))
@@ -62,11 +64,13 @@ def take_blocks(
     tl.store(places + at, offsets.to(tl.int32), mask=fits)
     tl.store(values + at, total, mask=fits)
 
+    # what is not finite must not enter a residual, even where the step is taken back later
     kept = tl.where(is_finite, total, old)
     left = tl.where(fits, tl.zeros([BLOCK], DTYPE), kept)
     tl.store(out + offsets, left, mask=inside)
     tl.store(counts + program, count)
     tl.store(bases + program, base)
+    # a sum a program and none by atomics: floats added in another order have other bits
     tl.store(sums + program, tl.sum(tl.where(inside, magnitudes, 0.0), 0).to(tl.float64))
     tl.store(nonfinite + program, tl.sum((inside & (is_finite == 0)).to(tl.int32), 0))
 
@@ -99,7 +103,9 @@ def add_up_counts(
         tl.store(starts + first + numbers, count + tl.cumsum(found, 0) - found, mask=inside)
         count += tl.sum(found, 0)
         bad += tl.sum(tl.load(nonfinite + first + numbers, mask=inside, other=0).to(tl.int64), 0)
+        # in float64: a float32 sum of millions of magnitudes would stop growing
         total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
+    # whole numbers up to 2**53 are exact, and one copy to the host brings all three
     tl.store(head + tensor * 3, count.to(tl.float64))
     tl.store(head + tensor * 3 + 1, total)
     tl.store(head + tensor * 3 + 2, bad.to(tl.float64))
@@ -128,6 +134,7 @@ def order_taken(
     out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
     begin = tl.load(row + 5)
     room = tl.load(row + 6)
+    # one branch for all programs of a tensor: all its entries are ordered, or all are put back
     is_whole = tl.load(head + tensor * 3) <= room
     base = tl.load(bases + program)
     start = tl.load(starts + program)
