@@ -89,7 +89,8 @@ def settled(
     }
     if len(firsts) < 3:
         return None
-    best = (min if is_text else max)(firsts, key=lambda rate: firsts[rate])
+    # in one order, so that of rates that end alike the search and the page take the same
+    best = (min if is_text else max)(sorted(firsts), key=lambda rate: firsts[rate])
     return best, {
         each.seed: found["score"]
         for each, found in results.items()
