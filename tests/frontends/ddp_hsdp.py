@@ -1,0 +1,51 @@
+"""FSDP2's all-reduce hook on real ranks under torchrun: what it is handed, and when."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from harness import report
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[float]]:
+    """Train one step of a linear model on a mesh of that shape.
+
+    Returns
+    -------
+    The hook's tensor, this rank's own gradient, the gradient that the optimizer would get
+    """
+    torch.manual_seed(1)
+    model, bare = nn.Linear(4, 2, bias=False), nn.Linear(4, 2, bias=False)
+    bare.load_state_dict(model.state_dict())
+    fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names))
+    seen: list[torch.Tensor] = []
+    model.set_all_reduce_hook(lambda gradient: seen.append(gradient.clone()))
+    inputs = torch.full((1, 4), 1.0 + dist.get_rank())
+    model(inputs).sum().backward()
+    bare(inputs).sum().backward()
+    (hooked,) = seen
+    applied = model.weight.grad.to_local().flatten()
+    return {
+        "hooked": hooked.flatten().tolist(),
+        "own": bare.weight.grad.flatten().tolist(),
+        "applied": applied.tolist(),
+    }
+
+
+def main() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    found = {
+        "replicated": handed((2, 1), ("replicate", "shard")),
+        "sharded": handed((2,), ("shard",)),
+    }
+    report(dist.get_rank(), found)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
