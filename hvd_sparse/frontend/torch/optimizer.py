@@ -18,6 +18,8 @@ from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
+OF_SCHEDULERS = "_wrapped_by_lr_sched"
+"""Attribute of a ``step`` that tells a learning rate schedule of its calls."""
 REMEDY = "give the optimizer to the compressor, by its option optimizer="
 
 
@@ -41,6 +43,11 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
     kind = _kind_of(optimizer)
     if kind is None:
         return Handover(name, None)
+    if not hasattr(vars(optimizer).get("step", Applying.step), OF_SCHEDULERS):
+        raise InvalidOption(
+            f"step() of this {name} was replaced on the object, and would go on to do what is "
+            "handed over: replace it behind the compressor, or leave out optimizer="
+        )
     for option in ("dampening", "maximize", "amsgrad", "differentiable"):
         if any(group.get(option) for group in optimizer.param_groups):
             raise InvalidOption(
@@ -95,6 +102,8 @@ class Applying:
     param_groups: list[Settings]
     state: Any
 
+    _opt_called: bool
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Value:
         """Apply what the compressor made of the gradients."""
@@ -103,6 +112,7 @@ class Applying:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._opt_called = True  # for schedulers, which look whether step() came before theirs
         if not type(self).hvd_sparse_compressor.has_begun:
             self._refuse_foreign_gradients()
         else:
@@ -159,6 +169,9 @@ class Applying:
             )
 
 
+setattr(Applying.step, OF_SCHEDULERS, True)
+
+
 class Follower:
     """Tells the memory what the optimizer that was handed over holds now, tensor by tensor.
 
@@ -176,6 +189,8 @@ class Follower:
         # The object stays the user's own, whose schedulers and scalers hold it by reference, and
         # Horovod makes its optimizer of this class.
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
+        # A scheduler that is there already has put the old class's step on the object.
+        vars(optimizer).pop("step", None)
         self._compressor = compressor
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
