@@ -13,6 +13,7 @@ from benchmarks._accuracy_picture import draw
 from benchmarks._accuracy_runs import Line, Run
 from benchmarks._accuracy_tasks import TASKS
 from benchmarks._streams import markdown_table
+from hvd_sparse.density_text import spell_density
 
 TITLES = {
     "fashion_mnist": "Fashion-MNIST, a CNN of 478,766 parameters",
@@ -134,7 +135,7 @@ def _real_ranks(results: Results) -> str:
         simulated = results.get(Run(replace(run.line, is_real=False), run.rate, run.seed))
         if run.line.is_real and simulated is not None:
             line = run.line
-            what = f"{line.task}, {line.optimizer}, {line}, density {line.density:g}"
+            what = f"{line.task}, {line.optimizer}, {line}, density {spell_density(line.density)}"
             cells = [f"{real['score']:g}", f"{simulated['score']:g}"]
             rows.append([what, f"{line.workers}", f"{line.steps:,}", f"{run.rate:g}", *cells])
     if not rows:
@@ -163,7 +164,7 @@ def _missing(rows: Sequence[Row], missing: Sequence[Wanted]) -> str:
 
 def _short(line: Line) -> str:
     """Return a line in words, without its task and optimizer."""
-    density = f" at {line.density:g}" if line.density else ""
+    density = f" at {spell_density(line.density)}" if line.density else ""
     workers = "" if line.workers in (1, WORKERS) else f" with {line.workers} workers"
     more = f" for {line.steps:,} steps" if line.steps > TASKS[line.task].steps else ""
     return f"{line}{density}{workers}{more}"

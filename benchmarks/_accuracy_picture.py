@@ -10,6 +10,7 @@ import matplotlib as mpl
 from benchmarks._accuracy_lines import Row
 from benchmarks._accuracy_matrix import OPTIMIZERS, WORKERS
 from benchmarks._accuracy_tasks import TASKS
+from hvd_sparse.density_text import spell_density
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -55,7 +56,7 @@ def _is_shown(row: Row) -> bool:
 
 def _draw_one(axes: plt.Axes, rows: Sequence[Row]) -> None:
     for row in rows:
-        density = f" {row.line.density:g}" if row.line.density else ""
+        density = f" {spell_density(row.line.density)}" if row.line.density else ""
         steps, scores = zip(*row.curve)
         style = "k-" if row.line.method == "dense" else "--" if row.line.way == "kept" else "-"
         axes.plot(steps, scores, style, label=f"{row.line}{density}", linewidth=1.2)

@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmarks._accuracy_data import Data
 from benchmarks._accuracy_tasks import TASKS
+from hvd_sparse.density_text import read_density
 
 WEIGHT_DECAY = 0.01
 """Of AdamW, torch's own."""
@@ -29,7 +30,7 @@ class Line:
     Attributes
     ----------
     method : a named method, or "dense"
-    density : None for dense, and for methods without one
+    density : as ``read_density`` reads it; None for dense, and for methods without one
     way : "handed" where the optimizer is handed over, "kept" where it is not, "" for dense
     warmup : part of the steps at falling densities
     """
@@ -37,7 +38,7 @@ class Line:
     task: str
     optimizer: str
     method: str
-    density: float | None
+    density: float | str | None
     way: str
     warmup: float
     workers: int
@@ -67,13 +68,14 @@ class Run:
 
 def options_of(line: Line, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return what a line's method is called with."""
-    options: dict[str, Any] = {} if line.density is None else {"density": line.density}
+    density = None if line.density is None else read_density(str(line.density))
+    options: dict[str, Any] = {} if density is None else {"density": density}
     if line.way == "handed":
         options["optimizer"] = optimizer
     if line.warmup:
         options["schedule"] = {
             "id": "exponential_warmup",
-            "value": line.density,
+            "value": density,
             "stage_steps": max(1, round(line.warmup * line.steps / STAGES)),
             "stages": STAGES,
         }

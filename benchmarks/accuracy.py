@@ -27,6 +27,7 @@ from benchmarks._accuracy_runs import Line, Run
 from benchmarks._accuracy_simulated import simulate
 from benchmarks._accuracy_store import Store
 from benchmarks._accuracy_tasks import TASKS
+from hvd_sparse.density_text import plain_density
 from hvd_sparse.methods.spelling import read_method
 
 QUICK_STEPS = 40
@@ -79,7 +80,7 @@ def _line_and_dense(options: argparse.Namespace) -> list[Wanted]:
         task,
         options.optimizer,
         options.method,
-        options.density if read_method(options.method).takes_density else None,
+        plain_density(options.density) if read_method(options.method).takes_density else None,
         way,
         options.warmup,
         workers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ from benchmarks.step import page
 from benchmarks.step.goals import verdicts
 from benchmarks.step.models import needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
+from hvd_sparse.density_text import plain_density, spell_density
 
 LIMIT_S = 600
 """Of a launch."""
@@ -41,13 +43,13 @@ def run(options: argparse.Namespace) -> int:
         "made_with": {**made_with(), "load average": f"{before:.1f} to {os.getloadavg()[0]:.1f}"},
         "command": _command(options),
         "quick": options.quick,
-        "density": options.density,
+        "density": plain_density(options.density),
         "seconds": options.seconds,
     }
     found = bench.summaries
     document = page.document_of(found, bench.rows, bench.left_out, head)
     page.write(options.output, document, page.render(found, bench.left_out, head))
-    console.print(page.goals_table(verdicts(found, options.density)), markup=False)
+    console.print(page.goals_table(verdicts(found, plain_density(options.density))), markup=False)
     console.print(f"step.json and step.md are in {options.output}")
     return 0
 
@@ -67,7 +69,11 @@ class Bench:
         if not models:
             return
         options = self.options
-        settings = {"method": method, "density": options.density, "seconds": options.seconds}
+        settings = {
+            "method": method,
+            "density": spell_density(options.density),
+            "seconds": options.seconds,
+        }
         arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         found = launch(
             "benchmarks.step.worker", ranks, *arguments, "--models", *models, limit_s=LIMIT_S
@@ -106,7 +112,8 @@ def _command(options: argparse.Namespace) -> str:
     lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
     parts = ["hvd-sparse bench step", *(["--quick"] if options.quick else [])]
     parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]
-    return " ".join([*parts, f"--density {options.density:g} --seconds {options.seconds:g}"])
+    density = shlex.quote(spell_density(options.density))
+    return " ".join([*parts, f"--density {density} --seconds {options.seconds:g}"])
 
 
 def _bars() -> Progress:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvd_sparse.cli import main as report
+from hvd_sparse.density_text import density_argument, spell_density
 
 EXAMPLES = {
     "pytorch": ("PyTorch", "pytorch_digits.py"),
@@ -41,9 +42,9 @@ def parse_arguments():
     )
     parser.add_argument(
         "--density",
-        type=float,
+        type=density_argument,
         default=0.01,
-        help="fraction of the entries that the sparse run sends",
+        help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or hiding",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
@@ -59,8 +60,6 @@ def parse_arguments():
     args = parser.parse_args()
     if args.np < 2:
         parser.error("--np must be at least 2: a single worker sends nothing")
-    if not 0 < args.density <= 1:
-        parser.error(f"--density must be in (0, 1], not {args.density}")
     if args.epochs < 1:
         parser.error("--epochs must be at least 1")
     return args
@@ -71,7 +70,7 @@ def command_of(args, compression, telemetry):
     script = Path(__file__).with_name(EXAMPLES[args.framework][1])
     options = {
         "compression": compression,
-        "density": args.density,
+        "density": spell_density(args.density),
         "epochs": args.epochs,
         "seed": args.seed,
         "lr": LEARNING_RATE,
@@ -143,7 +142,9 @@ def main():
     args.output.mkdir(parents=True, exist_ok=True)
     console = Console()
     framework = EXAMPLES[args.framework][0]
-    title = f"{framework}, {args.np} workers ({args.launcher}), density {args.density:g}"
+    title = (
+        f"{framework}, {args.np} workers ({args.launcher}), density {spell_density(args.density)}"
+    )
     console.print(f"[bold]==> Handwritten digits: {title}[/bold]")
     try:
         runs = train_all(args, console)

@@ -10,6 +10,8 @@ from common import STOCK, Counter, Log, Metered, shard
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from hvd_sparse.density_text import density_argument
+
 __all__ = ["STOCK", "Counter", "Log", "Metered", "load", "parse_arguments", "shard", "watching"]
 SPARSE = ("ldte_bs", "ldte", "topk")  # those of hvd_sparse
 
@@ -24,9 +26,9 @@ def parse_arguments(description):
     )
     parser.add_argument(
         "--density",
-        type=float,
+        type=density_argument,
         default=0.01,
-        help="fraction of the entries that the sparse ones send",
+        help="fraction of the entries that the sparse ones send, NAME=FRACTION,... or hiding",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")

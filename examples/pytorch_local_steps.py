@@ -14,6 +14,7 @@ from pytorch_digits import build_model, test_accuracy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hvd_sparse.density_text import known_density
 from hvd_sparse.torch import Compression, LocalSteps
 
 
@@ -22,7 +23,9 @@ def parse_arguments():
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--every", type=int, nargs="+", default=[1, 4, 16], help="local steps")
-    parser.add_argument("--density", type=float, default=1 / 64)
+    parser.add_argument(
+        "--density", type=known_density, default=1 / 64, help="a number, or NAME=DENSITY,..."
+    )
     parser.add_argument("--codec", default="chunk12")
     parser.add_argument("--outer-momentum", type=float, default=0.0, help="with Nesterov")
     parser.add_argument("--outer-lr", type=float, default=1.0)

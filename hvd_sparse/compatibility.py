@@ -121,6 +121,40 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
         )
 
 
+def check_hiding(exchange: Exchange, groups: object, select_over: object) -> None:
+    """Raise InvalidOption for options with which densities that hide cannot be measured."""
+    if not exchange.is_one_allgather:
+        raise InvalidOption(
+            f"density is 'hiding', and exchange {exchange.id} has collectives that begin when the "
+            "backward pass is over, behind which nothing hides: use exchange='allgather'"
+        )
+    if groups == PLANNED:
+        raise InvalidOption(
+            "density is 'hiding' and groups is 'planned', which both measure the first steps: "
+            "leave groups out, or give the groups that a planned run has logged"
+        )
+    if select_over != "tensor":
+        raise InvalidOption(
+            "density is 'hiding' and select_over is 'group', where tensors compete for one "
+            "density: use select_over='tensor'"
+        )
+
+
+def refuse_hiding(rule: DensityRule | None, why: str) -> None:
+    """Raise InvalidOption for densities that hide, where nothing measures them.
+
+    Parameters
+    ----------
+    rule : of the configuration
+    why : the reason, in words
+    """
+    if rule is not None and rule.c_max is not None:
+        raise InvalidOption(
+            f"density is 'hiding', and {why}: give a number, or the densities by name that "
+            "hvd-sparse advise --hiding finds"
+        )
+
+
 def check_groups(groups: object) -> Groups:
     """Return the option ``groups`` in its one form.
 

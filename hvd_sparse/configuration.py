@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Union
@@ -17,11 +17,13 @@ from hvd_sparse.compatibility import (
     check_densities,
     check_exchange,
     check_groups,
+    check_hiding,
     check_select_over,
     exchanges_that_fit,
 )
 from hvd_sparse.core.wire.capacity import capacity
 from hvd_sparse.core.wire.checksum import crc32
+from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange, StepVolume
 from hvd_sparse.registry import (
@@ -180,6 +182,8 @@ class Configuration(Parts):
         check_densities(self.selector, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector)
+        if self.hides:
+            check_hiding(self.exchange, self.groups, self.select_over)
         object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
         check_whole(self.telemetry_every, "telemetry_every", 1)
         for option in ("compress_1d", "rollback", "allow_dense", "summary_at_end"):
@@ -233,8 +237,26 @@ class Configuration(Parts):
         if self.rule is None:
             return self
         compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
-        bound = self.rule.bound(compressed, [spec.key for spec in specs])
-        selector, schedule = self.settled(bound)
+        return self._with_rule(self.rule.bound(compressed, [spec.key for spec in specs]))
+
+    def with_measured(
+        self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
+    ) -> Configuration:
+        """Return this configuration, which hides, with densities that the run has measured.
+
+        It is equal to this one, and has its digest: densities are no part of what was asked for.
+
+        Parameters
+        ----------
+        specs : all tensors of a compressor
+        densities : by name; none to begin anew, with the least
+        """
+        assert self.rule is not None
+        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
+        return self._with_rule(self.rule.measured(compressed, densities))
+
+    def _with_rule(self, rule: DensityRule) -> Configuration:
+        selector, schedule = self.settled(rule)
         return replace(self, selector=selector, schedule=schedule)
 
     def goes_dense(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Union, cast
 
@@ -13,6 +14,12 @@ from hvd_sparse.types import TensorSpec
 
 WILD = "*?["
 """Characters that make a name a glob."""
+
+HIDING = "hiding"
+"""The density that is measured in the run: as much of each tensor as hides behind the backward
+pass."""
+C_MAX = 1000.0
+"""The largest compression ratio that "hiding" allows, unless it is told another."""
 
 Chooser = Callable[[str, tuple[int, ...]], float]
 """A tensor's density by its name and shape."""
@@ -32,12 +39,17 @@ class DensityRule:
     chooser : a function of name and shape in the place of patterns; ``bound`` makes them of it
     table : density by name, once the tensors are known
     mean : over all entries of these tensors, for what is reckoned of all of them together
+    c_max : the densities are measured in the run, and 1 / c_max at least, which is every tensor's
+        until then; None where they are told
+    is_measured : ``table`` has what the run has measured
     """
 
     patterns: tuple[tuple[str, float], ...]
     chooser: Chooser | None = None
     table: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     mean: float | None = field(default=None, compare=False, repr=False)
+    c_max: float | None = None
+    is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
         """Return the rule for these tensors, in names alone.
@@ -59,10 +71,29 @@ class DensityRule:
                 )
         table = {spec.key: self.density_of(spec) for spec in compressed}
         patterns = self.patterns if self.chooser is None else tuple(sorted(table.items()))
+        bound = replace(self, patterns=patterns, chooser=None)
+        return bound._with_table(compressed, table)
+
+    def measured(
+        self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
+    ) -> DensityRule:
+        """Return the rule with the densities that the run has measured.
+
+        Parameters
+        ----------
+        compressed : the tensors that need a density
+        densities : by name; a tensor that is missing keeps the least
+        """
+        least = dict(self.patterns)["*"]
+        table = {spec.key: densities.get(spec.key, least) for spec in compressed}
+        return replace(self._with_table(compressed, table), is_measured=bool(densities))
+
+    def _with_table(
+        self, compressed: Sequence[TensorSpec], table: Mapping[str, float]
+    ) -> DensityRule:
         numel = sum(spec.numel for spec in compressed)
         asked = sum(table[spec.key] * spec.numel for spec in compressed)
-        mean = asked / numel if numel else 1.0
-        return DensityRule(patterns, None, table, mean)
+        return replace(self, table=table, mean=asked / numel if numel else 1.0)
 
     def density_of(self, spec: TensorSpec) -> float:
         """Return a tensor's density.
@@ -94,8 +125,12 @@ class DensityRule:
             )
         return most[2]
 
-    def plain(self) -> dict[str, float]:
-        """Return the rule as a JSON-able mapping.
+    def plain(self) -> dict[str, float] | str:
+        """Return the rule, JSON-able: a mapping, or "hiding"."""
+        return spell_hiding(self.c_max) if self.c_max is not None else self._as_mapping()
+
+    def _as_mapping(self) -> dict[str, float]:
+        """Return the rule as a mapping.
 
         Raises
         ------
@@ -110,9 +145,34 @@ class DensityRule:
         return dict(self.patterns)
 
 
-Density = Union[float, Mapping[str, float], Chooser, DensityRule]
-"""The option ``density``: a number, a mapping of names and globs, or a function of a tensor's name
-and shape."""
+Density = Union[float, Mapping[str, float], Chooser, DensityRule, str]
+"""The option ``density``: a number, a mapping of names and globs, a function of a tensor's name
+and shape, or "hiding"."""
+
+
+def read_hiding(text: str) -> float:
+    """Return the largest ratio of "hiding", or of "hiding:300".
+
+    Raises
+    ------
+    InvalidOption : the text is neither, or the ratio is below 1
+    """
+    name, colon, ratio = text.partition(":")
+    try:
+        c_max = float(ratio) if colon else C_MAX
+    except ValueError:
+        c_max = math.nan
+    if name != HIDING or not (math.isfinite(c_max) and c_max >= 1.0):
+        raise InvalidOption(
+            f"density is {text!r}: a number in (0, 1], a mapping of names, a function, or "
+            '"hiding", with the largest compression ratio behind a colon, as in "hiding:300"'
+        )
+    return c_max
+
+
+def spell_hiding(c_max: float) -> str:
+    """Return the text that ``read_hiding`` reads as this ratio."""
+    return HIDING if c_max == C_MAX else f"{HIDING}:{c_max:g}"
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
@@ -125,10 +185,14 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
     Raises
     ------
-    InvalidOption : it is neither a number in (0, 1], nor a mapping to such, nor a function
+    InvalidOption : it is neither a number in (0, 1], nor a mapping to such, nor a function, nor
+        "hiding"
     """
     if isinstance(density, DensityRule):
         return density
+    if isinstance(density, str):
+        c_max = read_hiding(density)
+        return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
     if isinstance(density, Mapping):
         if not density or not all(isinstance(name, str) and name for name in density):
             raise InvalidOption(

@@ -64,6 +64,11 @@ class Parts:
         told = (getattr(self.schedule, "value", None), getattr(self.selector, "density", None))
         return next((each for each in told if isinstance(each, DensityRule)), None)
 
+    @property
+    def hides(self) -> bool:
+        """Tell whether the run measures the densities: ``density="hiding"``."""
+        return self.rule is not None and self.rule.c_max is not None
+
     def settled(self, bound: DensityRule) -> tuple[Selector, Schedule | None]:
         """Return selector and schedule with a rule that has the density of every tensor."""
         selector, schedule = self.selector, self.schedule

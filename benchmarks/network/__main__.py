@@ -9,7 +9,16 @@ import subprocess
 import sys
 import time
 
-from benchmarks.network import counting, page, plans, probe, simulated, training, whole_steps
+from benchmarks.network import (
+    counting,
+    merging,
+    page,
+    plans,
+    probe,
+    simulated,
+    training,
+    whole_steps,
+)
 from benchmarks.network.cluster import MARK, Cluster, inside
 from benchmarks.network.launching import launch, launcher, rank_settings, run_apart, run_setting
 from benchmarks.network.options import FRONTENDS, parse
@@ -64,7 +73,9 @@ def main() -> int:
             options.output,
         )
     elif options.plans:
-        plans.run(options, run_setting)
+        plans.run(options, run_setting, plans)
+    elif options.merging:
+        plans.run(options, run_setting, merging)
     elif options.simulated:
         simulated.run(options, run_setting, launch)
     elif options.train:

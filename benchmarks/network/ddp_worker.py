@@ -26,6 +26,7 @@ from benchmarks.network.specs import split
 from benchmarks.network.timings import ready
 from hvd_sparse.autotune.costmodel.architectures import parameters
 from hvd_sparse.ddp import register
+from hvd_sparse.density_text import density_argument
 
 PORT = 29533
 SETTLING = 3
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--compute")
     parser.add_argument("--methods", nargs=1)
-    for name, kind in {"backward-ms": float, "density": float, "output": Path}.items():
+    for name, kind in {"backward-ms": float, "density": density_argument, "output": Path}.items():
         parser.add_argument(f"--{name}", type=kind)
     for name in ("rounds", "steps", "warmup"):
         parser.add_argument(f"--{name}", type=int)

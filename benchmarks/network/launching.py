@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks._limited import run_limited
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
+from hvd_sparse.density_text import spell_density
 
 RUN_LIMIT_S = 3600
 
@@ -69,14 +70,22 @@ def run_setting(
             "--compute",
             compute,
         ]
-        for name in ("backward_ms", "density", "rounds", "steps", "warmup"):
+        worker += ["--density", spell_density(options.density)]
+        for name in ("backward_ms", "rounds", "steps", "warmup"):
             worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         worker += [
             "--output",
             str(output),
-            *(["--plans"] if options.plans else ["--methods", *options.methods]),
+            *_measured(options),
         ]
         return launch(cluster, options.controller, worker, output)
+
+
+def _measured(options: argparse.Namespace) -> list[str]:
+    """Return the options of a rank that say what takes turns."""
+    if options.plans or options.merging:
+        return ["--plans" if options.plans else "--merging"]
+    return ["--methods", *options.methods]
 
 
 def launch(cluster: Cluster, controller: str, program: list[str], output: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import torch
 from benchmarks.network.spans import Spans
 from benchmarks.network.specs import split
 from hvd_sparse.collectives import horovod_torch
+from hvd_sparse.density_text import Spelled
 from hvd_sparse.torch import Compression
 
 Named = Sequence[tuple[str, torch.nn.Parameter]]
@@ -228,7 +229,7 @@ class Dgc(Gathered):
         return magnitudes[random.randrange(stride) :: stride], True
 
 
-def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
+def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Any:
     """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with
     options, as ``specs`` has them."""
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
@@ -237,6 +238,7 @@ def create(spec: str, named: Named, density: float, spans: Spans) -> Any:
     if spec == "fp16":
         return ThroughOptimizer(labelled, hvd.Compression.fp16, spans, finds="encode")
     if spec in ("topk", "dgc"):
+        assert isinstance(density, float)  # as the command has checked
         return {"topk": TopK, "dgc": Dgc}[spec](named, density, spans, spec)
     id, chosen = split(spec)
     compression = getattr(Compression, id)(labelled, name=spec, **{"density": density, **chosen})

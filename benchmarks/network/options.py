@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.network import ddp_page, tensorflow_page, training
 from benchmarks.network.cluster import bits_per_second
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES
+from hvd_sparse.density_text import density_argument
 
 DESCRIPTION = """\
 Training steps over a real wire: dense, fp16, exact top-k, DGC and ours, side by side on shaped
@@ -29,6 +30,7 @@ FRONTENDS = {"tensorflow": tensorflow_page.PAGE, "ddp": ddp_page.PAGE}
 NAMES = {
     "exchanges": "exchanges-on-hosts",
     "plans": "plans-on-hosts",
+    "merging": "merging-on-hosts",
     "simulated": "simulation-on-hosts",
     "train": "time-to-accuracy",
 }
@@ -56,6 +58,10 @@ def parse() -> argparse.Namespace:
             bits_per_second(rate)
     if "real" in options.compute and not set(options.models) <= set(RECORDED):
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
+    if options.merging and not set(options.compute) <= {"asleep", "busy"}:
+        parser.error("--merging: --compute asleep or busy, whose gradients come one by one")
+    if {"topk", "dgc"} & set(options.methods) and not isinstance(options.density, float):
+        parser.error("--density: topk and dgc are written for one number; leave them out")
     if options.simulated and "real" in options.compute:
         parser.error(
             "--simulated: --compute none, asleep or busy, whose backward passes are known "
@@ -115,7 +121,12 @@ def create_parser() -> argparse.ArgumentParser:
         choices=("torch", *FRONTENDS),
         help="tensorflow, ddp: whole steps, on a page of its own",
     )
-    parser.add_argument("--density", type=float, default=0.001)
+    parser.add_argument(
+        "--density",
+        type=density_argument,
+        default=0.001,
+        help="of ours a number, NAME=DENSITY,... or hiding; of topk and dgc a number (0.001)",
+    )
     parser.add_argument("--controller", default="gloo", choices=("gloo", "mpi"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
@@ -133,6 +144,11 @@ def create_parser() -> argparse.ArgumentParser:
         help="messages planned in the run instead, on --least-hosts to --hosts",
     )
     parser.add_argument(
+        "--merging",
+        action="store_true",
+        help="ways to merge layers instead, MGS-SGD's among them, on as many",
+    )
+    parser.add_argument(
         "--simulated",
         action="store_true",
         help="steps as hvd-sparse simulate predicts them, on as many",
@@ -144,7 +160,10 @@ def create_parser() -> argparse.ArgumentParser:
         help="whole trainings of these tasks instead: time to accuracy",
     )
     parser.add_argument(
-        "--least-hosts", type=int, default=2, help="of --plans and --simulated (default 2)"
+        "--least-hosts",
+        type=int,
+        default=2,
+        help="of --plans, --merging, --simulated (default 2)",
     )
     parser.add_argument(
         "--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated"

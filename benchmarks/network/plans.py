@@ -7,7 +7,7 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,14 +16,29 @@ from benchmarks.network import page, probe
 from benchmarks.network.cluster import Cluster
 from benchmarks.network.groupings import PLANNED, WAYS
 from benchmarks.network.summary import by_round, interval, spread
+from hvd_sparse.density_text import plain_density, spell_density
 
 WHICH = ("rate", "hosts", "model", "compute", "density", "way")
 """What tells rows apart."""
 
 Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
+Rows = list[dict[str, Any]]
 
 
-def run(options: argparse.Namespace, run_setting: Run) -> None:
+class Page(Protocol):
+    """The page of a measurement: a module with these functions, as this one is."""
+
+    def rows_of(self, result: dict[str, Any]) -> Rows:
+        """Return a row a way, by one setting's result."""
+
+    def table(self, rows: Rows) -> str:
+        """Return the rows as a table."""
+
+    def write(self, rows: Rows, options: argparse.Namespace) -> None:
+        """Write the page, and its numbers."""
+
+
+def run(options: argparse.Namespace, run_setting: Run, made: Page) -> None:
     """Measure on 2 hosts and more, one number after the other, and write each result as it
     comes."""
     Cluster(options.hosts).lay()
@@ -44,17 +59,17 @@ def run(options: argparse.Namespace, run_setting: Run) -> None:
                         "wire": wire,
                     }
                     where |= {
-                        "density": options.density,
+                        "density": plain_density(options.density),
                         "command": page.command(),
                         "load": os.getloadavg()[1],
                     }
-                    found = [{**where, **row} for row in _rows(result)]
+                    found = [{**where, **row} for row in made.rows_of(result)]
                     rows = page.joined(rows, found, WHICH)
-                    write(rows, options)
-                    print(table(found), flush=True)
+                    made.write(rows, options)
+                    print(made.table(found), flush=True)
 
 
-def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_of(result: dict[str, Any]) -> Rows:
     """A row a way, by one setting's result; seconds from a step's first gradient to its last
     result."""
     plan = result["reports"][PLANNED]["plan"]
@@ -163,5 +178,5 @@ def _in_words(rows: list[dict[str, Any]]) -> str:
 def _where(row: dict[str, Any]) -> str:
     return (
         f"{row['rate']}, {row['hosts']} hosts, {row['model']}, {row['compute']}, "
-        f"density {row['density']:g}"
+        f"density {spell_density(row['density'])}"
     )

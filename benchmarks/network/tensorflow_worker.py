@@ -18,6 +18,7 @@ import tensorflow as tf
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.specs import split
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
+from hvd_sparse.density_text import density_argument
 from hvd_sparse.tensorflow import Compression
 
 WIDTH = 512
@@ -151,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=ARCHITECTURES)
     parser.add_argument("--methods", nargs="+")
-    parser.add_argument("--density", type=float)
+    parser.add_argument("--density", type=density_argument)
     parser.add_argument("--compute", choices=("none", "busy"))
     parser.add_argument("--backward-ms", type=float)
     for name in ("rounds", "steps", "warmup"):

@@ -19,10 +19,12 @@ from benchmarks.network import methods as method_module
 from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.groupings import create_ways
+from benchmarks.network.merged_ways import create_merged_ways
 from benchmarks.network.models import MODELS, loss
 from benchmarks.network.spans import PHASES, Spans
 from benchmarks.network.timings import ready
 from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
+from hvd_sparse.density_text import density_argument
 from hvd_sparse.registry import CODECS
 
 SLOW_S = 1.5
@@ -57,6 +59,11 @@ class Rank:
         self.source = pool(hvd.rank())
         self.rng = torch.Generator().manual_seed(hvd.rank())
         self.steps = 0
+        self.ready = (
+            ready(options.model, named)
+            if options.compute in ("asleep", "busy")
+            else [0.0] * len(named)
+        )
         self.methods = self._create(options)
         self.active: Any = None
         self.first_s: float | None = None
@@ -64,15 +71,13 @@ class Rank:
         for position, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._submitter(position))
         method_module.watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
-        self.ready = (
-            ready(options.model, named)
-            if options.compute in ("asleep", "busy")
-            else [0.0] * len(named)
-        )
 
     def _create(self, options: argparse.Namespace) -> Mapping[str, method_module.Method]:
         if options.plans:
             return create_ways(self.named, options.density, self.spans)
+        if options.merging:
+            ready_s = [part * options.backward_ms / 1e3 for part in self.ready]
+            return create_merged_ways(self.named, ready_s, options.density, self.spans)
         return {
             s: method_module.create(s, self.named, options.density, self.spans)
             for s in options.methods
@@ -229,9 +234,10 @@ def main() -> None:
     what.add_argument(
         "--plans", action="store_true", help="the ways of grouping, instead of methods"
     )
+    what.add_argument("--merging", action="store_true", help="the ways of merging, instead")
     parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
     parser.add_argument("--backward-ms", type=float)
-    parser.add_argument("--density", type=float)
+    parser.add_argument("--density", type=density_argument)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--warmup", type=int)

@@ -58,7 +58,7 @@ class Verdict:
         }
 
 
-def verdicts(summaries: Sequence[Summary], density: float) -> list[Verdict]:
+def verdicts(summaries: Sequence[Summary], density: float | str) -> list[Verdict]:
     """Return a verdict for every goal whose figures are there."""
     if density != DENSITY:
         return []

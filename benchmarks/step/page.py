@@ -13,6 +13,7 @@ from benchmarks.step.goals import Verdict, verdicts
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES
 from benchmarks.step.summary import Summary
+from hvd_sparse.density_text import spell_density
 
 HEADER = [
     "method",
@@ -29,7 +30,7 @@ PAGE = """\
 # What a step works
 
 Real steps under Horovod's optimizer for PyTorch, over Gloo on one machine: gradients in, averaged
-gradients out, at density {density:g} and the default options, rollback included. Made by
+gradients out, at density {density} and the default options, rollback included. Made by
 
     {command}
 
@@ -89,7 +90,7 @@ def render(
     parts = [_section(list(members)) for members in _by_model(summaries)]
     parts += [f"Left out: {each['method']}, {_title(each)}: {each['why']}." for each in left_out]
     return PAGE.format(
-        density=head["density"],
+        density=spell_density(head["density"]),
         command=head["command"],
         made_with=", ".join(f"{name} {value}" for name, value in head["made_with"].items()),
         quick=quick,

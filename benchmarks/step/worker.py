@@ -21,6 +21,7 @@ from benchmarks.network.specs import split
 from benchmarks.step.meter import PARTS, Meter
 from benchmarks.step.models import tensors_of
 from benchmarks.step.replay import Replay
+from hvd_sparse.density_text import Spelled, density_argument
 from hvd_sparse.torch import Compression
 
 WARM = 6
@@ -37,7 +38,7 @@ HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 class Rank:
     """One model's gradients, through one method."""
 
-    def __init__(self, model: str, method: str, density: float) -> None:
+    def __init__(self, model: str, method: str, density: Spelled) -> None:
         tensors = tensors_of(model)
         self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
         named = [(f"{model}.{name}", p) for (name, _), p in zip(tensors, self.replay.parameters)]
@@ -49,7 +50,6 @@ class Rank:
                 named_parameters=named,
                 compression=self.meter,
             )
-        self._density = density
         self._number = 0
 
     def warm_up(self) -> None:
@@ -58,11 +58,12 @@ class Rank:
         if self.is_ours:
             steps = WARM
             memory = self.meter.inner.config()["memory"]
+            density = self.meter.inner.stats()["density_asked"]  # the mean, where each has its own
             momentum = memory.get("momentum", 0.0)
-            self.replay.draw_steady(self._density, 1.0 / (1.0 - momentum))
+            self.replay.draw_steady(density, 1.0 / (1.0 - momentum))
             self.step()
             if momentum:  # the residual stays, its velocity goes
-                self.replay.draw_steady(self._density, -momentum / (1.0 - momentum))
+                self.replay.draw_steady(density, -momentum / (1.0 - momentum))
                 self.step()
                 steps += WARM_MOMENTUM
         began = time.perf_counter()
@@ -143,7 +144,7 @@ class Rank:
             self.meter.inner.close()
 
 
-def _compression(model: str, method: str, named: Sequence[Any], density: float) -> Any:
+def _compression(model: str, method: str, named: Sequence[Any], density: Spelled) -> Any:
     if method in HOROVODS:
         return HOROVODS[method]
     id, options = split(method)
@@ -201,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--method")
-    parser.add_argument("--density", type=float)
+    parser.add_argument("--density", type=density_argument)
     parser.add_argument("--seconds", type=float)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common import STOCK, Metered, static_size
 
+from hvd_sparse.density_text import density_argument
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import read_method
 
@@ -90,7 +91,12 @@ def make_parser(description, recipe):
         help="none, fp16, or a method of `hvd-sparse list` with its options behind commas, as in "
         "ldte_bs,variant=paper",
     )
-    add("--density", type=float, default=0.001, help="part of the entries sent")
+    add(
+        "--density",
+        type=density_argument,
+        default=0.001,
+        help="part of the entries sent, NAME=PART,... or hiding",
+    )
     add("--optimizer", choices=sorted(recipe.rates), default="sgd")
     add("--lr", type=float, help=f"learning rate, by default of {recipe.rates}")
     add(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from hvd_sparse.autotune.costmodel.instance import Instance
 from hvd_sparse.autotune.costmodel.measured_profile import measured_profile, planned_buckets
 from hvd_sparse.autotune.costmodel.partition import partition_end_s
 from hvd_sparse.autotune.costmodel.planner import best
-from hvd_sparse.autotune.measurements import Samples
+from hvd_sparse.autotune.measurements import Samples, Told
 from hvd_sparse.autotune.route import Route
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.buckets import one_per_tensor, why_not_merged
@@ -24,8 +23,6 @@ from hvd_sparse.types import TensorSpec
 Buckets = list[tuple[int, ...]]
 
 WAYS = ("none", "all", "default", "planned")
-Told = Mapping[str, Any]
-"""``Measurements.to_dict`` or ``GroupPlan.to_dict`` of another rank.  Any, as it is JSON."""
 
 
 @dataclass(frozen=True)
@@ -108,19 +105,10 @@ def make_plan(
     samples : times of the route's collectives, of every rank
     default : the present buckets
     """
-    numel = {spec.key: spec.numel for spec in specs}
-    work, encode_s = _work(route.configuration, specs, told, default)
-    costs = _Costs(
-        *_wires(route, samples),
-        work,
-        encode_s,
-        _line(_slowest(told, "decode"), numel),
-        _slowest(told, "ready"),
-        _slowest(told, "nbytes"),
-    )
+    costs = measured_costs(route, specs, told, samples, default)
     predicted_s = dict.fromkeys(WAYS, 0.0)
     chosen: Buckets = []
-    for keys in _families(told[0]["seen"], route.configuration, specs):
+    for keys in families(told[0]["seen"], route.configuration, specs):
         buckets, ends_s = _plan_family(keys, costs, route, specs, default)
         chosen += buckets
         # What the model does not know, taken from steps that ran with the default groups.
@@ -132,13 +120,13 @@ def make_plan(
         for (position,) in one_per_tensor(specs, route.configuration)
         if position not in planned
     )
-    chosen += _restricted(default, unseen)
+    chosen += restricted(default, unseen)
     groups = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
     return GroupPlan(groups, predicted_s, costs.wire, costs.late, costs.work, costs.decode)
 
 
 @dataclass(frozen=True)
-class _Costs:
+class Costs:
     """The costs of messages and computing, and each tensor's ready time and bytes sent.
 
     ``work`` is of what is selected from at once, and ``encode_s`` what every tensor takes besides.
@@ -153,9 +141,29 @@ class _Costs:
     nbytes: Mapping[str, float]
 
 
+def measured_costs(
+    route: Route,
+    specs: Sequence[TensorSpec],
+    told: Sequence[Told],
+    samples: Sequence[Samples],
+    buckets: Buckets,
+) -> Costs:
+    """Return the costs of the slowest rank; the parameters are those of ``make_plan``."""
+    numel = {spec.key: spec.numel for spec in specs}
+    work, encode_s = _work(route.configuration, specs, told, buckets)
+    return Costs(
+        *_wires(route, samples),
+        work,
+        encode_s,
+        _line(_slowest(told, "decode"), numel),
+        _slowest(told, "ready"),
+        _slowest(told, "nbytes"),
+    )
+
+
 def _plan_family(
     keys: Sequence[str],
-    costs: _Costs,
+    costs: Costs,
     route: Route,
     specs: Sequence[TensorSpec],
     default: Buckets,
@@ -183,7 +191,7 @@ def _plan_family(
     buckets: dict[str, Buckets] = {
         "none": [(position,) for position in places],
         "all": [tuple(places)],
-        "default": _restricted(default, places),
+        "default": restricted(default, places),
         "planned": planned_buckets(best(instance), profile, specs),
     }
     for way in ("all", "planned"):
@@ -250,7 +258,7 @@ def _whole_s(told: Sequence[Told], steps: Sequence[int]) -> float:
     )
 
 
-def _families(
+def families(
     seen: Mapping[str, Sequence[int]], configuration: Configuration, specs: Sequence[TensorSpec]
 ) -> list[list[str]]:
     """Return the sets of tensors that come in the same steps, those with a compressed one."""
@@ -264,7 +272,7 @@ def _families(
     return [keys for keys in families.values() if compressed.intersection(keys)]
 
 
-def _restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
+def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
     """Return the buckets without the tensors at other positions."""
     wanted = set(positions)
     parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,10 @@ ITEM = 8
 Samples = dict[str, list[tuple[float, list[float]]]]
 """By kind of collective and length: bytes that a rank receives, and the seconds of every
 repetition."""
+
+
+Told = Mapping[str, Any]
+"""What another rank tells: ``Measurements.to_dict``, or a decision's.  Any, as it is JSON."""
 
 
 class StepStarts:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hvd_sparse.autotune.group_plan import GroupPlan
+from hvd_sparse.autotune.hidden_densities import HiddenDensities
 from hvd_sparse.autotune.trial import SPARSE, Verdict
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
@@ -35,6 +36,9 @@ class Owner(Protocol):
     def limit_s(self) -> float | None:
         """Return the seconds after which a wait is an error."""
 
+    def settle_densities(self, densities: Mapping[str, float]) -> None:
+        """Take densities that the run has measured, by name; the least for all others."""
+
     def explain(self, error: ExchangeTimeout) -> BaseException:
         """Return the error, with the ranks that are behind it."""
 
@@ -47,6 +51,7 @@ class Policy:
 
     verdict: Verdict | None = None
     plan: GroupPlan | None = None
+    hiding: HiddenDensities | None = None
 
     def begin(self, owner: Owner, position: int | None) -> str:
         """Return the way of the step that a gradient is in: one of ``trial.WAYS``, or "everything".

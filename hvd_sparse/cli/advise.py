@@ -20,6 +20,7 @@ from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli._cost_probe import launched_ranks, measure
 from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.density_text import known_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.table import table
 
@@ -51,10 +52,10 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--density",
-        type=float,
+        type=known_density,
         nargs="+",
         default=DENSITIES,
-        help="that training stands (0.001 0.01)",
+        help="that training stands, as a number or NAME=DENSITY,... (0.001 0.01)",
     )
     parser.add_argument("--codec", nargs="+", default=CODEC_IDS, help="ids (index_value block16)")
     parser.add_argument(

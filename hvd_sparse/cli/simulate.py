@@ -17,6 +17,7 @@ from hvd_sparse.autotune.costmodel.network import MeasuredNetwork, Network
 from hvd_sparse.autotune.costmodel.simulation import WORLD_SIZES, Point, simulate
 from hvd_sparse.cli import _assumptions, _settings
 from hvd_sparse.cli._commands import Commands
+from hvd_sparse.density_text import known_density, spell_density
 from hvd_sparse.frontend.table import table
 
 BANDWIDTHS_BIT_S = (1e9, 10e9)
@@ -39,7 +40,12 @@ def add_parser(commands: Commands) -> None:
         "simulate", help="predict steps on 2 to 4,096 ranks: table, JSON and a picture"
     )
     _settings.add_options(parser)
-    parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
+    parser.add_argument(
+        "--density",
+        type=known_density,
+        default=0.001,
+        help="a number, or NAME=DENSITY,... (%(default)s)",
+    )
     parser.add_argument("--codec", default="index_value", help="(%(default)s)")
     parser.add_argument(
         "--bandwidth",
@@ -110,7 +116,8 @@ def run(options: argparse.Namespace) -> int:
     for name, (heads, rows) in tables(points).items():
         print(table(heads, rows, title=f"{name}: ms a step (scaling efficiency)"), end="\n\n")
     print(_assumptions.in_lines(assumed))
-    _write_page(points, f"{Path(options.model).stem}, density {options.density:g}", options.output)
+    title = f"{Path(options.model).stem}, density {spell_density(options.density)}"
+    _write_page(points, title, options.output)
     return 0
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from hvd_sparse.autotune.hiding_policy import HidingPolicy
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.driver import NOTHING, Driver
@@ -61,6 +62,7 @@ class DdpCompressor(ParameterCompressor):
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self._watch(dist.get_rank(group))
         self._trace(dist.get_rank)
+        self._policy = HidingPolicy(self.step, self.name) if configuration.hides else None
         self._record()
         try:
             self._driver = Driver(self.step, self.collective, self.name)
@@ -112,8 +114,11 @@ class DdpCompressor(ParameterCompressor):
         self._sent.append(sent)
         scale = 1.0 if self._scale is None else self._scale()
         ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
+        policy = self._policy
         for position, gradient in zip(positions, gradients):
             spec = specs[position]
+            if policy is not None:
+                policy.begin(self, position)
             ledger.begin(spec.key)
             flat = flatten(gradient, spec)
             if self._is_sparse[position]:
@@ -121,6 +126,8 @@ class DdpCompressor(ParameterCompressor):
             else:
                 ticket = self.step.receiver.enter_dense(position, scale, flat.nbytes)
                 wire = flat
+            if policy is not None:
+                policy.sent(self, position, ticket)
             sent.tickets.append(ticket)
             wires.append(wire)
             if self._marks_idle:
@@ -147,15 +154,21 @@ class DdpCompressor(ParameterCompressor):
         run = sent[0].tickets[0].run
         if self._recorder is not None:
             self._recorder.submitted(run)
+        if self._policy is not None:
+            self._policy.end(self)
         try:
             self._collect(sent)
         except Exception as error:
+            if self._policy is not None:
+                self._policy.fail()
             self.step.fail(run, error)
             if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
                 raise  # the others cannot be waited for, or do not know of it
             for each in sent:
                 each.buffer.zero_()  # nothing half done is applied
             raise_behind_backward(error)
+        if self._policy is not None:
+            self._policy.arrived(self)
         for each in sent:
             each.future.set_result(each.buffer)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hvd_sparse.autotune.fallback import Fallback
 from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.autotune.trial import WAYS, Trial
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
@@ -76,5 +76,6 @@ class AutoMethod:
                 "them out, or give auto the "
                 "groups that a planned run has logged"
             )
+        refuse_hiding(configuration.rule, "auto measures its ways in the same steps")
         trial = Trial(ways, trial_steps, review_every)
         return cls._create(params, configuration, process_set, grad_scaler, cls._fallback(trial))

@@ -107,7 +107,9 @@ class Compressor:
     def stats(self) -> Report:
         """Return what was really sent so far, JSON-able.
 
-        ``core.step.stats.Stats.report`` says what each entry means.
+        ``core.step.stats.Stats.report`` says what each entry means.  With ``density="hiding"``
+        there is "hiding", too: the largest ratio, "c_max", and whether the densities that tensors
+        have as "density_asked" are measured yet.
         """
         density, rule = (
             getattr(self.configuration.selector, "density", None),
@@ -116,6 +118,8 @@ class Compressor:
         told = self.step.stats.report(density if rule is None else rule.mean)
         for key, figures in told["tensors"].items():
             figures["density_asked"] = density if rule is None else rule.table.get(key)
+        if rule is not None and rule.c_max is not None:
+            told["hiding"] = {"c_max": rule.c_max, "is_measured": rule.is_measured}
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **told}
 
     def footprint(self) -> Report:
@@ -143,8 +147,11 @@ class Compressor:
         rank, world_size, reduction : whose it is, of how many ranks, and whether gradients were
             averaged or summed
         tensors : completed steps, threshold, what else the selector was left with, the vector that
-            it selected from, and the memory's arrays, by name; of those that had a step
+            it selected from, and the memory's arrays, by name; the density, if it was measured;
+            of those that had a step
         """
+        rule = self.configuration.rule
+        measured = rule.table if rule is not None and rule.is_measured else {}
         states = self.step.transactions.settle_all()
         tensors = {}
         for position, state in sorted(states.items()):
@@ -156,6 +163,7 @@ class Compressor:
                 "is_sparse": self.configuration.is_sparse(spec.shape, spec.numel),
                 "selected_in": state.selected_in,
                 "exchange_memo": state.exchange_memo,
+                **({"density": measured[spec.key]} if spec.key in measured else {}),
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
         rank, world_size = self._place_in_world()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hvd_sparse.autotune.group_plan import GroupPlan
+from hvd_sparse.autotune.hidden_densities import HiddenDensities
 from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.autotune.trial import Verdict
 from hvd_sparse.collectives.contract import Collective
@@ -53,6 +54,16 @@ class DurableCompressor(Compressor):
     def plan(self) -> GroupPlan | None:
         """Return the plan of ``groups="planned"``; None until it has measured, and without it."""
         return None if self._policy is None else self._policy.plan
+
+    @property
+    def hiding(self) -> HiddenDensities | None:
+        """Return what ``density="hiding"`` has measured; None until it has, and without it."""
+        return None if self._policy is None else self._policy.hiding
+
+    def settle_densities(self, densities: Mapping[str, float]) -> None:
+        """Take densities that the run has measured, where a step begins; policies call it."""
+        self.configuration = self.configuration.with_measured(self.step.specs, densities)
+        self.step.reconfigure(self.configuration)
 
     def _watch(self, rank: int) -> None:
         """Start the watchdog, and put the collective's waits under it; the name is settled.

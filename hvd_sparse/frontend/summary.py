@@ -59,7 +59,19 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
         f"{stats['bytes_sent'] / steps:,.0f} bytes sent and "
         f"{stats['bytes_received'] / steps:,.0f} received a step"
     )
-    return table(HEADINGS, rows, left=("tensor",), title=title)
+    return table(HEADINGS, rows, left=("tensor",), title=title + _hiding(stats))
+
+
+def _hiding(stats: Report) -> str:
+    """Return in words which densities hide behind the backward pass, where they are measured."""
+    told = stats.get("hiding")
+    if told is None:
+        return ""
+    if not told["is_measured"]:
+        return f"; densities that hide are not measured yet, and {1 / told['c_max']:.3g} until then"
+    asked = [each["density_asked"] for each in stats["tensors"].values() if each["density_asked"]]
+    span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "of no tensor"
+    return f"; densities that hide, as measured: {span}, of at least {1 / told['c_max']:.3g}"
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:

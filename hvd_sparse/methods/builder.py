@@ -75,7 +75,9 @@ class Builder(Generic[Compressor]):
     ----------
     density : part of the entries that is sent, in (0, 1], of methods that are told one; by tensor,
         as ``{"*": 0.001, "fc.*": 0.01}``, where exact names count before globs, and close globs
-        before wide ones, or as a function of a tensor's name and shape
+        before wide ones, or as a function of a tensor's name and shape; or "hiding", in PyTorch:
+        measured in the first steps, as much of each layer as the rest of the backward pass hides,
+        one entry in 1,000 at least ("hiding:300": in 300)
     codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras

@@ -10,7 +10,7 @@ Sums are computed in float64 and rounded once.  Velocities of momentum correctio
 gradients too, and are treated alike.  Arrays that are the same on every rank (the state of tensors
 that are never compressed, weight decay), or each rank's own estimate of the same (Adam's moments),
 stay as they are: every rank takes the mean, whatever the reduction.  Thresholds are forgotten, as
-the new residuals have others.
+the new residuals have others.  So are densities that a run has measured.
 """
 
 from __future__ import annotations
@@ -150,4 +150,6 @@ def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) ->
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])
         arrays[name] = (total * weight).astype(dtype)
-    return {**given[0], "threshold": None, "memo": None, "exchange_memo": None, "arrays": arrays}
+    # Densities that a run has measured hold for as many ranks as it had.
+    forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
+    return {**given[0], **forgotten, "arrays": arrays}

@@ -71,6 +71,7 @@ def _wrong_with(key: str, tensor: State) -> list[str]:
         "memo": _is_memo(tensor["memo"]),
         "exchange_memo": _is_memo(tensor.get("exchange_memo")),
         "is_sparse": isinstance(tensor["is_sparse"], bool),
+        "density": _is_density(tensor.get("density", 1.0)),
         "selected_in": isinstance(tensor.get("selected_in", ""), (str, type(None))),
         "arrays": isinstance(tensor["arrays"], Mapping),
     }
@@ -104,6 +105,10 @@ def _is_number(value: object) -> bool:
         return not math.isnan(float(value))
     except OverflowError:
         return False
+
+
+def _is_density(value: object) -> bool:
+    return value is None or (_is_number(value) and 0.0 < float(value) <= 1.0)  # type: ignore[arg-type]
 
 
 def _is_memo(value: object) -> bool:

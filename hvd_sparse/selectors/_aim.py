@@ -15,6 +15,12 @@ from dataclasses import dataclass
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.types import Memo
 
+AIM = 0.97
+"""Part of the last threshold to start at: under error feedback entries pile up just below it.
+
+A start a little low costs a few times k candidates, among which the search goes on; one too high
+costs a pass over everything."""
+
 START = 0.03
 """Margin below the last threshold before anything was learnt."""
 

@@ -11,17 +11,11 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import Cut, aim_below, steer
+from hvd_sparse.selectors._aim import AIM, Cut, aim_below, steer
 from hvd_sparse.selectors._search import band_around, check_search, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo, Selection
-
-AIM = 0.97
-"""Part of the last threshold to start at: under error feedback entries pile up just below it.
-
-A start a little low costs a few times k candidates, among which the search goes on; one too high
-costs a pass over everything."""
 
 
 @SELECTORS.register("ldte_bs")

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import Cut, aim_below, steer
+from hvd_sparse.selectors._aim import AIM, Cut, aim_below, steer
 from hvd_sparse.selectors._search import Band, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
@@ -35,9 +35,9 @@ class TopK(DensitySelector):
     Fewer than k non-zeros: all of them.  Of equal magnitudes the lower index goes first.
 
     Cost: none beside the pass that adds the gradient in nearly every step: it takes what is a
-    little smaller than the last step's k-th magnitude along, and the list is cut to k.  Else, as at
-    the first step, counting passes from the Laplace estimate (``ldte_bs``) until at most 3 k
-    entries are left, and one to take them.
+    little smaller than the last step's k-th magnitude along, and the list is cut to k.  Else
+    counting passes, from the Laplace estimate (``ldte_bs``) at the first step and from just below
+    the last threshold in groups, until at most 3 k entries are left, and one to take them.
 
     Paper: aji2017sparse.  Departs: k entries of each tensor rather than one threshold for all.
     """
@@ -64,9 +64,12 @@ class TopK(DensitySelector):
         if moments.nonzeros <= count:
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
         miss = context.miss
-        first, known = (
-            (miss.retry, miss.known) if miss else (laplace_threshold(moments, count), None)
-        )
+        if miss:
+            first, known = miss.retry, miss.known
+        else:  # with a last threshold in groups, where no pass takes entries along
+            warm = context.warm
+            first = AIM * warm if warm else laplace_threshold(moments, count)
+            known = None
         band = Band(count, 2 * count, 3 * count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known

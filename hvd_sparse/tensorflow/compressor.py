@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
+from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import one_per_tensor
@@ -79,6 +80,9 @@ class TensorflowCompressor(WatchedCompressor):
                 "together travels together; give groups to hvd.DistributedGradientTape or "
                 "hvd.DistributedOptimizer instead"
             )
+        refuse_hiding(
+            configuration.rule, "only hvd_sparse.torch and hvd_sparse.ddp measure it in a run"
+        )
         check_name(configuration.name)
         self._loss_scale, self._is_scaled = scale_of(grad_scaler), grad_scaler is not None
         # Without need, dense tensors are spared a call of Python at every step.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from hvd_sparse.autotune.hiding_policy import HidingPolicy
 from hvd_sparse.autotune.planned_groups import PlannedGroups
 from hvd_sparse.autotune.policy import EVERYTHING, Policy
 from hvd_sparse.autotune.trial import SPARSE
@@ -120,8 +121,11 @@ class TorchCompressor(ParameterCompressor):
             self._parameters,
             stays=device is not None,
         )
-        is_planned = configuration.groups == PLANNED
-        self._policy = PlannedGroups(self.step, self.name) if is_planned else policy
+        self._policy = policy
+        if configuration.groups == PLANNED:
+            self._policy = PlannedGroups(self.step, self.name)
+        elif configuration.hides:
+            self._policy = HidingPolicy(self.step, self.name)
 
     # -- what Horovod calls -----------------------------------------------------------------------
 

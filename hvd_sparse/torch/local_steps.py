@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
+from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.local_options import check_local_steps
 from hvd_sparse.torch.compressor import TorchCompressor
@@ -93,6 +94,11 @@ class LocalSteps:
         # not told where it is not asked for: the caller's partial may have given one already
         own = {} if process_set is None else {"process_set": process_set}
         self.compressor: TorchCompressor = compression(self._anchors, **own)
+        try:
+            refuse_hiding(self.compressor.configuration.rule, "local steps send between passes")
+        except InvalidOption:
+            self.compressor.close()
+            raise
         # Its momentum is of pseudo-gradients, and there is no other way to have it.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(

@@ -28,7 +28,7 @@ LAYERS = (
     ),
     ("types", "papers", "registry", "checks"),
     ("core.kernels", "density_rule"),
-    ("core.wire",),
+    ("core.wire", "density_text"),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),
     ("compatibility", "step_parts"),

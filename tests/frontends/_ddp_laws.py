@@ -68,10 +68,12 @@ def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
     return {key: gradient.astype(np.float32) for key, gradient in gradients.items()}
 
 
-def conserve(name: str, method: str, ddp: dict[str, Any], **options: Any) -> dict[str, Any]:
+def conserve(
+    name: str, method: str, ddp: dict[str, Any], density: Any = 0.05, **options: Any
+) -> dict[str, Any]:
     """What all ranks' gradients are together, what was applied, and what is kept back."""
     model = chosen(WIDE, **SMALL_BUCKETS, **ddp)
-    handle = register(model, method, density=0.05, name=name, **SPARSE_ONLY, **options)
+    handle = register(model, method, density=density, name=name, **SPARSE_ONLY, **options)
     totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
     lost, plans, idle, size = [], set(), 0, dist.get_world_size()
     for step in range(12):
@@ -96,13 +98,22 @@ def conserve(name: str, method: str, ddp: dict[str, Any], **options: Any) -> dic
                 owed -= tensors[key]["arrays"]["residual"].numpy().reshape(owed.shape)
             missing += int(np.count_nonzero(summed(owed)))
         lost.append(missing)
+    stats, buckets = handle.stats(), handle.step.buckets
+    asked = {key: figures["density_asked"] for key, figures in stats["tensors"].items()}
+    together = [[handle.step.specs[i].key for i in members] for members in buckets]
     handle.close()
-    return {"lost": lost, "plans": len(plans), "idle": idle}
+    measured = {"asked": asked, "hiding": stats.get("hiding"), "together": together}
+    return {"lost": lost, "plans": len(plans), "idle": idle, **measured}
 
 
 @cases
 def conservation(name: str) -> dict[str, Any]:
     return conserve(name, "ldte_bs", {})
+
+
+@cases
+def densities_that_hide(name: str) -> dict[str, Any]:
+    return conserve(name, "topk", {}, density="hiding:50")
 
 
 @cases

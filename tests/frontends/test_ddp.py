@@ -97,6 +97,18 @@ def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(
 
 
 @of_each_world
+def test_all_ranks_send_what_hides_behind_later_buckets(ranks: int) -> None:
+    first, *others = measured(launched(ranks), "densities_that_hide")
+    assert first["lost"] == [0] * 12 and first["hiding"] == {"c_max": 50, "is_measured": True}
+    assert set(first["asked"]) == {name for names in first["together"] for name in names}
+    assert all(0.02 <= density <= 1 for density in first["asked"].values())
+    for names in first["together"]:
+        assert len({first["asked"][name] for name in names}) == 1
+    for result in others:
+        assert (result["asked"], result["together"]) == (first["asked"], first["together"])
+
+
+@of_each_world
 def test_nan_on_one_rank_is_nan_on_all_and_leaves_no_trace(ranks: int) -> None:
     for result in measured(launched(ranks), "nan_leaves_no_trace"):
         with_nan, without = result["ends"]

@@ -16,6 +16,8 @@ from _outcomes import ULP, measured
 from _pairwise import all_pairs, pairs_of
 from _torch_auto import SCRIPT
 from _torch_density_one import SETTINGS
+from _torch_hiding import C_MAX
+from _torch_hiding import SHAPES as HIDING_SHAPES
 from _torch_planned import ADOPTED_AGAIN_AT, ADOPTED_AT, DEPARTED_AT, REJOINED_AT
 from _torch_planned import SHAPES as PLANNED_SHAPES
 from _torch_training import FACTORS, STEPS
@@ -308,3 +310,43 @@ def test_the_rank_that_comes_late_is_named(outcome: Outcome) -> None:
         assert all(each in ([], None) for each in found), "alone, nobody can lag"
     else:  # not in the first record: in that step the ranks wait for each other to shake hands
         assert any(len(others) in each for each in found[1:] if each is not None), found
+
+
+def test_all_ranks_send_what_hides_and_nothing_is_lost(outcome: Outcome) -> None:
+    for result in measured(outcome, "densities_that_hide"):
+        assert not any(result["lost"]) and result["alike"]
+        least, asked = 1 / C_MAX, result["asked"]
+        assert all(set(asked[step].values()) == {least} for step in range(ADOPTED_AT))
+        found = result["found"]["densities"]
+        assert sorted(found) == sorted(HIDING_SHAPES)
+        assert all(asked[step] == found for step in range(ADOPTED_AT, len(asked)))
+        assert all(least <= density <= 1 for density in found.values())
+        assert least in found.values(), "nothing is computed behind the last gradient"
+        assert result["told"] == {"c_max": C_MAX, "is_measured": True}
+        assert "densities that hide, as measured" in result["summary"]
+        assert result["density"] == [f"hiding:{C_MAX}"] * 2
+
+
+def test_a_state_holds_what_hides_and_a_new_world_measures_anew(outcome: Outcome) -> None:
+    for result in measured(outcome, "densities_that_hide"):
+        assert result["goes_on"] and result["resumed"] == [result["found"]["densities"], True]
+        assert not result["is_measured_in_a_new_world"]
+
+
+def test_a_warmup_ends_at_what_hides(outcome: Outcome) -> None:
+    for result in measured(outcome, "densities_that_hide_behind_a_warmup"):
+        assert result["dense"][: ADOPTED_AT + 1] == list(range(1, ADOPTED_AT + 2))
+        assert set(result["asked"]) == set(HIDING_SHAPES) and result["lost"] == 0
+        assert all(1e-9 < density <= 1 for density in result["asked"].values())
+
+
+def test_states_with_other_densities_are_refused_on_all_ranks(outcome: Outcome) -> None:
+    for result in measured(outcome, "other_densities_on_one_rank"):
+        alone = result == "nothing was raised" and len(outcome.results) == 1
+        assert alone or "the states that ranks have loaded hold other densities" in result
+
+
+def test_densities_that_nothing_hides_are_refused(outcome: Outcome) -> None:
+    for auto, local in measured(outcome, "where_nothing_hides_it_is_refused"):
+        assert "density is 'hiding', and auto measures its ways" in auto
+        assert "density is 'hiding', and local steps send between passes" in local

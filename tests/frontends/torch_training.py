@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import _torch_auto
+import _torch_hiding
 import _torch_laws
 import _torch_planned
 import _torch_programs
@@ -31,6 +32,7 @@ def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
         **_torch_laws.cases,
         **_torch_auto.cases,
         **_torch_watching.cases,
+        **_torch_hiding.cases,
         **planned,
     }
 

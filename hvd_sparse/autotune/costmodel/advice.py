@@ -20,6 +20,7 @@ from hvd_sparse.autotune.costmodel.published import with_codec
 from hvd_sparse.autotune.costmodel.simulation import divides, exchanges
 from hvd_sparse.autotune.costmodel.volumes import density_of
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import CODECS, EXCHANGES
 
@@ -93,7 +94,7 @@ def advise(
     setting: Setting,
     *,
     method: str = "ldte_bs",
-    densities: Sequence[float] = DENSITIES,
+    densities: Sequence[Density] = DENSITIES,
     codecs: Sequence[str] = CODEC_IDS,
     exchange_ids: Sequence[str] | None = None,
     margin: float = MARGIN,
@@ -107,7 +108,8 @@ def advise(
     profile : the model's layers
     setting : ranks and costs
     method : id of a selector that takes a density
-    densities : densities that training is known to bear; the model predicts time, not accuracy
+    densities : densities that training is known to bear, each a number or by name; the model
+        predicts time, not accuracy. Of one by name the mean over all entries is told
     codecs : ids, with their default options
     exchange_ids : by default those whose result rests on no assumption about the gradients: not
         ``shared_index``
@@ -128,7 +130,7 @@ def advise(
     for id in exchange_ids or ():
         EXCHANGES.get(id)  # raises UnknownName for an id that is none
     dense, fp16 = dense_step(profile, setting), dense_step(profile, setting, 2)
-    configurations = _configurations(setting, method, densities, codecs, exchange_ids)
+    configurations = _configurations(profile, setting, method, densities, codecs, exchange_ids)
     if not configurations:
         raise InvalidOption(
             f"no exchange and codec of those asked for can be joined with {method} here"
@@ -162,9 +164,10 @@ def advise(
 
 
 def _configurations(
+    profile: Profile,
     setting: Setting,
     method: str,
-    densities: Sequence[float],
+    densities: Sequence[Density],
     codecs: Sequence[str],
     exchange_ids: Sequence[str] | None,
 ) -> list[Configuration]:
@@ -173,7 +176,9 @@ def _configurations(
     found = []
     for density in densities:
         for codec in codecs:
-            for id, configuration in exchanges(density, codec, method, per_node).items():
+            for id, configuration in exchanges(
+                density, codec, method, per_node, profile.specs
+            ).items():
                 exchange, selector = configuration.exchange, configuration.selector
                 is_common = selector.has_shared_indices or selector.sums_statistics
                 wanted = (

@@ -17,6 +17,43 @@ STEPS = 48
 agree though they compute in other orders."""
 
 
+def grid_of(low: float, high: float) -> np.ndarray:
+    """Return the densities that are tried, ascending, float64 [densities]."""
+    grid = np.clip(np.geomspace(low, high, STEPS + 1), low, high)  # rounding may leave the range
+    grid[[0, -1]] = low, high
+    return grid
+
+
+def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> list[int]:
+    """Return the number of the largest size of each message at which it hides.
+
+    Messages go one after the other, each when it is ready. One hides if it is through before the
+    next is ready:
+
+        time there is = ready of the next - max(ready of this one, end of the one before)
+
+    The last, behind which nothing is computed, gets the least, and so does every message without
+    time to spare: it goes on when the next is ready, and takes of its time.
+
+    Parameters
+    ----------
+    ready_s : float64 [messages], ascending
+    takes_s : float64 [messages, sizes], seconds of each message at each size, ascending
+
+    Returns
+    -------
+    Column of ``takes_s`` for every message
+    """
+    found, free_s = [], 0.0
+    for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):
+        sends_s = max(free_s, at_s)
+        next_s = float(ready_s[number + 1]) if number + 1 < len(ready_s) else 0.0
+        fitting = np.flatnonzero(sends_s + sizes_s <= next_s)
+        found.append(int(fitting[-1]) if fitting.size else 0)
+        free_s = sends_s + float(sizes_s[found[-1]])
+    return found
+
+
 def hiding_densities(
     profile: Profile,
     configuration: Configuration,
@@ -27,13 +64,7 @@ def hiding_densities(
 ) -> list[float]:
     """Return the highest density of each layer at which its message is through in time.
 
-    In time is before the next group is ready:
-
-        time there is = compute end of the next group
-                        - max(compute end of this one, wire end of the one before)
-
-    The last group, behind which nothing is computed, gets ``low``, and so does every group without
-    time to spare.
+    In time is before the next group is ready: ``largest_hidden``, of which the least is ``low``.
 
     Parameters
     ----------
@@ -60,12 +91,10 @@ def hiding_densities(
     low, high = check_density(low, "low"), check_density(high, "high")
     if low > high:
         raise InvalidOption(f"low is {low} and high is {high}: low is the smaller one")
-    grid = np.clip(np.geomspace(low, high, STEPS + 1), low, high)  # rounding may leave the range
-    grid[[0, -1]] = low, high
+    grid = grid_of(low, high)
     size = len(profile.compressed.layers)
     instances = [
-        sparse_instance(profile, configuration, setting, densities=[float(d)] * size)
-        for d in dict.fromkeys(grid)
+        sparse_instance(profile, configuration, setting, densities=[float(d)] * size) for d in grid
     ]
     least = instances[0]
     if least.late.start_s > 0:
@@ -73,16 +102,10 @@ def hiding_densities(
             f"exchange {configuration.exchange.id} ends behind the backward pass: use "
             "exchange='allgather'"
         )
-    found: list[float] = []
     ends = groups(check_plan(plan, size))
     ready_s = np.cumsum([float(least.compute_s(start, stop)) for start, stop in ends])
-    free_s = 0.0
-    for number, (start, stop) in enumerate(ends):
-        sends_s = max(free_s, float(ready_s[number]))
-        next_s = float(ready_s[number + 1]) if number + 1 < len(ends) else 0.0
-        takes_s = np.array([float(instance.wire_s(start, stop)) for instance in instances])
-        fitting = np.flatnonzero(sends_s + takes_s <= next_s)
-        chosen = int(fitting[-1]) if fitting.size else 0
-        free_s = sends_s + float(takes_s[chosen])
-        found += [float(grid[chosen])] * (stop - start)
-    return found
+    takes_s = np.array(
+        [[float(each.wire_s(start, stop)) for each in instances] for start, stop in ends]
+    )
+    chosen = largest_hidden(ready_s, takes_s)
+    return [float(grid[n]) for n, (start, stop) in zip(chosen, ends) for _ in range(start, stop)]

@@ -140,7 +140,9 @@ def sparse_instance(
     compressed = profile.compressed
     exchange, placement = exchange_of(configuration, profile, setting), setting.placement
     wanted = (
-        densities if densities is not None else [density_of(configuration)] * len(compressed.layers)
+        densities
+        if densities is not None
+        else [density_of(configuration, spec) for spec in compressed.specs]
     )
     if len(wanted) != len(compressed.layers):
         raise InvalidOption(

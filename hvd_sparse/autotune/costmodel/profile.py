@@ -11,6 +11,7 @@ from typing import Any
 
 from hvd_sparse.checks import is_number
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.types import TensorSpec
 
 MIN_NUMEL = 1024
 """Entries below which a tensor goes dense where a file does not say: as
@@ -92,6 +93,12 @@ class Profile:
     def numel(self) -> int:
         """Return the number of entries of all layers."""
         return sum(layer.numel for layer in self.layers)
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Return the layers as tensors, of two dimensions where they are compressed."""
+        shapes = [(1, x.numel) if x.is_sparse else (x.numel,) for x in self.layers]
+        return [TensorSpec(x.name, shape, "float32") for x, shape in zip(self.layers, shapes)]
 
     @property
     def backward_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hvd_sparse.autotune.costmodel.costs import Work
@@ -11,8 +11,10 @@ from hvd_sparse.autotune.costmodel.predict import Prediction, dense_step, sparse
 from hvd_sparse.autotune.costmodel.profile import Profile
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import CODECS, EXCHANGES, SELECTORS
+from hvd_sparse.types import TensorSpec
 
 WORLD_SIZES = tuple(2**power for power in range(1, 13))
 """Numbers of ranks: 2 to 4,096."""
@@ -56,7 +58,7 @@ def simulate(
     networks: Mapping[str, Network | MeasuredNetwork],
     work: Work,
     *,
-    density: float,
+    density: Density,
     codec: str | Mapping[str, object] | Codec = "index_value",
     method: str = "ldte_bs",
     world_sizes: Iterable[int] = WORLD_SIZES,
@@ -72,7 +74,7 @@ def simulate(
     profile : the model's layers
     networks : by name
     work : costs of computing
-    density : in (0, 1]
+    density : in (0, 1], or by name
     codec : id, id with options, or codec
     method : id of the selector
     world_sizes : numbers of ranks
@@ -87,7 +89,7 @@ def simulate(
     """
     alone_s = profile.other_s + profile.backward_s
     for name, network in networks.items():
-        contenders = exchanges(density, codec, method, network.ranks_per_node)
+        contenders = exchanges(density, codec, method, network.ranks_per_node, profile.specs)
         for ranks in world_sizes:
             setting = Setting.on(network, ranks, work)
             predicted = {
@@ -113,10 +115,11 @@ def divides(setting: Setting) -> bool:
 
 
 def exchanges(
-    density: float,
+    density: Density,
     codec: str | Mapping[str, object] | Codec,
     method: str,
     ranks_per_node: int,
+    specs: Sequence[TensorSpec] = (),
 ) -> dict[str, Configuration]:
     """Return a configuration for every exchange that fits the other parts, by id.
 
@@ -124,10 +127,11 @@ def exchanges(
 
     Parameters
     ----------
-    density : in (0, 1]
+    density : in (0, 1], or by name
     codec : id, id with options, or codec
     method : id of the selector
     ranks_per_node : for exchanges of two levels
+    specs : the tensors, for densities by name
 
     Raises
     ------
@@ -142,6 +146,7 @@ def exchanges(
         )
         try:
             configuration = Configuration.create(selector=selector, codec=codec, exchange=exchange)
+            configuration = configuration.for_tensors(specs)
         except InvalidOption:
             continue
         if id != "auto":

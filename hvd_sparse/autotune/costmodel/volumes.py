@@ -14,6 +14,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.schedules.contract import LONG_RUN
+from hvd_sparse.types import TensorSpec
 
 
 def exchange_of(configuration: Configuration, profile: Profile, setting: Setting) -> Exchange:
@@ -22,15 +23,20 @@ def exchange_of(configuration: Configuration, profile: Profile, setting: Setting
     return configuration.resolve_exchange(setting.placement, numel, layers)
 
 
-def density_of(configuration: Configuration) -> float:
+def density_of(configuration: Configuration, spec: TensorSpec | None = None) -> float:
     """Return the density behind any warm-up.
+
+    Parameters
+    ----------
+    configuration : the compressor's
+    spec : a tensor; None for the mean, where each has its own
 
     Raises
     ------
     InvalidOption
         If the method takes no density.
     """
-    density = configuration.density(LONG_RUN)
+    density = configuration.density(LONG_RUN, spec)
     if density is None:
         raise InvalidOption(
             f"{configuration.selector.id} is told no density: how much it sends cannot be predicted"

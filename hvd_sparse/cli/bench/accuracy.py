@@ -6,6 +6,7 @@ import argparse
 
 from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
+from hvd_sparse.density_text import known_density
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import read_method
 
@@ -41,7 +42,12 @@ def _add_line(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--optimizer", choices=OPTIMIZERS, default="momentum", help="of that line (%(default)s)"
     )
-    parser.add_argument("--density", type=float, default=0.001, help="of that line (%(default)s)")
+    parser.add_argument(
+        "--density",
+        type=known_density,
+        default=0.001,
+        help="of that line, a number or NAME=DENSITY,... (%(default)s)",
+    )
     parser.add_argument(
         "--rate", type=float, help="learning rate of that line; without it, the best of a search"
     )

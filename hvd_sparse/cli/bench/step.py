@@ -6,6 +6,7 @@ import argparse
 
 from hvd_sparse.cli._commands import Commands
 from hvd_sparse.cli.bench import _checkout
+from hvd_sparse.density_text import density_argument
 
 MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16")
 METHODS = ("dense", "fp16", "ldte_bs", "topk", "dgc", "gaussian_k")
@@ -32,7 +33,12 @@ def add_parser(benches: Commands) -> None:
         help=f"with options as in ldte_bs,codec=block16 ({' '.join(METHODS)})",
     )
     parser.add_argument("--ranks", nargs="+", type=int, help="how many, over Gloo (1 2 4)")
-    parser.add_argument("--density", type=float, default=0.001, help="(%(default)s)")
+    parser.add_argument(
+        "--density",
+        type=density_argument,
+        default=0.001,
+        help="a number, NAME=DENSITY,... or hiding (%(default)s)",
+    )
     parser.add_argument(
         "--seconds", type=float, help="that each is measured at least; more narrow the spread (1.5)"
     )

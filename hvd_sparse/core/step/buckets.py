@@ -58,6 +58,8 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
     those that are and that no group names have one each.
     """
     groups = configuration.groups
+    if groups is None and configuration.hides:
+        return one_per_tensor(specs, configuration)  # layer by layer, as their densities
     if groups is None or groups == PLANNED:  # until there is a plan
         return merge_small(specs, configuration)
     each = one_per_tensor(specs, configuration)

@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.contract import Kernels
@@ -48,6 +49,9 @@ class Session:
         kernels: Kernels | ModuleType = reference,
     ) -> None:
         configuration = configuration.for_tensors(specs)
+        refuse_hiding(
+            configuration.rule, "a session computes nothing that messages could hide behind"
+        )
         plan = grouped(specs, configuration) if buckets is None else buckets
         self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
         self.step.reduction = "average" if average else "sum"

@@ -92,6 +92,16 @@ class Shared:
         self.transactions.leave()
         self._set_buckets(buckets)
 
+    def reconfigure(self, configuration: Configuration) -> None:
+        """Take other densities from the step that begins; the same on all ranks.
+
+        Parameters
+        ----------
+        configuration : an equal one, as ``Configuration.with_measured`` makes it
+        """
+        self.configuration = self.pipeline.configuration = configuration
+        self.fixed_parts = configuration.fixed_parts
+
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
         """Let these tensors be bucket ``index`` from now on, or a further one behind the last.
 

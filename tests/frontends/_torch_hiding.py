@@ -1,0 +1,143 @@
+"""``density="hiding"``: all ranks adopt the same densities at one step, and nothing is lost."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from _common import SPARSE_ONLY, Cases
+from _torch_cases import digest_of
+from _torch_laws import Ledger
+from _torch_planned import ADOPTED_AT
+
+from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.torch import Compression, LocalSteps
+
+SHAPES = {"wide": (160, 40), "tall": (600, 5), "one": (30,), "deep": (40, 5, 6), "small": (3, 3)}
+C_MAX = 50
+AWAY_S = 5e-3
+"""Seconds of the backward pass before every gradient."""
+SAVED_AT = ADOPTED_AT + 2
+TAKEN = SAVED_AT + 3
+cases = Cases()
+
+
+def ledger_of(name: str, density: Any = f"hiding:{C_MAX}", **options: Any) -> Ledger:
+    ledger = Ledger(
+        SHAPES,
+        lambda named: Compression.topk(
+            named, density=density, name=name, **{**SPARSE_ONLY, **options}
+        ),
+    )
+    for parameter in ledger.parameters.values():
+        parameter.register_hook(lambda _: time.sleep(AWAY_S))
+    return ledger
+
+
+def asked_of(ledger: Ledger) -> dict[str, float]:
+    tensors = ledger.compressor.stats()["tensors"]
+    return {key: figures["density_asked"] for key, figures in tensors.items()}
+
+
+def applied_of(ledger: Ledger) -> str:
+    return digest_of([parameter.grad for parameter in ledger.parameters.values()])
+
+
+@cases
+def densities_that_hide(name: str) -> dict[str, Any]:
+    """Lost entries and densities of every step; a state in the middle, which another run goes on
+    from; a new world at the end."""
+    ledger = ledger_of(name)
+    lost, asked, applied, state = [], [], [], {}
+    for step in range(TAKEN):
+        if step == SAVED_AT:
+            state = copy.deepcopy(ledger.compressor.state_dict())
+        ledger.take_step(ledger.gradients(step))
+        lost.append(ledger.lost_entries())
+        asked.append(asked_of(ledger))
+        applied.append(applied_of(ledger))
+    compressor = ledger.compressor
+    found, told = compressor.hiding, compressor.stats()["hiding"]
+    summary, config = compressor.summary(), compressor.config()
+    compressor.rejoin()
+    anew = compressor.stats()["hiding"]["is_measured"]
+    compressor.close()
+    again = ledger_of(f"{name}.again")
+    again.compressor.load_state_dict(state)
+    went_on = []
+    for step in range(SAVED_AT, TAKEN):
+        again.take_step(again.gradients(step))
+        went_on.append(applied_of(again))
+    resumed = asked_of(again), again.compressor.hiding is None
+    again.compressor.close()
+    ranks = hvd.allgather_object([asked, found.to_dict()], name=f"{name}.told")
+    return {
+        "lost": lost,
+        "asked": asked,
+        "alike": all(each == ranks[0] for each in ranks),
+        "found": found.to_dict(),
+        "told": told,
+        "summary": summary,
+        "density": [config["selector"]["density"], config["schedule"]["value"]],
+        "is_measured_in_a_new_world": anew,
+        "goes_on": went_on == applied[SAVED_AT:],
+        "resumed": resumed,
+        "steps": list(range(TAKEN)),
+    }
+
+
+@cases
+def densities_that_hide_behind_a_warmup(name: str) -> dict[str, Any]:
+    schedule = {"id": "dense_warmup", "warmup_steps": ADOPTED_AT + 1}
+    ledger = ledger_of(name, allow_dense=True, schedule=schedule)
+    dense = []
+    for step in range(ADOPTED_AT + 3):
+        ledger.take_step(ledger.gradients(step))
+        tensors = ledger.compressor.stats()["tensors"].values()
+        dense.append(min(each["dense_steps"] for each in tensors))
+    result = {"dense": dense, "asked": asked_of(ledger), "lost": ledger.lost_entries()}
+    ledger.compressor.close()
+    return result
+
+
+@cases
+def other_densities_on_one_rank(name: str) -> str:
+    ledger = ledger_of(name)
+    for step in range(ADOPTED_AT + 1):
+        ledger.take_step(ledger.gradients(step))
+    state = copy.deepcopy(ledger.compressor.state_dict())
+    if hvd.rank() == hvd.size() - 1:
+        state["tensors"]["wide"]["density"] = 0.123
+    ledger.compressor.load_state_dict(state)
+    try:
+        ledger.take_step(ledger.gradients(ADOPTED_AT + 1))
+        return "nothing was raised"
+    except RankMismatch as error:
+        return str(error)
+    finally:
+        ledger.compressor.close()
+
+
+@cases
+def where_nothing_hides_it_is_refused(name: str) -> list[str]:
+    parameters = {"a": torch.nn.Parameter(torch.zeros(40, 30))}
+    descent = torch.optim.SGD(parameters.values(), lr=0.1)
+    errors = []
+    for attempt in (
+        lambda: Compression.auto(parameters.items(), density="hiding", name=name),
+        lambda: LocalSteps(
+            descent,
+            parameters.items(),
+            compression=lambda named: Compression.topk(named, density="hiding", name=name),
+            every=2,
+        ),
+    ):
+        try:
+            attempt()
+            errors.append("nothing was raised")
+        except InvalidOption as error:
+            errors.append(str(error))
+    return errors

@@ -1,0 +1,219 @@
+"""Densities that are measured in a run: the rule, what ranks make of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvd_sparse.autotune.costmodel.densities import largest_hidden
+from hvd_sparse.autotune.hidden_densities import HiddenDensities, make_hidden
+from hvd_sparse.autotune.hiding_policy import HidingSteps
+from hvd_sparse.autotune.measurements import REPETITIONS, STEPS, WARMUP
+from hvd_sparse.autotune.route import Route
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.buckets import grouped, one_per_tensor
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.core.step.step import Step
+from hvd_sparse.errors import InvalidOption
+
+SPECS = worlds.tensors((400, 30), (70, 90), (300, 200), (50, 50), (640, 80), (9, 9), (6,))
+ASKED = worlds.configure("topk", "hiding:200", compress_1d=False)
+CONFIGURATION = ASKED.for_tensors(SPECS)
+BUCKETS = grouped(SPECS, CONFIGURATION)
+KEYS = [SPECS[position].key for (position,) in one_per_tensor(SPECS, CONFIGURATION)]
+LEAST = 1 / 200
+
+gaps = st.lists(st.floats(0, 10), min_size=1, max_size=12)
+costs = st.tuples(st.floats(0, 5), st.floats(0.01, 5))
+
+
+def takes_of(messages, start_s, unit_s, sizes=6):
+    """Seconds of messages that grow with the size."""
+    return start_s + unit_s * np.arange(1, sizes + 1) * np.ones((messages, 1))
+
+
+def ends_of(ready_s, takes_s, chosen):
+    ends, free_s = [], 0.0
+    for at_s, sizes_s, number in zip(ready_s, takes_s, chosen):
+        free_s = max(free_s, at_s) + sizes_s[number]
+        ends.append(free_s)
+    return ends
+
+
+@settings(max_examples=200, deadline=None)
+@given(gaps, costs)
+def test_what_is_more_than_the_least_hides_and_no_more_would(gaps_s, cost):
+    ready_s, takes_s = np.cumsum(gaps_s), takes_of(len(gaps_s), *cost)
+    chosen = largest_hidden(ready_s, takes_s)
+    assert chosen[-1] == 0 and all(0 <= number < takes_s.shape[1] for number in chosen)
+    ends = ends_of(ready_s, takes_s, chosen)
+    for i, number in enumerate(chosen[:-1]):
+        sends_s = max(ready_s[i], ends[i - 1] if i else 0.0)
+        assert number == 0 or ends[i] <= ready_s[i + 1]
+        is_most = number + 1 == takes_s.shape[1]
+        assert is_most or sends_s + takes_s[i][number + 1] > ready_s[i + 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(gaps, costs)
+def test_no_step_takes_longer_than_with_the_least_everywhere(gaps_s, cost):
+    """All exchanges together, but what the least would take behind it, hide behind the pass."""
+    ready_s, takes_s = np.cumsum(gaps_s), takes_of(len(gaps_s), *cost)
+    chosen = ends_of(ready_s, takes_s, largest_hidden(ready_s, takes_s))
+    least = ends_of(ready_s, takes_s, [0] * len(ready_s))
+    assert chosen[-1] == pytest.approx(least[-1])
+
+
+@settings(max_examples=200, deadline=None)
+@given(gaps, costs, st.floats(1, 4), st.floats(0.2, 1))
+def test_longer_passes_and_quicker_networks_hide_no_less(gaps_s, cost, longer, quicker):
+    ready_s, takes_s = np.cumsum(gaps_s), takes_of(len(gaps_s), *cost)
+    usual = largest_hidden(ready_s, takes_s)
+    # A hair more, so that no rounding of the products decides.
+    for more in (
+        largest_hidden(longer * (1 + 1e-9) * ready_s, takes_s),
+        largest_hidden(ready_s, quicker * (1 - 1e-9) * takes_s),
+    ):
+        assert all(a >= b for a, b in zip(more, usual))
+
+
+def told(keys=None, gap_s=0.01, rank=0):
+    """What a rank tells whose gradients came one by one, the last registered first."""
+    keys = KEYS if keys is None else keys
+    order = [spec.key for spec in reversed(SPECS) if spec.key in keys]
+    numel = {spec.key: spec.numel for spec in SPECS}
+    return {
+        "ready": {key: gap_s * number + 1e-4 * rank for number, key in enumerate(order)},
+        "work": {key: 1e-5 + 1e-9 * numel[key] for key in order},
+        "encode": {},
+        "decode": {key: 2e-9 * numel[key] for key in order},
+        "nbytes": {key: 8.0 * numel[key] * LEAST for key in order},
+        "seen": {key: [3, 4, 5] for key in order},
+        "whole": {},
+        "steps": STEPS,
+    }
+
+
+def found_with(start_s, byte_s, gap_s=0.01, keys=None, ranks=2, buckets=BUCKETS):
+    route = Route(CONFIGURATION, CONFIGURATION.exchange, in_nodes_of(1, 0, ranks))
+    sizes = [100, 1_000, 10_000, 100_000]
+    samples = {"allgather": [(n, [start_s + byte_s * n] * REPETITIONS) for n in sizes]}
+    each = [told(keys, gap_s, rank) for rank in range(ranks)]
+    return make_hidden(route, SPECS, each, [samples] * ranks, buckets, 200.0)
+
+
+def test_densities_lie_between_the_least_and_all_and_the_last_layer_has_the_least():
+    found = found_with(1e-3, 1e-7)
+    assert sorted(found.densities) == sorted(KEYS)
+    assert all(LEAST <= density <= 1 for density in found.densities.values())
+    assert found.densities["t0"] == LEAST, "nothing is computed behind the last gradient"
+    assert max(found.densities.values()) > LEAST
+    assert HiddenDensities.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert "messages hide behind a backward pass" in str(found)
+
+
+def test_a_free_network_hides_all_and_one_that_nothing_hides_gets_the_least():
+    free = found_with(0.0, 0.0)
+    assert {d for key, d in free.densities.items() if key != "t0"} == {1.0}
+    assert free.hidden == free.messages - 1 and free.exposed_s == pytest.approx(0.0, abs=1e-6)
+    slow = found_with(10.0, 1e-3)
+    assert set(slow.densities.values()) == {LEAST} and slow.hidden == 0
+
+
+def test_the_small_layer_in_a_long_gap_sends_more_of_it_than_a_large_one():
+    found = found_with(1e-3, 1e-6).densities
+    assert found["t3"] > found["t4"], "2,500 entries and 51,200, with the same time behind them"
+
+
+def test_tensors_of_a_message_have_one_density_and_unseen_ones_keep_the_least():
+    pair = [(3, 4), (1, 2), (0,), (5,)]
+    found = found_with(1e-3, 1e-7, keys=[key for key in KEYS if key != "t5"], buckets=pair)
+    assert "t5" not in found.densities
+    assert found.densities["t3"] == found.densities["t4"]
+    assert found.densities["t1"] == found.densities["t2"]
+    settled = CONFIGURATION.with_measured(SPECS, found.densities)
+    assert settled.density(0, SPECS[5]) == LEAST
+    assert settled.density(0, SPECS[4]) == found.densities["t4"]
+
+
+def test_what_was_measured_is_no_part_of_what_was_asked_for():
+    settled = CONFIGURATION.with_measured(SPECS, {"t4": 0.5})
+    assert settled == CONFIGURATION and settled.digest == CONFIGURATION.digest
+    assert settled.rule.is_measured and not CONFIGURATION.rule.is_measured
+    described = settled.describe()
+    assert described["selector"]["density"] == "hiding:200" == described["schedule"]["value"]
+    again = Configuration.create(**json.loads(json.dumps(described)))
+    assert again == ASKED and again.density(0, SPECS[4]) == LEAST
+    anew = settled.with_measured(SPECS, {})
+    assert anew.density(0, SPECS[4]) == LEAST and not anew.rule.is_measured
+
+
+def test_a_schedule_ends_at_what_was_measured():
+    schedule = {"id": "dense_warmup", "warmup_steps": 3}
+    warmed = worlds.configure("topk", "hiding", schedule=schedule).for_tensors(SPECS)
+    assert [warmed.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.001]
+    settled = warmed.with_measured(SPECS, {"t4": 0.25})
+    assert [settled.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.25]
+
+
+def measured(steps, rank):
+    for number, key in enumerate(reversed(KEYS)):
+        steps.measurements.arrive(key, float(0.01 * number + 0.001 * rank))
+        steps.measurements.send(key, 100.0)
+    return True
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_all_ranks_adopt_the_same_densities_at_one_step(ranks):
+    def script(collective):
+        steps = HidingSteps(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test")
+        good = False
+        for number in range(20):
+            found = steps.next(collective, worlds.TIMEOUT_S, was_good=good)
+            if found is not None:
+                return number, found
+            good = measured(steps, collective.rank)
+        return None
+
+    results = worlds.run(ranks, script)
+    assert results[0][0] == WARMUP + STEPS
+    assert all(result == results[0] for result in results)
+    assert sorted(results[0][1].densities) == sorted(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"exchange": "oktopk"}, "exchange='allgather'"),
+        ({"exchange": "auto"}, "exchange='allgather'"),
+        ({"groups": "planned"}, "leave groups out"),
+        ({"select_over": "group"}, "select_over='tensor'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_the_remedy(options, words):
+    with pytest.raises(InvalidOption, match=words):
+        worlds.configure("topk", "hiding", **options)
+
+
+@pytest.mark.parametrize("density", ["hiding:", "hiding:0.5", "hiding:nan", "hiding:inf", "hidden"])
+def test_no_other_text_is_a_density(density):
+    with pytest.raises(InvalidOption, match="hiding:300"):
+        worlds.configure("topk", density)
+
+
+def test_nothing_hides_in_a_session():
+    with pytest.raises(InvalidOption, match="hvd-sparse advise --hiding"):
+        worlds.run(1, lambda collective: Session(ASKED, SPECS, collective))
+
+
+def test_layers_travel_one_by_one_unless_groups_are_given():
+    assert len(BUCKETS) == len(KEYS)
+    given = worlds.configure("topk", "hiding", groups=2, compress_1d=False).for_tensors(SPECS)
+    assert len(grouped(SPECS, given)) == 2
