@@ -8,6 +8,8 @@
 // It has streams.  What one of them was given to copy from pinned memory is there for another one
 // only when that one waits for it.
 
+#include <Python.h>
+
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -38,6 +40,20 @@ bool is_late = false;        // copies that do not block happen when somebody wa
 int64_t waits = 0;           // how often the host waited for the device
 int64_t reused = 0;          // pinned sources that were changed before the device had read them
 std::set<const void*> pinned;
+
+// Holds the lock.  Who waits for it lets go of Python meanwhile: whoever has it may need that, to drop
+// the last reference to a tensor that Python knows, and would wait for ever.
+class Alone {
+ public:
+  Alone() {
+    if (lock.try_lock()) return;
+    PyThreadState* here = Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    lock.lock();
+    if (here) PyEval_RestoreThread(here);
+  }
+  ~Alone() { lock.unlock(); }
+  Alone(const Alone&) = delete;
+};
 
 // -- memory --------------------------------------------------------------------------------------
 
@@ -72,7 +88,7 @@ struct DeviceMemory final : c10::Allocator {
 } device_memory;
 
 void unpin(void* context) {
-  std::lock_guard guard(lock);
+  Alone guard;
   pinned.erase(context);
   free(context);
 }
@@ -81,7 +97,7 @@ struct PinnedMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* start = aligned_alloc(kPage, whole_pages(bytes ? bytes : 1));
     std::memset(start, 0xFF, bytes);  // nobody may count on zeros
-    std::lock_guard guard(lock);
+    Alone guard;
     pinned.insert(start);
     return {start, start, &unpin, c10::Device(c10::kCPU)};
   }
@@ -160,7 +176,7 @@ void run_all(Queue& queue) {
 }
 
 void wait_for(Pending& stream) {
-  std::lock_guard guard(lock);
+  Alone guard;
   ++waits;
   run_all(stream.uploads);
   run_all(stream.fetches);
@@ -218,7 +234,7 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blockin
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
-  std::lock_guard guard(lock);
+  Alone guard;
   if (!is_pretend(from)) {
     copy_to_device(from, to, non_blocking);
   } else if (!is_pretend(to)) {
@@ -238,7 +254,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& tensor) {
-  std::lock_guard guard(lock);
+  Alone guard;
   wait();
   Opened opened(tensor);
   return at::_local_scalar_dense(on_cpu(tensor));
@@ -300,7 +316,7 @@ at::Tensor own_memory(const at::Tensor& made) {
 }
 
 void by_the_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  std::lock_guard guard(lock);
+  Alone guard;
   run_all(uploads());
   const auto& schema = operation.schema();
   const size_t count = schema.arguments().size();
@@ -398,7 +414,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kPretend> {
   c10::Stream getStream(c10::Device) const noexcept override { return stream(current); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
   c10::Stream getNewStream(c10::Device, int) const override {
-    std::lock_guard here(lock);
+    Alone here;
     return stream(++streams);
   }
   c10::Stream exchangeStream(c10::Stream other) const noexcept override {
@@ -408,12 +424,12 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kPretend> {
   }
   void record(void** event, const c10::Stream& of, const c10::DeviceIndex,
               const c10::EventFlag) const override {
-    std::lock_guard here(lock);
+    Alone here;
     if (!*event) *event = new Queue;
     *static_cast<Queue*>(*event) = pending[of.id()].uploads;
   }
   void block(void* event, const c10::Stream& waiting) const override {
-    std::lock_guard here(lock);
+    Alone here;
     if (!event) return;
     auto& queue = pending[waiting.id()].uploads;
     for (auto& task : *static_cast<Queue*>(event)) queue.push_back(task);
@@ -426,7 +442,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kPretend> {
   void synchronizeStream(const c10::Stream& of) const override { wait_for(pending[of.id()]); }
   void synchronizeEvent(void*) const override { wait(); }
   void synchronizeDevice(const c10::DeviceIndex) const override {
-    std::lock_guard here(lock);
+    Alone here;
     for (auto& each : pending)
       if (each.first != current) run_all(each.second.uploads), run_all(each.second.fetches);
     wait();
@@ -445,7 +461,7 @@ struct Hooks : at::PrivateUse1HooksInterface {
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   bool isPinnedPtr(const void* data) const override {
-    std::lock_guard here(lock);
+    Alone here;
     return pinned.count(data) > 0;
   }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory; }

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -38,7 +39,8 @@ def compiled() -> Path:
 
 
 def _compile(library: Path) -> None:
-    includes = [f"-isystem{path}" for path in cpp_extension.include_paths()]
+    folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    includes = [f"-isystem{path}" for path in folders]
     flags = ["-std=c++20", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     links = [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch_cpu", "-lc10"]
     command = [COMPILER, *flags, *includes, str(SOURCE), *links, "-o", str(library)]

@@ -1,8 +1,6 @@
 """Steps of the numpy core with vectors on the pretend device, beside the same on the host.
 
-Prints by case whether the bits are the same, as JSON.  One rank: two would be threads of one
-process, and the device's lock would meet the interpreter's (``frontends/torch_devices.py`` has
-real ones).
+Two ranks, threads of one process.  Prints by case whether the bits are the same, as JSON.
 """
 
 from __future__ import annotations
@@ -30,9 +28,10 @@ SPECS = [TensorSpec(f"t{number}", shape, "float32") for number, shape in enumera
 PARAMETERS = [np.linspace(-1, 1, spec.numel, dtype=np.float32) for spec in SPECS]
 TOPK = {"selector": {"id": "topk", "density": 0.1}}
 CASES = {"topk": TOPK, **STAYING}
+RANKS = 2
 SCALES = (1.0, 3.0)
 SPOILT = 3
-"""The step at which one entry is NaN, where that is asked for."""
+"""The step at which one entry of one rank is NaN, where that is asked for."""
 
 
 class Rank:
@@ -64,7 +63,7 @@ class Rank:
         sent = []
         for position, drawn in enumerate(gradients_of(self._collective.rank, number)):
             values = drawn.astype(np.float32).reshape(-1) * np.float32(scale)
-            if is_spoilt and number == SPOILT and position == 1:
+            if is_spoilt and number == SPOILT and self._collective.rank == position == 1:
                 values[2] = np.nan
             vector = self.place(position, values)
             sent.append((*self._driver.compress(position, vector, scale), vector))
@@ -94,7 +93,7 @@ def steps(
         kept = [(k, n, a.copy()) for k, state in states for n, a in state.memory.arrays().items()]
         return [each.tobytes() for each in applied], [(k, n, a.tobytes()) for k, n, a in kept]
 
-    return LocalWorld(1).run(run)
+    return LocalWorld(RANKS).run(run)
 
 
 def main() -> None:
