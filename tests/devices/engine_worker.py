@@ -2,7 +2,8 @@
 changes torch, and mutants may crash.
 
 ``engine_worker.py conformance`` runs the whole suite, ``... mutant NAME`` a part of it on a broken
-engine, ``... waits`` prints how often every kernel waits and which operations it is made of.
+engine, ``... waits`` prints how often every kernel waits and which operations it is made of,
+``... streams`` whether a bucket whose tensors come from two streams is right, and without a wait.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ from devices.mutants import FATAL, MUTANTS
 from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.core.kernels.torch import coming
+from hvd_sparse.core.kernels.torch.by_place import KernelsByPlace
+from hvd_sparse.core.kernels.torch.coming import Delivery
+from hvd_sparse.core.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
 # -- waits ----------------------------------------------------------------------------------------
@@ -101,6 +107,25 @@ def count_waits(device: torch.device) -> dict[str, Any]:
     return {"waits": counted.waits, "forbidden": counted.forbidden}
 
 
+# -- streams --------------------------------------------------------------------------------------
+
+
+def bucket_of_two_streams(device: torch.device) -> bool:
+    """Begin passes on one stream over gradients that came by two; tell whether both are right."""
+    by_place = KernelsByPlace(reference, resolve_engine("torch"))
+    first, second = torch.Stream(device), torch.Stream(device)
+    answers, sums = [], []
+    for stream, value in ((first, 1.0), (second, 2.0)):
+        torch.accelerator.set_stream(stream)
+        residual, out = (DeviceVector(torch.zeros(100, device=device)) for _ in range(2))
+        # Last: whatever a stream is given next finds it there.
+        gradient = DeviceVector(upload(np.full(100, value, np.float32), device))
+        answers.append(by_place.accumulate(gradient, residual, out))
+        sums.append(100 * value)
+    Delivery(answers)
+    return [each.abs_sum for each in answers] == sums
+
+
 def main(task: str, *names: str) -> None:
     torch.set_num_threads(1)
     device = pretend.load()
@@ -108,6 +133,11 @@ def main(task: str, *names: str) -> None:
     kernels = VectorsOnDevice(resolve_engine("torch"), device)
     if task == "waits":
         print(json.dumps(count_waits(device)))
+        return
+    if task == "streams":
+        followed = bucket_of_two_streams(device)
+        coming.follow = lambda stream: None
+        print(json.dumps([followed, bucket_of_two_streams(device)]))
         return
     if task == "conformance":
         check_all(kernels)

@@ -38,18 +38,24 @@ class Rank:
     """One rank that takes steps on the host or on a device.
 
     device : None for the host
+    kernels : None for the best there are
     """
 
     def __init__(
-        self, options: dict[str, Any], collective: LocalCollective, device: torch.device | None
+        self,
+        options: dict[str, Any],
+        collective: LocalCollective,
+        device: torch.device | None,
+        kernels: Any = None,
     ) -> None:
         made = Configuration.create(**options, allow_dense=False, min_numel=1, compress_1d=True)
         made = made.for_tensors(SPECS)
-        kernels = (resolve_engine if device is None else resolve_engine_by_place)(None)
+        if kernels is None:
+            kernels = (resolve_engine if device is None else resolve_engine_by_place)(None)
         self.step = Step(made, SPECS, grouped(SPECS, made), kernels, np.float64)
         if device is not None:
             self.step.transactions.devices = TorchDevices([device] * len(SPECS))
-        self._driver = Driver(self.step, collective, "step")
+        self.driver = Driver(self.step, collective, "step")
         self._collective, self._device = collective, device
 
     def place(self, position: int, values: np.ndarray) -> np.ndarray:
@@ -66,23 +72,28 @@ class Rank:
             if is_spoilt and number == SPOILT and self._collective.rank == position == 1:
                 values[2] = np.nan
             vector = self.place(position, values)
-            sent.append((*self._driver.compress(position, vector, scale), vector))
+            sent.append((*self.driver.compress(position, vector, scale), vector))
         results = []
         for position, (wire, ticket, vector) in enumerate(sent):
             reduced = self._collective.allreduce(wire, f"carrier {position}").wait(None)
             parameter = self.place(position, PARAMETERS[position])
             out = None if self._device is None else vector
-            results.append(self._driver.decompress(reduced, ticket, parameter, out).copy())
+            results.append(self.driver.decompress(reduced, ticket, parameter, out).copy())
         return results
 
 
 def steps(
-    options: dict[str, Any], device: torch.device | None, scale: float, *, is_spoilt: bool = False
+    options: dict[str, Any],
+    device: torch.device | None,
+    scale: float,
+    *,
+    is_spoilt: bool = False,
+    kernels: Any = None,
 ) -> list[Any]:
     """Return the bits applied in some steps, and kept behind them; or why they failed."""
 
     def run(collective: LocalCollective) -> Any:
-        rank = Rank(options, collective, device)
+        rank = Rank(options, collective, device, kernels)
         applied = []
         for number in range(6):
             try:

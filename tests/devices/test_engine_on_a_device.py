@@ -77,6 +77,13 @@ def test_no_kernel_uses_an_operation_that_waits_behind_its_back(counted):
     assert counted["forbidden"] == expected
 
 
+def test_a_bucket_of_several_streams_waits_for_them_on_the_device():
+    done = work("streams")
+    assert done.returncode == 0, done.stderr
+    followed, left_alone = json.loads(done.stdout)
+    assert followed and not left_alone
+
+
 @pytest.mark.parametrize(
     ("use", "name"),
     [

@@ -22,7 +22,7 @@ def work(script, *task):
     return run_python("-W", "ignore", script, *task, limit_s=200, **with_triton())
 
 
-@pytest.mark.parametrize("task", ["take", "assemble"])
+@pytest.mark.parametrize("task", ["take", "looks", "assemble"])
 def test_whatever_order_programs_run_in_the_bits_are_the_references(task):
     done = work("triton_worker.py", task)
     assert done.returncode == 0, done.stderr
@@ -33,6 +33,7 @@ def test_whatever_order_programs_run_in_the_bits_are_the_references(task):
     [
         ("take", "the order of programs", "what stays"),
         ("take", "a list longer than the aim allows", "what stays"),
+        ("looks", "the moments", "the moments are others"),
         ("assemble", "another order of ranks", "the sum has other bits"),
     ],
 )

@@ -29,6 +29,8 @@ POINTERS = {
     "bases": "*i64",
     "sums": "*fp64",
     "nonfinite": "*i32",
+    "most": "*fp64",
+    "nonzeros": "*i32",
     "starts": "*i64",
     "head": "*fp64",
     "ordered_places": "*i32",
@@ -39,13 +41,15 @@ OF_THE_DATA = {"cuts", "values", "ordered_values", "out"}
 NUMBERS = {"numel": "i64", "blocks": "i32", "parts": "i32", "steps": "i32"}
 FUSED = re.compile(r"\b(?:fma|mad)\.\S*f(?:32|64)\b")
 WARPS = {"take_blocks": 8, "order_taken": 1}
+HAVE_MOMENTS = ("take_blocks", "add_up_counts")
 KERNELS = ("take_blocks", "add_up_counts", "order_taken", "find_blocks", "assemble_blocks")
 
 
-def source_of(kernel: str, dtype: str) -> ASTSource:
+def source_of(kernel: str, dtype: str, *, looks: bool) -> ASTSource:
     """Return a kernel with the types that ``launches`` gives it."""
     function = getattr(device_code, kernel)
     constants = {"DTYPE": getattr(triton.language, dtype), "BLOCK": 4096, "IS_ALIGNED": True}
+    constants["HAS_MOMENTS"] = looks
     constants["CHUNK"] = {"order_taken": 64, "assemble_blocks": 128}.get(kernel, 1024)
     signature, here = {}, {}
     for name in function.arg_names:
@@ -82,10 +86,10 @@ def resources(cubin: bytes) -> str:
     return done.stdout
 
 
-def report(kernel: str, dtype: str, target: GPUTarget) -> dict[str, Any]:
+def report(kernel: str, dtype: str, target: GPUTarget, *, looks: bool) -> dict[str, Any]:
     """Return what of a compiled kernel can be told without running it."""
     options = {"num_warps": WARPS.get(kernel, 4), **OPTIONS}
-    compiled = triton.compile(source_of(kernel, dtype), target=target, options=options)
+    compiled = triton.compile(source_of(kernel, dtype, looks=looks), target=target, options=options)
     if target.backend != "cuda":
         code = compiled.asm["amdgcn"]
         fused = re.findall(r"\bv_(?:pk_)?(?:fma|mac|fmac|mad)_f(?:32|64)\S*", code)
@@ -112,7 +116,10 @@ def main(name: str) -> None:
     is_cuda = backend == "cuda"
     target = GPUTarget(backend, int(arch) if is_cuda else arch, 32 if is_cuda else 64)
     kinds = ("float32", "float64")
-    found = {f"{k} {d}": report(k, d, target) for k in KERNELS for d in kinds}
+    found = {f"{k} {d}": report(k, d, target, looks=False) for k in KERNELS for d in kinds}
+    for kernel in HAVE_MOMENTS:
+        for kind in kinds:
+            found[f"{kernel} {kind} with moments"] = report(kernel, kind, target, looks=True)
     on_purpose = fused_operations(target) if is_cuda else None
     print(json.dumps({"kernels": found, "fused on purpose": on_purpose}))
 

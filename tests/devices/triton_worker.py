@@ -1,7 +1,7 @@
 """Puts the engine triton to its checks by Triton's interpreter, whose programs run in an order that
 is drawn anew at every launch.
 
-``triton_worker.py TASK [MUTANT]``: ``take``, ``assemble`` or ``transfers``.
+``triton_worker.py TASK [MUTANT]``: ``take``, ``looks``, ``assemble`` or ``transfers``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from triton.runtime.interpreter import interpreter_builder as builder
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels import triton as engine
 from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.core.kernels.torch.coming import Pass
+from hvd_sparse.core.kernels.torch.vector import DeviceVector, tensor_of
 from hvd_sparse.core.kernels.triton import launches
 
 rng = np.random.default_rng(11)
@@ -70,7 +72,7 @@ def check_take() -> None:
     for dtype in ("float32", "float64"):
         given = list(members(dtype))
         ours = [(x, old.copy(), aim) for x, old, aim in given]
-        found = kernels.accumulate_and_take_all([(x, out, out, aim) for x, out, aim in ours])
+        found = in_one(kernels, [(x, out, out, aim) for x, out, aim in ours])
         for (x, old, aim), (_, out, _), taking in zip(given, ours, found):
             check_beside_the_reference(x, old, out, aim, taking)
     x, old = (draw(name, 100_003, "float32") for name in ("laplace", "normal"))
@@ -79,6 +81,35 @@ def check_take() -> None:
     for aim in (Aim(9.0, 2000), Aim(4.0, 500)):
         out = np.full_like(x, 9)
         check_beside_the_reference(x, old, out, aim, alone.accumulate_and_take(x, old, out, aim))
+
+
+def in_one(kernels: Any, given: list[tuple[Any, Any, Any, Aim | None]]) -> Any:
+    """Return the answers of passes that are begun together."""
+    answers = kernels.begin([Pass(*map(tensor_of, vectors), aim) for *vectors, aim in given])
+    return answers.read(answers.words.numpy())
+
+
+def check_looks() -> None:
+    """Passes that take nothing, beside one that takes, in one launch."""
+    kernels = engine.TritonKernels(reference, block=64)
+    for dtype in ("float32", "float64"):
+        given = [(x, *sums(x)[:1]) for x in vectors(dtype) if x.size]
+        ours = [(x, old.copy(), None) for x, old in given]
+        x, old, aim = next(members(dtype))
+        taking = (x, old.copy(), aim)
+        found = in_one(kernels, [(x, out, out, aim) for x, out, aim in [*ours, taking]])
+        check_beside_the_reference(x, old, taking[1], aim, found[-1])
+        for (x, old), (_, out, _), moments in zip(given, ours, found):
+            expected_out = np.empty_like(old)
+            expected = reference.accumulate(x, old, expected_out)
+            assert out.tobytes() == expected_out.tobytes(), (
+                "what stays is not all that was not taken"
+            )
+            told = moments.abs_max, moments.nonzeros, moments.numel
+            said = expected.abs_max, expected.nonzeros, expected.numel
+            assert np.array_equal(told, said, equal_nan=True), "the moments are others"
+            pair = [moments.abs_sum, expected.abs_sum]
+            assert np.allclose(*pair, rtol=1e-12, equal_nan=True), "the moments are others"
 
 
 def check_beside_the_reference(
@@ -121,7 +152,7 @@ def count_transfers() -> dict[str, float]:
     gradient, result = torch_of(x), torch_of(x)
     bucket = [(gradient, out, out, Aim(cut, numel // 100)) for out in map(torch_of, 3 * [0 * x])]
     with Transfers() as choosing:
-        taken = kernels.accumulate_and_take_all(bucket)
+        taken = in_one(kernels, bucket)
     with Transfers() as adding:
         kernels.assemble(result, [each.taken for each in taken[:2]])
     return {
@@ -133,8 +164,6 @@ def count_transfers() -> dict[str, float]:
 
 
 def torch_of(x: np.ndarray) -> Any:
-    from hvd_sparse.core.kernels.torch.vector import DeviceVector
-
     return DeviceVector(torch.from_numpy(x.copy()))
 
 
@@ -163,16 +192,33 @@ def add_up_in_reverse() -> None:
     engine.assemble = lambda out, parts, factor, block: assemble(out, parts[::-1], factor, block)
 
 
+def leave_moments_out() -> None:
+    """Add up what the programs counted as if nobody had asked for moments."""
+    own = launches.device_code.add_up_counts
+
+    class Without:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *given, **options: own[grid](*given, **{**options, "HAS_MOMENTS": False})
+
+    launches.device_code.add_up_counts = Without()
+
+
 def give_every_list_too_much_room() -> None:
-    launches.Member.room = property(lambda member: member.out.numel())
+    Pass.room = property(lambda one: one.out.numel())
 
 
 MUTANTS = {
     "the order of programs": forget_what_had_no_room,
+    "the moments": leave_moments_out,
     "another order of ranks": add_up_in_reverse,
     "a list longer than the aim allows": give_every_list_too_much_room,
 }
-TASKS = {"take": check_take, "assemble": check_assemble, "transfers": count_transfers}
+TASKS = {
+    "take": check_take,
+    "looks": check_looks,
+    "assemble": check_assemble,
+    "transfers": count_transfers,
+}
 
 
 def main(task: str, *mutants: str) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol, Union
 from hvd_sparse.core.kernels.contract import Moments, Taking, Zeros
 
 Answer = Union[Taking, Moments]
-"""What a pass found, of which the host knows nothing yet: reading it waits."""
+"""What a pass finds, of which the host knows nothing yet: reading it waits."""
 
 
 class Delivery(Protocol):
@@ -25,4 +25,5 @@ class Devices(Protocol):
         """Return what makes vectors on a tensor's device; None for a tensor of the host."""
 
     def send(self, answers: Sequence[Answer]) -> Delivery:
-        """Let the answers of a bucket's passes come to the host, without a wait."""
+        """Begin a bucket's passes, all together, and let their answers come to the host; without a
+        wait."""

@@ -179,7 +179,7 @@ class Sender:
         rank."""
         shared = self._shared
         if bucket.begun:
-            self._select_on_devices(bucket, run, rank, world_size)
+            self._select_on_devices(bucket, rank, world_size)
         if shared.configuration.select_over == "group":  # else the exchange selects what waits
             self._select_merged(bucket, run, rank, world_size)
 
@@ -218,12 +218,14 @@ class Sender:
         return self._counted(shared.pipeline.exchange.run(context))
 
     def send_answers(self, bucket: BucketRun) -> None:
-        """Let what a bucket's passes on devices found come to the host, all of it in one copy.
+        """Begin a bucket's passes on devices, and let what they find come to the host in one copy.
 
-        Never raises: where a copy cannot be begun, reading an answer fetches it, or fails.
+        Never raises: what cannot be begun here is begun by who reads its answer, and fails there.
         """
         answers: list[Answer] = []
         for ticket in bucket.begun:
+            if self._why_left(ticket) is not None:  # the vectors are another step's by now
+                continue
             assert ticket.outgoing is not None and ticket.outgoing.begun is not None
             accumulated = ticket.outgoing.begun.accumulated
             taking, moments = accumulated.taking, accumulated.moments
@@ -235,9 +237,7 @@ class Sender:
         with contextlib.suppress(Exception):
             bucket.delivery = devices.send(answers)
 
-    def _select_on_devices(
-        self, bucket: BucketRun, run: StepRun, rank: int, world_size: int
-    ) -> None:
+    def _select_on_devices(self, bucket: BucketRun, rank: int, world_size: int) -> None:
         """Go on with passes that were begun on devices, and wait for these if need be.
 
         The carriers are gone: NaN or Inf shows as a frame that lacks, a failure in the message.
@@ -252,10 +252,9 @@ class Sender:
             assert sent is not None and sent.begun is not None
             gradient, ticket.outgoing = sent.begun.gradient, None
             try:
-                if run.failure is not None:
-                    raise run.failure
-                if not shared.transactions.is_current(position, run):  # of the next step by now
-                    raise SparseError(f"the next step of {ticket.key!r} began before this ended")
+                left = self._why_left(ticket)
+                if left is not None:
+                    raise left
                 ticket.outgoing = shared.pipeline.send(
                     state, gradient, rank, world_size,
                     dense=False, parts=ticket.parts, begun=sent.begun,
@@ -268,6 +267,16 @@ class Sender:
                 self._note_failure(ticket, error)
             if ticket.outgoing is None:
                 del bucket.sending[position]
+
+    def _why_left(self, ticket: Ticket) -> Exception | None:
+        """Return why a tensor's step does not go on: it was taken back, or left behind."""
+        run, position = ticket.run, ticket.position
+        assert position is not None
+        if run.failure is not None:
+            return run.failure
+        if not self._shared.transactions.is_current(position, run):
+            return SparseError(f"the next step of {ticket.key!r} began before this ended")
+        return None
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the

@@ -42,7 +42,9 @@ class TorchDevices:
 
     def send(self, answers: Sequence[Answer]) -> Delivery:
         # What the kernels of devices give; an answer that was waited for has come already.
-        late: list[object] = [each for each in answers if isinstance(each, Coming)]
+        late: list[object] = [
+            each for each in answers if isinstance(each, Coming) and not each.is_begun
+        ]
         return TorchDelivery(cast("list[Coming[object]]", late))
 
 

@@ -15,15 +15,9 @@ import torch
 from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Tail, Taking
 from hvd_sparse.core.kernels.torch import adam, statistics
-from hvd_sparse.core.kernels.torch.coming import Coming
-from hvd_sparse.core.kernels.torch.taking import (
-    largest,
-    packed,
-    reaching,
-    rounded,
-    take,
-    unpacked,
-)
+from hvd_sparse.core.kernels.torch.accumulating import accumulated
+from hvd_sparse.core.kernels.torch.coming import Answers, Coming, Pass, joined
+from hvd_sparse.core.kernels.torch.taking import largest, reaching, rounded, take
 from hvd_sparse.core.kernels.torch.vector import (
     DeviceVector,
     Vector,
@@ -132,44 +126,38 @@ class TorchKernels:
         torch.add(tensor_of(residual), tensor_of(gradient), out=tensor_of(out))
 
     def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
-        return self.begin_accumulate(gradient, residual, out).result()
+        return self.later_accumulate(gradient, residual, out).result()
 
-    def begin_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
-        """Do as ``accumulate``, and wait for nothing."""
-        kept = tensor_of(residual)
-        total = kept + tensor_of(gradient)
-        found, numel = statistics.pending_moments(total), total.numel()
-        torch.where(total.isfinite(), total, kept, out=tensor_of(out))
-        return Coming(
-            found.view(torch.int32), lambda fetched: statistics.moments_in(fetched, numel)
-        )
+    def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
+        """Do as ``accumulate``, with the other passes of a bucket."""
+        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
+        return Coming[Moments](one, self.begin)
 
     def accumulate_and_take(
         self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
     ) -> Taking:
-        return self.begin_accumulate_and_take(gradient, residual, out, aim).result()
+        return self.later_accumulate_and_take(gradient, residual, out, aim).result()
 
-    def begin_accumulate_and_take(
+    def later_accumulate_and_take(
         self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
     ) -> Coming[Taking]:
-        """Do as ``accumulate_and_take``, and wait for nothing."""
-        kept = tensor_of(residual)
-        total = kept + tensor_of(gradient)
-        magnitudes = total.abs()
-        is_finite = magnitudes < float("inf")
-        reaches = reaching(total, magnitudes, aim.threshold) & is_finite
-        sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
-        # Taken out of the sum before the host knows how many they are: it need not wait for that.
-        leaves = reaches & (reaches.sum() <= aim.capacity)
-        rest = torch.where(is_finite, total, kept)
-        torch.where(leaves, torch.zeros_like(total), rest, out=tensor_of(out))
+        """Do as ``accumulate_and_take``, with the other passes of a bucket."""
+        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
+        return Coming[Taking](one, self.begin)
 
-        def read(fetched: np.ndarray) -> Taking:
-            taken = unpacked(fetched, kept, aim.capacity, len(sums))
-            abs_sum, nonfinite = taken.also
-            return Taking(abs_sum, int(nonfinite), taken.selection)
+    def begin(self, passes: Sequence[Pass]) -> Answers:
+        """Give a device the passes of a bucket's tensors, and wait for nothing.
 
-        return Coming(packed(total, reaches, aim.capacity, *sums), read)
+        Parameters
+        ----------
+        passes : of one dtype, on one device
+
+        Returns
+        -------
+        Answers
+            ``Moments`` or ``Taking`` for every pass, in one piece of the device's memory.
+        """
+        return joined([accumulated(one) for one in passes])
 
     def trim(self, taken: Selection, count: int, out: Vector | None) -> tuple[Selection, float]:
         if not isinstance(out, DeviceVector):

@@ -8,10 +8,10 @@ from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 
 LATE = {
-    "accumulate": "begin_accumulate",
-    "accumulate_and_take": "begin_accumulate_and_take",
+    "accumulate": "later_accumulate",
+    "accumulate_and_take": "later_accumulate_and_take",
 }
-"""The passes of a step, whose answers nobody waits for before a bucket is complete."""
+"""The passes of a step: begun once a bucket is complete, all of its tensors' together."""
 
 Kernel = Callable[..., object]
 

@@ -106,18 +106,21 @@ class Copy:
 
     Parameters
     ----------
-    tensor : on a device, made for this
+    tensor : made for this; on the CPU it is the copy
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        self._is_read = tensor.device.type == "cpu"
+        if self._is_read:
+            self._host = tensor
+            return
         self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         self._host.copy_(tensor, non_blocking=True)
         self._done = torch.accelerator.current_stream(tensor.device).record_event()
-        self._is_read = False
 
     def is_here(self) -> bool:
         """Tell whether the copy is done; does not wait."""
-        return bool(self._done.query())
+        return self._is_read or bool(self._done.query())
 
     def array(self) -> np.ndarray:
         """Return the entries as an array of the host, and wait for them the first time."""
@@ -136,6 +139,20 @@ def wait_until(done: torch.Event) -> None:
 def wait_for(device: torch.device) -> None:
     """Wait until the device has done what this thread's current stream was given."""
     torch.accelerator.current_stream(device).synchronize()
+
+
+def stream_of(device: torch.device) -> torch.Stream | None:
+    """Return this thread's current stream of a device; None for the CPU."""
+    return None if device.type == "cpu" else torch.accelerator.current_stream(device)
+
+
+def follow(stream: torch.Stream | None) -> None:
+    """Let this thread's current stream wait for what another one has been given; the host does
+    not."""
+    if stream is not None:
+        here = torch.accelerator.current_stream(stream.device)
+        if here != stream:
+            here.wait_stream(stream)
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:

@@ -23,9 +23,12 @@ def take_blocks(
     bases: tl.tensor,
     sums: tl.tensor,
     nonfinite: tl.tensor,
+    most: tl.tensor,
+    nonzeros: tl.tensor,
     DTYPE: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_ALIGNED: tl.constexpr,
+    HAS_MOMENTS: tl.constexpr,
 ) -> None:
     """Add a block, find what is not finite, compare, take, clear: each entry is read and written
     once.
@@ -71,7 +74,13 @@ def take_blocks(
     tl.store(counts + program, count)
     tl.store(bases + program, base)
     # a sum a program and none by atomics: floats added in another order have other bits
-    tl.store(sums + program, tl.sum(tl.where(inside, magnitudes, 0.0), 0).to(tl.float64))
+    seen = tl.where(inside, magnitudes, 0.0)
+    if HAS_MOMENTS:  # a sum that stays in range wherever the entries do
+        tl.store(sums + program, tl.sum(seen.to(tl.float64), 0))
+        tl.store(most + program, tl.max(tl.where(is_finite, seen, 0.0), 0).to(tl.float64))
+        tl.store(nonzeros + program, tl.sum((seen != 0).to(tl.int32), 0))
+    else:
+        tl.store(sums + program, tl.sum(seen, 0).to(tl.float64))
     tl.store(nonfinite + program, tl.sum((inside & (is_finite == 0)).to(tl.int32), 0))
 
 
@@ -81,8 +90,11 @@ def add_up_counts(
     counts: tl.tensor,
     sums: tl.tensor,
     nonfinite: tl.tensor,
+    most: tl.tensor,
+    nonzeros: tl.tensor,
     starts: tl.tensor,
     head: tl.tensor,
+    HAS_MOMENTS: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:
     """Give every program's entries their place in the order, and add up what the programs found.
@@ -93,9 +105,12 @@ def add_up_counts(
     row = table + tensor * 8
     first = tl.load(row)
     programs = tl.load(row + 7)
+    numbered = head + tensor * 5
     count = tl.zeros([], tl.int64)
     bad = tl.zeros([], tl.int64)
     total = tl.zeros([], tl.float64)
+    largest = tl.zeros([], tl.float64)
+    nonzero = tl.zeros([], tl.int64)
     for start in range(0, programs, CHUNK):
         numbers = start + tl.arange(0, CHUNK)
         inside = numbers < programs
@@ -105,10 +120,17 @@ def add_up_counts(
         bad += tl.sum(tl.load(nonfinite + first + numbers, mask=inside, other=0).to(tl.int64), 0)
         # in float64: a float32 sum of millions of magnitudes would stop growing
         total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
-    # whole numbers up to 2**53 are exact, and one copy to the host brings all three
-    tl.store(head + tensor * 3, count.to(tl.float64))
-    tl.store(head + tensor * 3 + 1, total)
-    tl.store(head + tensor * 3 + 2, bad.to(tl.float64))
+        if HAS_MOMENTS:
+            highest = tl.load(most + first + numbers, mask=inside, other=0.0)
+            largest = tl.maximum(largest, tl.max(highest, 0))
+            others = tl.load(nonzeros + first + numbers, mask=inside, other=0)
+            nonzero += tl.sum(others.to(tl.int64), 0)
+    # whole numbers up to 2**53 are exact, and one copy to the host brings all of them
+    tl.store(numbered, count.to(tl.float64))
+    tl.store(numbered + 1, total)
+    tl.store(numbered + 2, bad.to(tl.float64))
+    tl.store(numbered + 3, largest)
+    tl.store(numbered + 4, nonzero.to(tl.float64))
 
 
 @triton.jit
@@ -135,7 +157,7 @@ def order_taken(
     begin = tl.load(row + 5)
     room = tl.load(row + 6)
     # one branch for all programs of a tensor: all its entries are ordered, or all are put back
-    is_whole = tl.load(head + tensor * 3) <= room
+    is_whole = tl.load(head + tensor * 5) <= room
     base = tl.load(bases + program)
     start = tl.load(starts + program)
     count = tl.load(counts + program)
@@ -151,7 +173,7 @@ def order_taken(
             tl.store(out + (place.to(tl.int64) & 0xFFFFFFFF), value, mask=stored)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "steps"])
 def find_blocks(
     indices: tl.tensor,
     ranges: tl.tensor,
@@ -178,7 +200,7 @@ def find_blocks(
     tl.store(starts + part * (blocks + 1) + numbers, low, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts", "blocks"])
 def assemble_blocks(
     out: tl.tensor,
     numel: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.core.kernels.contract import Moments, Taking
+from hvd_sparse.core.kernels.torch.coming import Answers, Pass
 from hvd_sparse.core.kernels.torch.taking import rounded
 from hvd_sparse.core.kernels.torch.vector import upload
 from hvd_sparse.core.kernels.triton import device_code
@@ -25,33 +27,26 @@ OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
 """No multiply-add with a single rounding, and no load ahead of a store it may depend on."""
 
 
-class Member(NamedTuple):
-    """One tensor of a launch; the vectors are 1-D, contiguous and of one dtype and device."""
-
-    gradient: torch.Tensor
-    residual: torch.Tensor
-    out: torch.Tensor
-    aim: Aim
-
-    @property
-    def room(self) -> int:
-        """Return the most entries that its list may have to hold."""
-        return max(0, min(self.aim.capacity, int(self.out.numel())))
+HEAD = 5
+"""Numbers of each tensor: entries that reached the aim, sum of magnitudes, entries that are not
+finite; and where moments are asked for, the largest finite magnitude and the non-zeros."""
+ALIGNED = 16
+"""Bytes at whose multiples every piece of memory begins, so that Triton compiles for one case."""
 
 
-class Taken(NamedTuple):
-    """The words of what was taken from all members, still on the device.
+class Room(NamedTuple):
+    """One piece of memory for all that goes to the host, uint8, and its parts.
 
     Attributes
     ----------
-    head : float64 [members, 3]: entries that reached the aim, sum of magnitudes, not finite
+    head : float64 [tensors, HEAD]
     values, places : the lists, one after the other, each as long as its room
     """
 
+    words: torch.Tensor
     head: torch.Tensor
     values: torch.Tensor
     places: torch.Tensor
-    words: torch.Tensor
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -64,38 +59,48 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     return context
 
 
-def take(members: Sequence[Member], block: int) -> Taken:
-    """Add, look and take in all members: a memset and three launches, whatever their number."""
-    first = members[0].out
+def take(passes: Sequence[Pass], block: int) -> Answers:
+    """Add, look and take in all tensors: a memset and three launches, whatever their number.
+
+    Parameters
+    ----------
+    passes : of one dtype, on one device; not all of them of no entries
+    block : entries of a program, a power of two
+    """
+    first = passes[0].out
     device, dtype = first.device, first.dtype
-    table = _table(members, block)
-    programs = int(table[-1, 0] + table[-1, 7])
-    tensors, room = len(members), int(table[-1, 5] + table[-1, 6])
+    table = _table(passes, block)
+    tensors, programs = len(passes), int(table[-1, 0] + table[-1, 7])
+    room = int(table[-1, 5] + table[-1, 6])
     taken = _room_for(tensors, room, dtype, device)
-    per_entry = {"device": device, "dtype": dtype}
-    places = torch.empty(room, dtype=torch.int32, device=device)
-    values = torch.empty(room, **per_entry)
-    counts, nonfinite = torch.empty(2, programs, dtype=torch.int32, device=device)
-    bases, starts = torch.empty(2, programs, dtype=torch.int64, device=device)
-    sums = torch.empty(programs, dtype=torch.float64, device=device)
-    rows, cuts = upload(table, device), upload(_cuts(members), device)
-    owners = upload(np.repeat(np.arange(tensors, dtype=np.int32), table[:, 7]), device)
+
+    def empty(size: int, kind: torch.dtype) -> torch.Tensor:
+        return torch.empty(size, dtype=kind, device=device)
+
+    places, values = empty(room, torch.int32), empty(room, dtype)
+    counts, nonfinite, nonzeros = (empty(programs, torch.int32) for _ in range(3))
+    bases, starts = (empty(programs, torch.int64) for _ in range(2))
+    sums, most = (empty(programs, torch.float64) for _ in range(2))
+    rows, cuts, owners = _given(passes, table, device)
     given_out = torch.zeros(tensors, dtype=torch.int64, device=device)
     kind = _kind(dtype)
-    is_aligned = not bool((table[:, 1:4] % 16).any() or (table[:, 4] % 4).any())
+    is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
+    looks = any(each.aim is None for each in passes)
     with on(device):
         device_code.take_blocks[(programs,)](
-            rows, owners, cuts, given_out, places, values, counts, bases, sums, nonfinite,
-            DTYPE=kind, BLOCK=block, IS_ALIGNED=is_aligned, num_warps=8, **OPTIONS
+            rows, owners, cuts, given_out, places, values, counts, bases, sums, nonfinite, most,
+            nonzeros, DTYPE=kind, BLOCK=block, IS_ALIGNED=is_aligned, HAS_MOMENTS=looks,
+            num_warps=8, **OPTIONS
         )  # fmt: skip
         device_code.add_up_counts[(tensors,)](
-            rows, counts, sums, nonfinite, starts, taken.head, CHUNK=CHUNK, **OPTIONS
-        )
+            rows, counts, sums, nonfinite, most, nonzeros, starts, taken.head,
+            HAS_MOMENTS=looks, CHUNK=CHUNK, **OPTIONS
+        )  # fmt: skip
         device_code.order_taken[(programs,)](
             rows, owners, places, values, counts, bases, starts, taken.head, taken.places,
             taken.values, DTYPE=kind, CHUNK=max(32, block // 64), num_warps=1, **OPTIONS
         )  # fmt: skip
-    return taken
+    return Answers(taken.words.view(torch.int32), lambda words: _read(words.view(np.uint8), passes))
 
 
 def assemble(out: torch.Tensor, parts: Sequence[Selection], factor: float, block: int) -> None:
@@ -120,32 +125,94 @@ def assemble(out: torch.Tensor, parts: Sequence[Selection], factor: float, block
         )  # fmt: skip
 
 
-def _table(members: Sequence[Member], block: int) -> np.ndarray:
-    """Return what the programs know of the tensors, int64 [members, COLUMNS]."""
-    table = np.zeros((len(members), COLUMNS), np.int64)
+def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
+    """Return what the programs know of the tensors, int64 [passes, COLUMNS]."""
+    table = np.zeros((len(passes), COLUMNS), np.int64)
     program = place = 0
-    for row, member in zip(table, members):
-        programs = -(-member.out.numel() // block)
-        vectors = member.gradient, member.residual, member.out
-        addresses = (vector.data_ptr() for vector in vectors)
-        row[:] = program, *addresses, member.out.numel(), place, member.room, programs
-        program, place = program + programs, place + member.room
+    for row, one in zip(table, passes):
+        programs = -(-one.out.numel() // block)
+        addresses = (vector.data_ptr() for vector in (one.gradient, one.residual, one.out))
+        row[:] = program, *addresses, one.out.numel(), place, one.room, programs
+        program, place = program + programs, place + one.room
     return table
 
 
-def _cuts(members: Sequence[Member]) -> np.ndarray:
-    """Return the thresholds in the data's dtype; where one is 0, the smallest that is not."""
-    dtype = np.float64 if members[0].out.dtype == torch.float64 else np.float32
-    cuts = [rounded(member.out, member.aim.threshold) for member in members]
+def _given(
+    passes: Sequence[Pass], table: np.ndarray, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the table, the thresholds, and every program's tensor, on the device by one copy."""
+    cuts, owners = _cuts(passes), np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
+    sizes = [_whole(each.nbytes) for each in (table, cuts, owners)]
+    together = np.zeros(sum(sizes), np.uint8)
+    for start, each in zip(np.cumsum([0, *sizes]), (table, cuts, owners)):
+        together[start : start + each.nbytes] = np.ascontiguousarray(each).view(np.uint8).ravel()
+    rows, limits, numbers = upload(together, device).split(sizes)
+    return rows.view(torch.int64), limits.view(passes[0].out.dtype), numbers.view(torch.int32)
+
+
+def _cuts(passes: Sequence[Pass]) -> np.ndarray:
+    """Return the thresholds in the data's dtype; where one is 0, the smallest that is not.
+
+    Nothing reaches that of a pass without an aim.
+    """
+    dtype = _numpy(passes[0].out)
+    cuts = [
+        np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
+    ]
     return np.maximum(np.array(cuts, dtype), np.finfo(dtype).smallest_subnormal)
 
 
-def _room_for(members: int, room: int, dtype: torch.dtype, device: torch.device) -> Taken:
-    """Return one piece of memory for all that goes to the host, and its parts."""
-    sizes = 24 * members, room * dtype.itemsize, 4 * room
+def _room_for(tensors: int, room: int, dtype: torch.dtype, device: torch.device) -> Room:
+    """Return one piece of memory for all that goes to the host."""
+    sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)
-    return Taken(head.view(torch.float64), values.view(dtype), places.view(torch.int32), words)
+    lists = values.view(dtype)[:room], places.view(torch.int32)[:room]
+    return Room(words, head.view(torch.float64), *lists)
+
+
+def _sizes(tensors: int, room: int, itemsize: int) -> list[int]:
+    """Return the bytes of a room's parts."""
+    return [_whole(each) for each in (8 * HEAD * tensors, itemsize * room, 4 * room)]
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
+
+
+def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
+    """Return what all passes found, once the words of their room are on the host.
+
+    Parameters
+    ----------
+    words : uint8
+    passes : as they were given
+    """
+    dtype = _numpy(passes[0].out)
+    sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
+    head, values, places = np.split(words, np.cumsum(sizes)[:-1])
+    values, places = values.view(dtype), places.view(np.uint32)
+    numbers = head[: 8 * HEAD * len(passes)].view(np.float64).reshape(-1, HEAD).tolist()
+    answers: list[Taking | Moments] = []
+    start = 0
+    for one, (count, abs_sum, nonfinite, most, nonzeros) in zip(passes, numbers):
+        numel = one.out.numel()
+        if one.aim is None:
+            if nonfinite:  # the largest of the others is no matter
+                most = math.nan if math.isnan(abs_sum) else math.inf
+            answers.append(Moments(abs_sum, most, int(nonzeros), numel))
+            continue
+        selection = None
+        if count <= one.aim.capacity:
+            here = slice(start, start + int(count))
+            selection = Selection(places[here], values[here], numel)
+        answers.append(Taking(abs_sum, int(nonfinite), selection))
+        start += one.room
+    return answers
+
+
+def _numpy(x: torch.Tensor) -> np.dtype:
+    return np.dtype(np.float64 if x.dtype == torch.float64 else np.float32)
 
 
 def _kind(dtype: torch.dtype) -> tl.dtype:

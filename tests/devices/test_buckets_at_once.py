@@ -1,0 +1,41 @@
+"""A bucket's passes are begun together, by both engines of devices, and give numpy's bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from installed import has_triton, is_installed, with_triton
+from programs import run_python
+
+pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+
+WORKER = str(Path(__file__).with_name("bucket_worker.py"))
+TENSORS = 3
+CASES = {"torch": 38, "triton": 5}
+
+
+@pytest.fixture(scope="module", params=["torch", "triton"])
+def told(request):
+    engine = request.param
+    if engine == "triton" and not has_triton():
+        pytest.skip("triton is not installed")
+    environment = with_triton() if engine == "triton" else {}
+    done = run_python("-W", "ignore", WORKER, engine, limit_s=240, **environment)
+    assert done.returncode == 0, done.stderr
+    return engine, json.loads(done.stdout)
+
+
+@pytest.mark.timeout(300)
+def test_results_and_memories_have_the_bits_of_numpy(told):
+    engine, found = told
+    assert len(found["same"]) == CASES[engine]
+    assert [case for case, is_same in found["same"].items() if not is_same] == []
+    assert found["most together"] == TENSORS
+
+
+@pytest.mark.parametrize("told", ["triton"], indirect=True)
+def test_a_bucket_takes_four_launches_cold_or_warm(told):
+    _, found = told
+    assert found["launches"] == {"cold": [4], "warm": [4, 4, 4]}
