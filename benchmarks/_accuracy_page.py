@@ -29,6 +29,8 @@ What training reaches when entries are rare, beside dense, with the optimizer ha
 (`optimizer=`) and with the optimizer kept (plain error feedback). Made by `hvd-sparse bench
 accuracy`, which goes on where it was stopped; [accuracy.json](accuracy.json) has every run. What
 was tried on the way to these memories, and dropped, is on [a page of its own](accuracy-ways.md).
+DistributedDataParallel on real ranks, with PyTorch's own fp16 and PowerSGD hooks beside ours, is on
+[another](ddp-accuracy.md).
 
 Workers are simulated in one process, with the package's sessions between them. All lines of a task
 take the same steps over the same examples, 64 images or 16 windows of 64 characters a step, which
