@@ -1,4 +1,4 @@
-"""The page of ``scripts/gpu-check``: verdicts, times, a picture, and what is not checked."""
+"""The page of ``scripts/gpu-check``: verdicts, times and a picture."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ import platform
 from pathlib import Path
 from typing import NamedTuple
 
-NOT_WRITTEN = (
-    "the build of Horovod with NCCL: docker/Dockerfile.cuda and scripts/cuda-build have it",
-    "the stall in Horovod's AllocateOutput, on two GPUs",
-    "TensorFlow's placement on a GPU",
-)
-"""What hardware alone can show, and nobody wrote a check for yet."""
 Lines = list[dict[str, float]]
 """Times in milliseconds by name, a row a size and density."""
 PLACE = ("entries", "density")
@@ -81,13 +75,16 @@ def draw(times: dict[str, Lines], path: Path) -> Path | None:
 
 def page(name: str, results: list[Result], tables: list[str], picture: Path | None) -> str:
     """Return what was found, as a page."""
-    verdicts = "".join(f"| {each.name} | {each.verdict} |\n" for each in results)
-    missing = "".join(f"* {what}\n" for what in NOT_WRITTEN)
+    verdicts = "".join(f"| {each.name} | {each.verdict} | {_told(each)} |\n" for each in results)
     shown = "" if picture is None else f"\n![times of selecting]({picture.name})\n"
     return (
         f"# On a GPU: {name}\n\nBy `scripts/gpu-check`, Python {platform.python_version()}.\n\n"
-        f"| check | verdict |\n|---|---|\n{verdicts}\n"
-        + "\n".join(tables)
-        + shown
-        + f"\nNot checked:\n\n{missing}"
+        f"| check | verdict | |\n|---|---|---|\n{verdicts}\n" + "\n".join(tables) + shown
     )
+
+
+def _told(result: Result) -> str:
+    """Return a result's words if they are one line; of others, the last one of what failed."""
+    lines = [line for line in result.words.splitlines() if line.strip()] or [""]
+    is_short = len(lines) == 1 or result.verdict == "FAILED"
+    return lines[-1][:200].replace("|", "/") if is_short and not lines[-1].startswith("[{") else ""

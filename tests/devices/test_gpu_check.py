@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from installed import is_installed
+from harness import launch
+from installed import horovod_parts, is_installed
 from programs import run_python
 
-from benchmarks._gpu_page import draw, page, table
-from benchmarks.gpu_check import judge
+from benchmarks._gpu_build import build, wants_build
+from benchmarks._gpu_checks import checks, judge, judge_placement, judge_stall
+from benchmarks._gpu_page import Result, draw, page, table
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
@@ -29,8 +31,11 @@ def test_without_a_gpu_nothing_counts_as_passed(tmp_path):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "NOT RUN" in done.stdout
-    assert "passed" not in done.stdout
+    lines = done.stdout.splitlines()
+    for name in checks():
+        assert f"NOT RUN  {name}" in lines
+    assert "NOT RUN  Horovod with NCCL" in lines
+    assert "passed" not in done.stdout and "torch finds no GPU" in done.stdout
     assert not page.exists()
 
 
@@ -48,6 +53,59 @@ def test_the_times_that_it_would_take_are_numbers(tmp_path):
         assert picture is not None and picture.stat().st_size > 10_000
         assert "gpu.png" in page("none", [], [told], picture)
     assert draw({}, tmp_path / "none.png") is None
+
+
+def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):
+    asked = {(ask, gpu, has) for ask in (0, 1) for gpu in (0, 1) for has in (0, 1)}
+    assert {each for each in asked if wants_build(*each)} == {
+        (1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1), (0, 1, 0)
+    }  # fmt: skip
+    script = tmp_path / "build"
+    script.write_text("#!/bin/sh\necho python: /somewhere/python\n")
+    script.chmod(0o755)
+    assert build(str(script))[1] == "/somewhere/python"
+    script.write_text("#!/bin/sh\necho no network\nexit 1\n")
+    result, python = build(str(script))
+    assert python is None and result.verdict == "FAILED" and "no network" in result.words
+
+
+def test_a_stall_is_judged_by_the_seconds_behind_the_programs_own_stream():
+    def told(own, default=1.1):
+        gathers = {"idle": 0.01, "default": default, "own": own}
+        return judge_stall("stall", [{"busy": 1.0, "gathers": gathers}] * 2)
+
+    assert told(0.02).verdict == "passed" and "default 1.100 s" in told(0.02).words
+    assert told(1.02).verdict == "FAILED"
+    assert judge_stall("stall", [{"busy": 1.0, "gathers": {}}] * 2).verdict == "NOT RUN"
+
+
+def test_the_stall_is_looked_for_on_two_ranks():
+    """On the pretend device, which queues nothing: that it runs, and times all three."""
+    outcome = launch("frontends/torch_stall.py", 2, "gloo", limit_s=120)
+    for result in outcome.check():
+        assert set(result["gathers"]) == {"idle", "default", "own"}
+        assert all(0 < seconds < 30 for seconds in result["gathers"].values())
+
+
+@pytest.mark.skipif(
+    "tensorflow" not in horovod_parts(), reason="Horovod was built without TensorFlow"
+)
+def test_tensorflows_placement_is_looked_at_on_two_ranks(monkeypatch):
+    """With the CPU in the place of a GPU, and where there is none."""
+    monkeypatch.setenv("HVD_SPARSE_TEST_DEVICE", "cpu")
+    reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo", limit_s=150).check()
+    found = judge_placement("placement", reports)
+    assert found.verdict == "passed" and "hvd_sparse_send" in found.words, found
+    assert judge_placement("placement", [{}, {}]).verdict == "NOT RUN"
+    reports[0]["found"]["ran"]["hvd_sparse_send"] = ["GPU:0"]
+    assert judge_placement("placement", reports).verdict == "FAILED"
+
+
+def test_the_page_tells_what_was_not_run():
+    told = page(
+        "none", [Result("a", "NOT RUN", "no NCCL"), Result("b", "FAILED", "x\ny")], [], None
+    )
+    assert "| a | NOT RUN | no NCCL |" in told and "| b | FAILED | y |" in told
 
 
 def test_a_law_is_judged_by_what_came_of_it():

@@ -41,6 +41,7 @@ STAY = (
 )
 """Cases whose gradients stay on the device; those of all others are staged."""
 OF_THE_WAY = {"ways", "because", "waits", "in_backward", "wire"}
+SET = (0, 2)
 MUTANTS = ("a wait left out", "a pinned buffer used too early")
 LAWS = (
     "float64",
@@ -60,6 +61,11 @@ LAWS = (
     "an_elastic_run",
     "a_checkpoint_to_and_from_the_cpu",
     "a_gradient_in_another_layout",
+    "a_step_that_is_taken_back",
+    "tied_weights",
+    "groups_that_are_planned",
+    "local_steps",
+    "gradients_of_one_buffer",
 )
 
 
@@ -116,6 +122,10 @@ def test_the_tests_mean_what_they_say(outcome):
             assert result[wire]["dense_steps"] > 0
         for result in measured(outcome, "a_grad_scaler"):
             assert len(set(result[wire]["finite"])) > 1  # the scale has risen and fallen
+        for result in measured(outcome, "a_step_that_is_taken_back"):
+            assert result[wire]["finite"] == [True, True, "taken back", True, True, True]
+        for result in measured(outcome, "local_steps"):
+            assert result[wire]["exchanges"] > 0
 
 
 def test_a_wire_that_cannot_be_is_refused(outcome):
@@ -158,3 +168,17 @@ def test_a_loss_scale_is_asked_for_once_a_step(outcome):
 
 def test_the_first_use_says_once_that_it_is_experimental(outcome):
     assert outcome.output.count("tested on a pretend device") == RANKS
+
+
+@pytest.mark.timeout(200)
+def test_a_process_set_trains_on_the_device():
+    """Two ranks of three; the third is in another world."""
+    results = launch("frontends/torch_devices_in_a_set.py", 3, "mpi", limit_s=150).check()
+    for rank in SET:
+        result = results[rank]["a_process_set"]["measured"]
+        assert result["found"]["ways"] == result["carried"]["ways"] == ["device", "staged"]
+        assert result["carried"]["wire"] == "device"
+        for wire in ("found", "carried"):
+            for key in set(result["expected"]) - OF_THE_WAY:
+                assert result[wire][key] == result["expected"][key], key
+    assert results[1]["a_process_set"]["measured"] == {}

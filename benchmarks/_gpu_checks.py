@@ -1,0 +1,187 @@
+"""The checks of ``scripts/gpu-check``: each is a list of results, by the name that it has there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks._gpu_page import Lines, Result
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINES = ("torch", "triton")
+SIZES = ("1000000", "25000000", "100000000")
+RANKS = 2
+STALL = "the stall in Horovod's AllocateOutput, on two GPUs"
+PLACEMENT = "TensorFlow's placement on a GPU"
+WIRES = {"found": "messages through the host", "carried": "messages over NCCL"}
+"""What the laws report by each wire, and its name."""
+NO_NCCL = "Horovod has no NCCL, or there are fewer GPUs than ranks"
+NO_GPU = "TensorFlow finds no GPU: one built for this CUDA does, in an environment of its own"
+IGNORED = ("ways", "waits", "wire", "in_backward", "because")
+"""Of a case: what differs between the devices as it must."""
+HELD_UP = 0.5
+"""The part of the queued work's time from which on a gather counts as held up by it."""
+
+
+def run(command: list[str], limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the package and the tests' modules; one that takes too long has failed."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, -1, "", f"not done after {limit_s:.0f} s")
+
+
+def work(name: str, task: str, engine: str, *sizes: str, limit_s: float = 900) -> list[Result]:
+    """Run a task of the worker with an engine, in a process of its own."""
+    script = str(ROOT / "tests" / "devices" / "gpu_worker.py")
+    done = run([sys.executable, script, task, engine, *sizes], limit_s)
+    if done.returncode == 0:
+        return [Result(name, "passed", done.stdout)]
+    return [Result(name, "FAILED", (done.stdout + done.stderr)[-3000:])]
+
+
+def on_ranks(worker: str, limit_s: float, **environment: str) -> tuple[list[Any], str]:
+    """Run a worker on two real ranks; return what they report, and what went wrong in words."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from harness import launch  # the tests' own, which kills ranks that hang
+
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        outcome = launch(worker, RANKS, "gloo", limit_s=limit_s)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    if outcome.code != 0 or None in outcome.results:
+        return [], outcome.output[-3000:] or "nothing came of it"
+    return outcome.results, ""
+
+
+def check_laws(name: str, engine: str, early: str) -> list[Result]:
+    """Put PyTorch's laws to gradients on the GPU, on two ranks, by both wires.
+
+    Ranks share a GPU where there is one alone, and NCCL wants one a rank.
+
+    Parameters
+    ----------
+    name : of the check
+    engine : of the device
+    early : "1" lets Horovod say that it is done before its results are there; else "0"
+    """
+    environment = {
+        "HVD_SPARSE_TEST_DEVICE": "cuda",
+        "HVD_SPARSE_TEST_ENGINE": engine,
+        "HOROVOD_ENABLE_ASYNC_COMPLETION": early,
+    }
+    reports, error = on_ranks("frontends/torch_devices.py", 900, **environment)
+    results = []
+    for wire, words in WIRES.items():
+        each = f"{name}, {words}"
+        if error:
+            results.append(Result(each, "FAILED", error))
+            continue
+        judged = [judge(case, found, wire) for r in reports for case, found in r.items()]
+        wrong = sorted({words for words in judged if words})
+        if wrong:
+            results.append(Result(each, "FAILED", "\n".join(wrong)))
+        elif None in judged:
+            results.append(Result(each, "NOT RUN", NO_NCCL))
+        else:
+            results.append(Result(each, "passed", ""))
+    return results
+
+
+def judge(case: str, outcome: dict[str, Any], wire: str) -> str | None:
+    """Return what is wrong with a case; nothing where it is right, None where it was not run."""
+    if "measured" not in outcome:
+        return f"{case}: {outcome.get('error', 'nothing came of it')}"
+    measured = outcome["measured"]
+    if case == "collectives":
+        if not measured:
+            return None
+        return "" if all(each[0] for each in measured.values()) else f"{case}: other bytes"
+    if "expected" not in measured:
+        return ""
+    if wire not in measured:
+        return None
+    expected, found = measured["expected"], measured[wire]
+    if any(found[key] != expected[key] for key in expected if key not in IGNORED):
+        return f"{case}: other bits than on the CPU"
+    return ""
+
+
+def check_stall(name: str) -> list[Result]:
+    """See whether work that a program has queued holds up what Horovod gathers."""
+    reports, error = on_ranks("frontends/torch_stall.py", 300, HVD_SPARSE_TEST_DEVICE="cuda")
+    return [Result(name, "FAILED", error) if error else judge_stall(name, reports)]
+
+
+def judge_stall(name: str, reports: list[dict[str, Any]]) -> Result:
+    """Return what the ranks' seconds say of a program's own stream, which must not hold up."""
+    if not all(each["gathers"] for each in reports):
+        return Result(name, "NOT RUN", NO_NCCL)
+    slowest = {
+        where: max(each["gathers"][where] for each in reports) for where in reports[0]["gathers"]
+    }
+    busy = reports[0]["busy"]
+    words = ", ".join(f"{where} {seconds:.3f} s" for where, seconds in slowest.items())
+    words = f"a gather behind {busy:g} s of queued work, by its stream: {words}"
+    verdict = "FAILED" if slowest["own"] > HELD_UP * busy else "passed"
+    return Result(name, verdict, words)
+
+
+def check_placement(name: str) -> list[Result]:
+    """See whether TensorFlow's gradients on a GPU have the CPU's bits, and where operations ran."""
+    reports, error = on_ranks("frontends/tensorflow_on_gpu.py", 300)
+    return [Result(name, "FAILED", error) if error else judge_placement(name, reports)]
+
+
+def judge_placement(name: str, reports: list[dict[str, Any]]) -> Result:
+    """Return what the ranks saw: our operations run on the CPU, and the bits are its."""
+    if not all(reports):
+        return Result(name, "NOT RUN", NO_GPU)
+    ran = [found for each in reports for found in each["found"]["ran"].items()]
+    elsewhere = sorted({kind for kind, devices in ran if devices != ["CPU:0"]})
+    if not ran or elsewhere:
+        where = ", ".join(elsewhere) or "none was seen"
+        return Result(name, "FAILED", f"operations of ours off the CPU: {where}")
+    if any(each["found"]["applied"] != each["expected"]["applied"] for each in reports):
+        return Result(name, "FAILED", "other bits than on the CPU")
+    return Result(name, "passed", f"on the CPU: {', '.join(sorted({kind for kind, _ in ran}))}")
+
+
+def checks() -> Mapping[str, Callable[[str], list[Result]]]:
+    """Return all checks but times, by name."""
+    found: dict[str, Callable[[str], list[Result]]] = {}
+    for engine in ENGINES:
+        found[f"conformance of engine {engine}"] = partial(work, task="conformance", engine=engine)
+        found[f"hidden waits of engine {engine}"] = partial(work, task="waits", engine=engine)
+    for engine, early in (("torch", "0"), ("torch", "1"), ("triton", "0")):
+        mode = ", HOROVOD_ENABLE_ASYNC_COMPLETION" if early == "1" else ""
+        name = f"PyTorch's laws on {RANKS} ranks, engine {engine}{mode}"
+        found[name] = partial(check_laws, engine=engine, early=early)
+    return {**found, STALL: check_stall, PLACEMENT: check_placement}
+
+
+def time_engine(engine: str) -> tuple[Result, Lines | None]:
+    """Time selecting with an engine, beside the peers."""
+    (timed,) = work(times_of(engine), "times", engine, *SIZES)
+    return timed, json.loads(timed.words) if timed.verdict == "passed" else None
+
+
+def times_of(engine: str) -> str:
+    """Return the name of an engine's timing."""
+    return f"times of engine {engine}"

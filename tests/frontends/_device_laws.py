@@ -1,0 +1,217 @@
+"""Laws of gradients on a device: trainings, and what befalls them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from _common import SCRIPT, Scripted
+from _device_runs import EARLY, engine_on, law
+from _method_cases import STEPS
+from _torch_cases import digest_of
+from _torch_recoveries import forget_step
+from torch import nn
+
+from hvd_sparse.errors import SparseError
+from hvd_sparse.torch import Compression
+
+
+def layers() -> tuple[nn.Module, ...]:
+    return nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 5)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return this rank's inputs and targets."""
+    draw = torch.Generator().manual_seed(hvd.rank())
+    return torch.randn(16, 20, generator=draw), torch.randint(5, (16,), generator=draw)
+
+
+def train(name: str, device: torch.device, **options: Any) -> dict[str, Any]:
+    """A net with norms and an optimizer with momentum; what its weights become."""
+    torch.manual_seed(0)
+    make = options.pop("model", lambda: nn.Sequential(*layers()))
+    model = make().to(device)
+    handed = options.pop("hands_over", False)
+    groups = options.pop("num_groups", 0)
+    scaler = options.pop("scaler", None)
+    spoils = options.pop("spoils", ())
+    amp = options.pop("amp", None)
+    method = options.pop("method", Compression.ldte_bs)
+    local = {key: options.pop(key) for key in ("process_set",) if key in options}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    named = list(model.named_parameters())
+    compressor = method(
+        named,
+        name=name,
+        **{"density": 0.1, "min_numel": 40, **engine_on(device), **options, **local},
+        **({"optimizer": optimizer} if handed else {}),
+        **({"grad_scaler": scaler} if scaler is not None else {}),
+        **({"grad_scaler": amp} if amp is not None else {}),
+    )
+    keyed = [(f"{name}.{key}", parameter) for key, parameter in named]
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=keyed, compression=compressor, num_groups=groups, **local
+    )
+    inputs, targets = batch()
+    seen = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device))
+        loss = loss * (float("nan") if step in spoils and hvd.rank() == 0 else 1.0)
+        (loss if amp is None else amp.scale(loss)).backward()
+        try:
+            optimizer.synchronize()
+        except SparseError:  # on all ranks
+            seen.append("taken back")
+            forget_step(optimizer)
+            continue
+        if amp is not None:
+            amp.unscale_(optimizer)
+            with optimizer.skip_synchronize():
+                amp.step(optimizer)
+            amp.update()
+            seen.append(amp.get_scale())
+            continue
+        grads = [parameter.grad.cpu() for parameter in model.parameters()]
+        seen.append(all(bool(grad.isfinite().all()) for grad in grads))
+        if seen[-1]:
+            with optimizer.skip_synchronize():
+                optimizer.step()
+    result = {
+        "applied": digest_of(parameter.cpu() for parameter in model.parameters()),
+        "finite": seen,
+        "ways": sorted(set(compressor.stats()["ways"].values())),
+        "wire": compressor.stats()["wire"],
+        "dense_steps": compressor.stats()["dense_steps"],
+        "state": digest_of(
+            torch.tensor(array.tolist(), dtype=array.dtype)  # a scalar's stride may be anything
+            for _, tensor in sorted(compressor.state_dict()["tensors"].items())
+            for _, array in sorted(tensor["arrays"].items())
+        ),
+    }
+    compressor.close()
+    return result
+
+
+@law
+def training(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device)
+
+
+@law
+def groups_of_horovods(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, num_groups=2)
+
+
+@law
+def tensors_that_travel_together(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, groups=2, select_over="group")
+
+
+@law
+def an_optimizer_handed_over(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, hands_over=True)
+
+
+@law
+def a_dense_warm_up(name: str, device: torch.device) -> dict[str, Any]:
+    schedule = {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2}
+    return train(name, device, schedule=schedule)
+
+
+@law
+def a_nan_on_one_rank(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, spoils=(2,))
+
+
+@law
+def a_step_that_is_taken_back(name: str, device: torch.device) -> dict[str, Any]:
+    """NaN is an error on all ranks, and training goes on from the state before it."""
+    return train(name, device, spoils=(2,), on_nonfinite="raise")
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(20, n, bias=n == 5) for n in (20, 20, 5))
+        self.tie()
+
+    def tie(self) -> None:
+        self.second.weight = self.first.weight
+
+    def to(self, *given: Any, **options: Any) -> Tied:  # type: ignore[override]
+        """Move, and tie again: a device of torch's extensions is given other parameters."""
+        super().to(*given, **options)
+        self.tie()
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.second(self.first(x).relu()))
+
+
+@law
+def tied_weights(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, model=Tied)
+
+
+@law
+def groups_that_are_planned(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, groups="planned")
+
+
+@law
+def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
+    """It is asked for once a step, as a scaler on a device is waited for."""
+    asked = []
+
+    def scale() -> float:
+        asked.append(True)
+        return 2.0 ** (len(asked) % 3)
+
+    found = train(name, device, scaler=scale)
+    return found | {"asked": len(asked)}
+
+
+@law
+def a_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
+    """torch's own, whose scale lies on the device, and falls where a gradient is not finite."""
+    amp = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
+    return train(name, device, amp=amp, spoils=(3,))
+
+
+@law
+def early_completion(name: str, device: torch.device) -> dict[str, Any]:
+    """As where Horovod says that it is done before its results are there, on a side stream.
+
+    A GPU's Horovod does so only where the variable was set when it was started.
+    """
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    try:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            return train(name, device, num_groups=2)
+    finally:
+        os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
+
+
+@law
+def a_dense_fall_back(name: str, device: torch.device) -> dict[str, Any]:
+    """Messages that would be longer than the tensors: Horovod sums what the tensors hold."""
+    return train(name, device, density=0.9)
+
+
+@law
+def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
+    """Sparse, dense, float16 and everything, as a script says."""
+
+    def scripted(named: Any, **options: Any) -> Any:
+        compressor = Compression.auto(named, **options)
+        compressor._policy.trial = Scripted(SCRIPT)
+        return compressor
+
+    return train(name, device, method=scripted)

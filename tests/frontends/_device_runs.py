@@ -1,0 +1,159 @@
+"""Runs on the CPU and on a device, beside each other: what the cases of gradients there share.
+
+There are two wires: messages through the host, and by Horovod's operations on the device.
+``HVD_SPARSE_TEST_DEVICE=cuda`` takes a GPU, or one a rank, for ``scripts/gpu-check``;
+``HVD_SPARSE_TEST_ENGINE`` an engine for it. Horovod is started when this is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from _common import SPARSE_ONLY, Cases
+from _device_cases import STAYING
+from _integer_gradients import SHAPES, gradients_of
+from _method_cases import STEPS, compressor_of
+from _torch_cases import digest_of, give_gradients
+from _torch_laws import optimizer_without_motion
+from devices import carried, pretend
+from torch import nn
+
+from hvd_sparse.configuration import PARTS
+from hvd_sparse.torch import Compression
+
+NAME = os.environ.get("HVD_SPARSE_TEST_DEVICE", pretend.NAME)
+CPU = torch.device("cpu")
+EARLY = os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0")
+is_pretend = NAME == pretend.NAME
+cases = Cases()
+Run = Callable[[str, torch.device], dict[str, Any]]
+
+process_sets = [hvd.ProcessSet([rank]) for rank in range(2)]
+hvd.init(process_sets=process_sets)
+if is_pretend:
+    DEVICE = pretend.load()
+else:
+    DEVICE = torch.device(NAME, hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(DEVICE)
+
+
+def engine_on(device: torch.device) -> dict[str, Any]:
+    """Return the option of the engine that is asked for on the device."""
+    engine = os.environ.get("HVD_SPARSE_TEST_ENGINE")
+    return {} if engine is None or device == CPU else {"engine": engine}
+
+
+def nothing(*_: object) -> int:
+    return 0
+
+
+# A GPU is as late as it is, and counts nothing.
+late, reused, waited = (
+    each if is_pretend else nothing for each in (pretend.late, pretend.reused, pretend.waits)
+)
+
+
+def on_both(run: Run) -> Callable[[str], dict[str, Any]]:
+    """Make a case of a function that is run on the CPU, and on the device with both wires."""
+
+    def case(name: str) -> dict[str, Any]:
+        late(False)
+        expected = run(f"{name}.cpu", CPU)
+        late(True)
+        before = reused()
+        with without_nccl():
+            outcome = {"expected": expected, "found": run(f"{name}.device", DEVICE)}
+        if can_carry():
+            with device_wire():
+                outcome["carried"] = run(f"{name}.wire", DEVICE)
+        late(False)
+        assert reused() == before, "a pinned buffer was changed before the device had read it"
+        return outcome
+
+    return case
+
+
+def can_carry() -> bool:
+    """Tell whether Horovod has NCCL, which wants a GPU of its own for every rank."""
+    if is_pretend:
+        return True
+    return bool(hvd.nccl_built()) and torch.cuda.device_count() >= hvd.local_size()
+
+
+def device_wire() -> AbstractContextManager[None]:
+    """Let Horovod carry the device's tensors: it does so by itself where it has NCCL."""
+    return carried.carrying() if is_pretend else nullcontext()
+
+
+@contextmanager
+def without_nccl() -> Iterator[None]:
+    """Let Horovod say that it has no NCCL, as its builds for CPUs do."""
+    own, hvd.nccl_built = hvd.nccl_built, lambda: False
+    try:
+        yield
+    finally:
+        hvd.nccl_built = own
+
+
+def law(run: Run) -> Run:
+    cases[run.__name__] = on_both(run)
+    return run
+
+
+def with_gradients(
+    name: str, device: torch.device, compressor: Any, parameters: Any, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Some steps of gradients that are the same every time."""
+    optimizer = optimizer_without_motion(parameters, compressor)
+    applied, waits, in_backward = [], [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        drawn = [torch.from_numpy(each) for each in gradients_of(hvd.rank(), step)]
+        chosen = {p: g.to(dtype).to(device) for p, g in zip(parameters.values(), drawn)}
+        before = waited()
+        give_gradients(chosen)
+        in_backward.append(waited() - before)
+        optimizer.step()
+        waits.append(waited() - before)
+        applied += [parameter.grad.cpu() for parameter in parameters.values()]
+    stats = compressor.stats()
+    found = {
+        "applied": digest_of(applied),
+        "ways": sorted(set(stats["ways"].values())),
+        "wire": stats["wire"],
+        "because": sorted(set(stats["staged_because"].values())),
+        "parts": parts_of(compressor.configuration),
+    }
+    compressor.close()
+    return found | {
+        "waits": min(waits),  # of a step that found all it needs in its first pass
+        "in_backward": max(in_backward),
+        "is_finite": bool(torch.cat([a.flatten() for a in applied]).isfinite().all()),
+    }
+
+
+def parts_of(configuration: Any) -> list[str]:
+    """The parts of a configuration, each as its kind and id."""
+    parts = {kind: getattr(configuration, kind) for kind in PARTS}
+    return [f"{kind} {part.id}" for kind, part in parts.items() if part is not None]
+
+
+def method(case: str, **options: Any) -> Run:
+    def run(name: str, device: torch.device) -> dict[str, Any]:
+        parameters = {
+            f"t{i}": nn.Parameter(torch.zeros(shape, device=device))
+            for i, shape in enumerate(SHAPES)
+        }
+        given = {**engine_on(device), **SPARSE_ONLY, **options, "name": name}
+        if case in STAYING:
+            compressor = Compression.build(parameters.items(), **STAYING[case], **given)
+        else:
+            compressor = compressor_of(Compression, case, parameters.items(), **given)
+        return with_gradients(name, device, compressor, parameters, torch.float32)
+
+    return run

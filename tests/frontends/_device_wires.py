@@ -1,0 +1,198 @@
+"""What Horovod is given on a device, by which wire, and whether a broken engine is found out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+from _device_runs import (
+    CPU,
+    DEVICE,
+    EARLY,
+    can_carry,
+    cases,
+    device_wire,
+    is_pretend,
+    late,
+    method,
+    nothing,
+    process_sets,
+    reused,
+    without_nccl,
+)
+from _torch_cases import give_gradients
+from _torch_laws import optimizer_without_motion
+from devices import carried
+from devices.mutants import MUTANTS, undone
+from torch import nn
+
+from hvd_sparse.collectives import horovod_device
+from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
+from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
+from hvd_sparse.errors import CorruptPayload, InvalidOption
+from hvd_sparse.torch import Compression
+
+
+@cases
+def refusals(name: str) -> dict[str, Any]:
+    """A wire that cannot be, and what is said of it."""
+    there, here = torch.zeros(30, 20, device=DEVICE), torch.zeros(30, 20)
+    words = {}
+
+    def refused(what: str, **tensors: torch.Tensor) -> None:
+        try:
+            Compression.topk(tensors.items(), density=0.1, name=f"{name}.{what}", wire="device")
+        except InvalidOption as error:
+            words[what] = str(error)
+
+    with without_nccl():
+        refused("no nccl", a=there)
+    refused("host", a=there, b=here)
+    return words
+
+
+def lengths(name: str) -> dict[str, Any]:
+    """What Horovod is given from step to step, and what the padding costs."""
+    parameters = {"t": nn.Parameter(torch.zeros(100, 50, device=DEVICE))}
+    shapes, messages = [], set()
+    with carried.carrying():
+        compressor = Compression.gaussian_k(parameters.items(), density=0.05, name=name)
+        optimizer = optimizer_without_motion(parameters, compressor)
+        for step in range(12):
+            optimizer.zero_grad()
+            before, sent = len(carried.given), compressor.stats()["payload_bytes"]
+            draw = torch.Generator().manual_seed(10 * step + hvd.rank())
+            give_gradients({parameters["t"]: torch.randn(100, 50, generator=draw).to(DEVICE)})
+            optimizer.step()
+            new = carried.given[before:]
+            shapes.append([list(shape) for what, shape in new if what == "allgather"])
+            messages.add(compressor.stats()["payload_bytes"] - sent)
+        stats = compressor.stats()
+        compressor.close()
+    kept = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes", "bytes_sent")
+    return {"shapes": shapes, "messages": len(messages), **{key: stats[key] for key in kept}}
+
+
+def streams(name: str) -> dict[str, bool]:
+    """Whether messages arrive as they were sent where a result is late, and a wait is left out."""
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
+    late(True)
+    found = {}
+    with carried.carrying():
+        for kind in (HorovodDeviceCollective, Elsewhere, Impatient):
+            wire = kind(hvd.global_process_set, DEVICE, lambda *_: None)
+            array = np.arange(300, dtype=np.uint8)
+            try:
+                gathered = wire.allgather(array, f"{name}.{kind.__name__}").wait(30)
+                found[kind.__name__] = gathered.tobytes() == hvd.size() * array.tobytes()
+            except CorruptPayload:
+                found[kind.__name__] = False
+    late(False)
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
+    return found
+
+
+class Elsewhere(HorovodDeviceCollective):
+    """Submits on another stream than it has uploaded on."""
+
+    def allgather(self, array: np.ndarray, name: str) -> Any:
+        own, self._stream = self._stream, torch.Stream(DEVICE)
+        upload = horovod_device.upload
+
+        def there(block: np.ndarray, device: torch.device) -> torch.Tensor:
+            torch.accelerator.set_stream(own)
+            sent = upload(block, device)
+            torch.accelerator.set_stream(self._stream)
+            return sent
+
+        horovod_device.upload = there
+        try:
+            return super().allgather(array, name)
+        finally:
+            horovod_device.upload = upload
+
+
+class Impatient(HorovodDeviceCollective):
+    """Fetches what Horovod says is done, and does not wait for the default stream."""
+
+    def _fetch(self, *given: Any) -> torch.Tensor:
+        catch_up, horovod_device.catch_up = horovod_device.catch_up, nothing
+        try:
+            return super()._fetch(*given)
+        finally:
+            horovod_device.catch_up = catch_up
+
+
+if is_pretend:
+    cases(lengths)
+    cases(streams)
+
+
+@cases
+def collectives(name: str) -> dict[str, Any]:
+    """All four, in a process set of this rank alone and in that of all; of no entries, too."""
+    found: dict[str, Any] = {}
+    alone = [each for each in process_sets if each.included()]
+    if not can_carry():
+        return found
+    late(is_pretend)
+    with device_wire():
+        for each, process_set in zip(("all", "alone"), (hvd.global_process_set, *alone)):
+            count: list[tuple[int, int]] = []
+            here = HorovodTorchCollective(process_set)
+            there = HorovodDeviceCollective(
+                process_set, DEVICE, lambda *pair, count=count: count.append(pair)
+            )
+            results = [given_to(wire, f"{name}.{each}") for wire in (here, there)]
+            found[each] = [results[0] == results[1], len(results[0]), len(count)]
+    late(False)
+    return found
+
+
+def given_to(wire: Any, name: str) -> list[bytes]:
+    """Return what each collective makes of arrays that differ between the ranks."""
+    rank, size, results = wire.rank, wire.world_size, []
+    for number, dtype in enumerate((np.uint8, np.float32, np.int64)):
+        for count in (0, 7 + rank):
+            array = np.arange(count, dtype=dtype) + rank
+            tag = f"{name}.{type(wire).__name__}.{number}.{count > 0}"
+            splits = np.array([count, *[0] * (size - 1)], np.int32)
+            same = np.full(5, rank + 1, np.float32)
+            results += [
+                wire.allgather(array, f"{tag}.gather"),
+                wire.alltoall(array, splits, f"{tag}.exchange"),
+                wire.broadcast(same, size - 1, f"{tag}.spread"),
+                wire.allreduce(same, f"{tag}.sum"),
+            ]
+    return [each.wait(30).tobytes() for each in results]
+
+
+def survives(mutant: str) -> Callable[[str], bool]:
+    """Make a case of a broken engine: tell whether the device still gives the CPU's bits."""
+
+    def case(name: str) -> bool:
+        run = method("topk")
+        expected = run(f"{name}.cpu", CPU)
+        late(True)
+        before = reused()
+        try:
+            with undone(), without_nccl():
+                MUTANTS[mutant]()
+                found = run(f"{name}.device", DEVICE)
+        except Exception:  # a loud death
+            return False
+        finally:
+            torch.accelerator.synchronize()
+            late(False)
+        return found["applied"] == expected["applied"] and reused() == before
+
+    return case
+
+
+if is_pretend:
+    for each in MUTANTS:
+        cases[f"mutant: {each}"] = survives(each)

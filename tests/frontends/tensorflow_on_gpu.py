@@ -1,0 +1,85 @@
+"""Worker, under horovodrun: TensorFlow's gradients on a GPU, and where our operations ran.
+
+Reports the bits of what was applied beside the CPU's, and by operation of ours the devices that ran
+it. Nothing where TensorFlow finds no GPU; ``HVD_SPARSE_TEST_DEVICE=cpu`` lets the CPU stand for
+one, to see that it works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from harness import report
+from tensorflow.python.eager import context
+
+from hvd_sparse.tensorflow import Compression
+
+STEPS = 4
+SHAPE = (40, 50)
+
+
+def accelerator() -> str | None:
+    """Return the device that stands beside the CPU; None where there is none."""
+    if os.environ.get("HVD_SPARSE_TEST_DEVICE") == "cpu":
+        return "/CPU:0"
+    found = tf.config.list_physical_devices("GPU")
+    if not found:
+        return None
+    tf.config.set_visible_devices(found[hvd.local_rank() % len(found)], "GPU")
+    return "/GPU:0"
+
+
+def steps(device: str, name: str) -> dict[str, Any]:
+    """Take steps with gradients on a device."""
+    with tf.device(device):
+        weight = tf.Variable(tf.zeros(SHAPE), name=f"weight_{name}")
+    compressor = Compression.topk([weight], density=0.1, name=name, min_numel=1, allow_dense=False)
+
+    @tf.function
+    def reduced(chosen: Any) -> Any:
+        with tf.device(device):
+            with tf.GradientTape() as plain:
+                loss = tf.reduce_sum(weight * chosen)
+            tape = hvd.DistributedGradientTape(plain, compression=compressor)
+            return tape.gradient(loss, [weight])[0]
+
+    applied = hashlib.sha256()
+    context.enable_run_metadata()  # of the first step, at which the graph is placed
+    for step in range(STEPS):
+        draw = np.random.default_rng(10 * step + hvd.rank())
+        chosen = tf.constant(np.round(8 * draw.normal(size=SHAPE)).astype(np.float32))
+        applied.update(reduced(chosen).numpy().tobytes())
+        if step == 0:
+            placed = context.export_run_metadata().partition_graphs
+            context.disable_run_metadata()
+    compressor.close()
+    ran: dict[str, set[str]] = {}
+    for node in (node for graph in placed for node in graph.node):
+        # Horovod's allreduce of the carrier runs where the tape does.
+        if "hvd_sparse" in node.name and node.op in ("PyFunc", "HorovodAllgather"):
+            kind = node.name.rpartition("/")[2]
+            ran.setdefault(kind, set()).add(node.device.rpartition("/device:")[2])
+    return {
+        "applied": applied.hexdigest()[:16],
+        "ran": {kind: sorted(devices) for kind, devices in sorted(ran.items())},
+    }
+
+
+def main() -> None:
+    hvd.init()
+    device = accelerator()
+    found = {}
+    if device is not None:
+        found = {"expected": steps("/CPU:0", "cpu"), "found": steps(device, "gpu")}
+    report(hvd.rank(), found)
+    hvd.allreduce(tf.zeros(1), name="end")
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

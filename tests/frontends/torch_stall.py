@@ -1,0 +1,72 @@
+"""Worker, under horovodrun: how long a gather on the device takes while the program's work is
+queued there.
+
+Horovod allocates gathered results on the default stream, and waits for what is queued on it.
+Reports seconds by where the work is queued: nowhere, on the default stream, on one of the
+program's own. A pretend device queues no work: there the three are alike.
+"""
+
+from __future__ import annotations
+
+import time
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+from _device_runs import DEVICE, can_carry, device_wire, is_pretend
+from harness import report
+
+from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
+
+BUSY_S = 1.0
+TRIED = 10**8
+"""Cycles of a first sleep, by which the others are measured."""
+REPEATS = 3
+
+
+def cycles() -> int:
+    """Return for how many of its cycles the device is busy for ``BUSY_S``."""
+    torch.cuda._sleep(TRIED)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    torch.cuda._sleep(TRIED)
+    torch.cuda.synchronize()
+    return int(TRIED * BUSY_S / (time.perf_counter() - start))
+
+
+def gather_s(wire: HorovodDeviceCollective, name: str, busy: int, stream: torch.Stream) -> float:
+    """Return the seconds of a gather behind which work is queued on a stream."""
+    hvd.barrier()
+    if busy:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(busy)
+    start = time.perf_counter()
+    wire.allgather(np.arange(1000, dtype=np.uint8), name).wait(60)
+    taken = time.perf_counter() - start
+    torch.accelerator.synchronize()
+    return taken
+
+
+def main() -> None:
+    found: dict[str, float] = {}
+    if can_carry():
+        with device_wire():
+            wire = HorovodDeviceCollective(hvd.global_process_set, DEVICE, lambda *_: None)
+            busy = 0 if is_pretend else cycles()
+            default = torch.get_device_module(DEVICE).default_stream(DEVICE)
+            own = torch.Stream(DEVICE) if is_pretend else torch.cuda.Stream(DEVICE)
+            gather_s(wire, "stall", 0, default)  # which allocates, and makes communicators
+            for where, work, stream in (
+                ("idle", 0, default),
+                ("default", busy, default),
+                ("own", busy, own),
+            ):
+                taken = [gather_s(wire, "stall", work, stream) for _ in range(REPEATS)]
+                found[where] = sorted(taken)[REPEATS // 2]
+    report(hvd.rank(), {"busy": BUSY_S, "gathers": found})
+    hvd.barrier()
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
