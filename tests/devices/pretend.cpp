@@ -402,6 +402,11 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset,
   return self;
 }
 
+at::Tensor& set_whole_storage(at::Tensor& self, at::Storage storage) {
+  const int64_t entries = storage.nbytes() / self.element_size();
+  return set_storage(self, std::move(storage), 0, {entries}, {1});
+}
+
 at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& other) {
   return set_storage(self, other.storage(), other.storage_offset(), other.sizes(), other.strides());
 }
@@ -488,6 +493,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", view);
   library.impl("_reshape_alias", reshape_alias);
   library.impl("set_.source_Storage_storage_offset", set_storage);
+  library.impl("set_.source_Storage", set_whole_storage);
   library.impl("set_.source_Tensor", set_tensor);
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import launch_elastic
@@ -13,10 +14,10 @@ HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
 SILENCE_S = {"torch": 20, "tensorflow": 30}
 
 
-def check_elastic(framework: str, kills: int, folder: Path) -> None:
+def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[Any]:
     silence_s = SILENCE_S[framework]
     limit_s = 90 + (30 + silence_s) * kills
-    worker, arguments = f"frontends/{framework}_elastic.py", (str(kills), str(folder))
+    worker, arguments = f"frontends/{framework}_elastic.py", (str(kills), str(folder), *more)
     outcome = launch_elastic(worker, HOSTS, 2, *arguments, limit_s=limit_s, silence_s=silence_s)
     results = outcome.check()
     assert len(list(folder.glob("kill.*"))) == kills
@@ -28,6 +29,7 @@ def check_elastic(framework: str, kills: int, folder: Path) -> None:
         )  # with the workers that died; the books would not notice an empty residual
         assert max(result["off"]) < 1e-6 * result["given"], result
         assert result["missing"] < 1e-5 * result["given"]
+    return results
 
 
 @pytest.mark.timeout(300)
@@ -36,6 +38,13 @@ def test_killed_workers_take_nothing_but_their_own_residual_along(
     framework: str, kills: int, tmp_path: Path
 ) -> None:
     check_elastic(framework, kills, tmp_path)
+
+
+@pytest.mark.timeout(200)
+def test_so_it_is_with_gradients_on_a_device(tmp_path: Path) -> None:
+    """The pretend one; Horovod carries the messages there."""
+    for result in check_elastic("torch", 1, tmp_path, "device"):
+        assert result["ways"] == ["device"] and result["wire"] == "device"
 
 
 @pytest.mark.soak

@@ -1,9 +1,14 @@
-"""Worker of an elastic run.  Arguments: how many workers to kill, and a folder to note it in."""
+"""Worker of an elastic run.
+
+Arguments: how many workers to kill, and a folder to note it in; "device" lets the gradients lie on
+the pretend device, and Horovod carry them there.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import horovod.torch as hvd
@@ -23,6 +28,7 @@ from _elastic import (
     residual_of,
 )
 from _torch_cases import digest_of, give_gradients
+from devices import carried, pretend
 from harness import report
 
 from hvd_sparse.torch import Compression
@@ -39,7 +45,11 @@ def main() -> None:
     hvd.init()
     torch.set_num_threads(1)
     killer = Killer(sys.argv[2], int(sys.argv[1]))
-    model = Model()
+    place = torch.device("cpu")
+    if "device" in sys.argv[3:]:
+        place = pretend.load()
+        pretend.late(True)
+    model = Model().to(place)
     named = list(model.named_parameters())
     options = {
         **SPARSE_ONLY,
@@ -55,6 +65,13 @@ def main() -> None:
         kept = residual_of({key: tensor["arrays"]["residual"] for key, tensor in tensors.items()})
         return hvd.allgather_object((WORKER, kept), name="residuals")
 
+    def weights() -> list[torch.Tensor]:
+        return [parameter.cpu() for parameter in model.parameters()]
+
+    def ways() -> dict[str, Any]:
+        stats = compressor.stats()
+        return {"ways": sorted(set(stats["ways"].values())), "wire": stats["wire"]}
+
     @hvd.elastic.run
     def train(state: Any) -> None:
         state.books = note_reset(state.books, residuals())
@@ -65,14 +82,14 @@ def main() -> None:
             gradients = gradients_of(hvd.rank(), state.step)
             optimizer.zero_grad()
             give_gradients(
-                {getattr(model, key): torch.from_numpy(array) for key, array in gradients.items()}
+                {getattr(model, key): torch.from_numpy(g).to(place) for key, g in gradients.items()}
             )
             killer.visit(done, hvd.rank(), hvd.size(), state.step)
             optimizer.step()
             given = hvd.allreduce(torch.from_numpy(flat(gradients.values())), name="given").numpy()
-            applied = flat(getattr(model, key).grad for key in SHAPES)
+            applied = flat(getattr(model, key).grad.cpu() for key in SHAPES)
             state.books = note_step(state.books, given, applied, residuals())
-            digests = hvd.allgather_object(digest_of(model.parameters()), name="digests")
+            digests = hvd.allgather_object(digest_of(weights()), name="digests")
             assert len(set(digests)) == 1, f"replicas differ at step {state.step}"
             state.step += 1
             time.sleep(0.05)
@@ -84,9 +101,10 @@ def main() -> None:
     train(state)
     report(
         hvd.rank(),
-        {**conclude(state.books), "steps": state.step, "weights": digest_of(model.parameters())},
+        {**conclude(state.books), "steps": state.step, "weights": digest_of(weights()), **ways()},
     )
 
 
 if __name__ == "__main__":
-    main()
+    with carried.carrying() if "device" in sys.argv[3:] else nullcontext():
+        main()
