@@ -1,13 +1,15 @@
-"""What telemetry costs: steps without it, steps between two records, and steps with one.
+"""What telemetry costs: steps without it beside steps that are watched.
 
     hvd-sparse bench telemetry                    table and JSON in bench-output
+    python -m benchmarks.watching --models small  one of the models
 
 One rank, with the sizes of ResNet-50's tensors or of many small ones, and no computing, so that a
-step is the compressor's own work and the share is the largest it can be.  The three kinds of step
-follow each other in every round, each time in another order, and are compared within the round; of
-the differences the median counts.  Times are the whole process's processor time, which other work
-on the machine disturbs less, and which has the writer's thread in it.  A record's cost is spread
-over the steps of its interval.
+step is the compressor's own work and the share is the largest it can be.  For every interval two
+sessions, without and with a record every so many steps, take turns, each step in another order, and
+are compared step by step; of the differences the median counts, of the steps with a record and of
+those between two records by themselves, as few steps have one.  A record enters what the steps
+before it noted, so that its cost is that at its interval.  Times are the whole process's processor
+time, which other work on the machine disturbs less, and which has the writer's thread in it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,10 @@ from hvd_sparse.telemetry.jsonl import JsonLines
 from hvd_sparse.types import TensorSpec
 
 DENSITY = 0.001
-ROUNDS, QUICK_ROUNDS = {"small": 200, "resnet50": 100}, 4
-NEVER = 10**9
-INTERVALS = (1, 10, 100)
+MODELS = ("small", "resnet50")
 DEFAULT = Configuration.create(selector={"id": "topk", "density": 0.1}).telemetry_every
+RECORDS, QUICK_RECORDS = {DEFAULT: 5, 10: 10, 1: 30}, {10: 1, 1: 3}
+"""Records that are measured, by the steps of an interval."""
 
 
 def specs_of(model: str) -> list[TensorSpec]:
@@ -50,78 +53,113 @@ def specs_of(model: str) -> list[TensorSpec]:
     return [TensorSpec(each.name, each.shape, "float32") for each in large]
 
 
-def measure(model: str, rounds: int) -> dict[str, Any]:
-    """Return the median milliseconds of a step without telemetry, and what is added to it between
-    records and by one."""
+def measure(model: str, records: Mapping[int, int]) -> dict[str, Any]:
+    """Return the median milliseconds of a step without telemetry, and by interval what a record
+    adds, what is added to a step between two, and both as a part of the steps without.
+
+    records : how many are measured, by interval
+    """
     specs = specs_of(model)
-    options = {"selector": {"id": "ldte_bs", "density": DENSITY}, "timeout_s": 600.0}
     draw = np.random.default_rng(0)
     gradients = {spec.key: draw.laplace(size=spec.shape).astype("f4") for spec in specs}
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "run.jsonl")
 
-        def run(collective: LocalCollective) -> dict[str, list[float]]:
-            sessions = {}
-            for kind in ("off", "between", "record"):
-                made = Configuration.create(name=kind, **options)
-                kernels = resolve_engine(made.engine)
-                sessions[kind] = Session(made, specs, collective, kernels=kernels)
-            place = Place()
-            writers = [JsonLines(path)]
-            recorders = [
-                Recorder(sessions["between"].step, NEVER, Outlet(writers, place)),
-                Recorder(sessions["record"].step, 1, Outlet(writers, place)),
-            ]
-            seconds: dict[str, list[float]] = {kind: [] for kind in sessions}
-            for number in range(-3, rounds):
-                for kind in draw.permutation(list(sessions)):
-                    began_s = time.process_time()
-                    sessions[kind].reduce(gradients)
-                    if number >= 0:
-                        seconds[kind].append(time.process_time() - began_s)
-            for recorder in recorders:
-                recorder.close()
-            return seconds
+    def run(collective: LocalCollective) -> dict[int, list[tuple[float, float]]]:
+        found = {}
+        with tempfile.TemporaryDirectory() as folder:
+            writer = JsonLines(str(Path(folder) / "run.jsonl"))
+            for every, count in records.items():
+                found[every] = _pairs(specs, gradients, collective, writer, every, count * every)
+        return found
 
-        (seconds,) = LocalWorld(1, 600.0).run(run)
-    found = {"off": 1e3 * statistics.median(seconds["off"])}
-    for kind in ("between", "record"):
-        added = [with_it - off for with_it, off in zip(seconds[kind], seconds["off"])]
-        found[kind] = 1e3 * statistics.median(added)
+    (pairs,) = LocalWorld(1, 600.0).run(run)
+    off_s = statistics.median(off for each in pairs.values() for off, _ in each)
     return {
         "model": model,
         "tensors": len(specs),
         "entries": sum(spec.numel for spec in specs),
-        **{f"{kind}_ms": value for kind, value in found.items()},
-        "share": {str(every): share_of(found, every) for every in INTERVALS},
+        "off_ms": 1e3 * off_s,
+        "intervals": {str(every): _added(each, every, off_s) for every, each in pairs.items()},
     }
 
 
-def share_of(found: dict[str, float], every: int) -> float:
-    """Return what telemetry adds to a step, as a part of the step without it."""
-    added = ((every - 1) * found["between"] + found["record"]) / every
-    return added / found["off"]
+def _added(pairs: list[tuple[float, float]], every: int, off_s: float) -> dict[str, float]:
+    """Return the milliseconds that a record and a step between two add, and their share.
+
+    pairs : of whole intervals, from the step behind a record's on
+    """
+    added = [watched - off for off, watched in pairs]
+    # A record is taken of an interval's last step, and made as the next step begins.
+    record = statistics.median(added[every - 1 :: every])
+    between = 0.0
+    if every > 2:
+        record += statistics.median(added[::every])
+        others = [value for number, value in enumerate(added) if 0 < number % every < every - 1]
+        between = statistics.median(others)
+    share = (record + max(every - 2, 0) * between) / (every * off_s)
+    return {"record_ms": 1e3 * record, "between_ms": 1e3 * between, "share": share}
+
+
+def _pairs(
+    specs: list[TensorSpec],
+    gradients: dict[str, np.ndarray],
+    collective: LocalCollective,
+    writer: JsonLines,
+    every: int,
+    steps: int,
+) -> list[tuple[float, float]]:
+    """Return the processor seconds of each step without telemetry, and of the watched one."""
+    sessions = []
+    for kind in ("off", "watched"):
+        made = Configuration.create(
+            name=f"{kind} {every}", selector={"id": "ldte_bs", "density": DENSITY}, timeout_s=600.0
+        )
+        kernels = resolve_engine(made.engine)
+        sessions.append(Session(made, specs, collective, kernels=kernels))
+    recorder = Recorder(sessions[1].step, every, Outlet([writer], Place()))
+    # The first interval warms up.
+    pairs, draw = [], np.random.default_rng(every)
+    for number in range(1, every + steps + 1):
+        seconds = [0.0, 0.0]
+        for kind in draw.permutation(2):
+            began_s = time.process_time()
+            sessions[kind].reduce(gradients)
+            seconds[kind] = time.process_time() - began_s
+        if number > every:
+            pairs.append((seconds[0], seconds[1]))
+    recorder.close()
+    return pairs
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print a table and write the JSON; return the exit code."""
-    models = ("small",) if options.quick else ("small", "resnet50")
-    lines = [measure(each, QUICK_ROUNDS if options.quick else ROUNDS[each]) for each in models]
+    models = getattr(options, "models", None) or (("small",) if options.quick else MODELS)
+    lines = [measure(each, QUICK_RECORDS if options.quick else RECORDS) for each in models]
     table = Table(title="What telemetry adds to a step that computes nothing")
-    for heading in ("model", "tensors", "entries", "off ms", "+ between", "+ record"):
+    for heading in ("model", "tensors", "entries", "step ms", "every", "+ record", "+ between"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
-    for every in INTERVALS:
-        table.add_column(f"every {every}", justify="right")
+    table.add_column("share", justify="right")
     for line in lines:
-        table.add_row(
-            line["model"],
-            str(line["tensors"]),
-            f"{line['entries']:,}",
-            *(f"{line[f'{kind}_ms']:.3f}" for kind in ("off", "between", "record")),
-            *(f"{100 * line['share'][str(every)]:.2f} %" for every in INTERVALS),
-        )
+        for every, told in line["intervals"].items():
+            table.add_row(
+                line["model"],
+                str(line["tensors"]),
+                f"{line['entries']:,}",
+                f"{line['off_ms']:.1f}",
+                every,
+                f"{told['record_ms']:.2f}",
+                f"{told['between_ms']:.3f}",
+                f"{100 * told['share']:.2f} %",
+            )
     Console(width=120).print(table)
     options.output.mkdir(parents=True, exist_ok=True)
     document = {"quick": options.quick, "default_every": DEFAULT, "lines": lines}
     (options.output / "telemetry.json").write_text(json.dumps(document, indent=1) + "\n")
     return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", choices=MODELS)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path("bench-output"))
+    raise SystemExit(run(parser.parse_args()))

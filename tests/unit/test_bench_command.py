@@ -134,7 +134,22 @@ def test_telemetry_tells_what_it_adds_at_every_interval(tmp_path):
     printed, folder = run_quick_bench("telemetry", tmp_path, "rich")
     document = json.loads((folder / "telemetry.json").read_text())
     (line,) = document["lines"]
-    assert set(line["share"]) == {"1", "10", "100"} and document["default_every"] == 100
-    assert line["off_ms"] > 0 and line["record_ms"] > 0
-    for every in line["share"]:
-        assert f"{100 * line['share'][every]:.2f} %" in printed
+    assert set(line["intervals"]) == {"1", "10"} and document["default_every"] == 100
+    assert line["off_ms"] > 0
+    for told in line["intervals"].values():
+        assert isinstance(told["record_ms"], float)
+        assert f"{100 * told['share']:.2f} %" in printed
+
+
+def test_what_telemetry_adds_is_put_together_of_records_and_steps_between_them():
+    pytest.importorskip("rich", reason="the module imports it")
+    added = _checkout.load("watching")._added
+
+    def paired(*added_ms: float) -> list[tuple[float, float]]:
+        return [(0.010, 0.010 + 1e-3 * each) for each in added_ms]
+
+    told = added(paired(2, 0.5, 0.7, 4, 3, 0.5, 0.9, 6), 4, 0.010)
+    assert told["record_ms"] == pytest.approx(5 + 2.5)
+    assert told["between_ms"] == pytest.approx(0.6)
+    assert told["share"] == pytest.approx((7.5 + 2 * 0.6) / 40)
+    assert added(paired(2, 4, 3), 1, 0.010)["share"] == pytest.approx(0.3)

@@ -7,7 +7,7 @@ import pytest
 import worlds
 from worlds import configure, normals, tensors
 
-from hvd_sparse.core.step.departures import MOST_STEPS, Departures
+from hvd_sparse.core.step.departures import BLOCK, EVERY, MOST_STEPS, ROOM, STEP, Departures
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
@@ -16,38 +16,90 @@ from hvd_sparse.telemetry.contract import Place
 SPECS = tensors((20, 50), (7,))
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 200])
-def test_many_steps_at_once_are_as_one_after_the_other(size):
-    rng, numel = np.random.default_rng(size), 1000
-    departures, left_at = Departures(numel, -1), np.full(numel, -1)
-    for step in range(2 * MOST_STEPS):
+@pytest.mark.parametrize("first", [-1, 10**9])
+@pytest.mark.parametrize("sizes", [[0], [1], [3], [200], [0, 300, 2], [1, 1, 1, 600]])
+def test_many_steps_at_once_are_as_one_after_the_other(sizes, first):
+    rng, numel = np.random.default_rng(sizes[0]), 1000
+    departures = Departures(numel, first, 1)
+    left_at = np.full(numel, first)
+    for number, step in enumerate(range(first + 1, first + 1 + 2 * MOST_STEPS)):
+        size = sizes[number % len(sizes)]
         indices = np.sort(rng.choice(numel, size, replace=False)).astype(np.uint32)
-        if step % 97 == 0:
+        if number % 97 == 0:
             wanted = int((step - left_at[indices]).sum())
             assert departures.waited(indices, step) == wanted, step
         departures.note(step, indices)
+        if number % 5 == 0:  # taken back, and done again with others
+            departures.drop(step)
+            indices = indices[::2].copy()
+            departures.note(step, indices)
+        departures.drop(step - 1)  # which is over
         left_at[indices] = step
+    everything = np.arange(numel, dtype=np.uint32)
+    assert departures.waited(everything, step + 1) == int((step + 1 - left_at).sum())
+
+
+def test_what_waits_to_be_entered_is_bounded():
+    departures = Departures(10_000, -1, 1)
+    tenth = np.arange(0, 10_000, 10, dtype=np.uint32)
+    for step in range(100):
+        departures.note(step, tenth)
+        waiting = sum(each.size for each in departures._indices)
+        assert waiting <= 10_000 // ROOM + MOST_STEPS * STEP + tenth.size
+    for step in range(100, 100 + 2 * MOST_STEPS):
+        departures.note(step, tenth[:0])
+        assert len(departures._indices) <= 2 * MOST_STEPS
+
+
+def test_a_part_of_a_large_tensor_stands_for_all_of_it():
+    rng, numel, size = np.random.default_rng(0), 200_003, 1000
+    departures, left_at = Departures(numel, -1, size), np.full(numel, -1)
+    assert departures._left_at.size < numel / (EVERY - 1)
+    often = np.arange(numel) % 3 == 0  # these leave more often
+    chance = np.where(often, 5.0, 1.0) / np.where(often, 5.0, 1.0).sum()
+    for step in range(400):
+        indices = np.unique(rng.choice(numel, size, p=chance)).astype(np.uint32)
+        if step % 100 == 99:
+            wanted = (step - left_at[indices]).mean()
+            assert departures.waited(indices, step) / indices.size == pytest.approx(wanted, rel=0.1)
+        departures.note(step, indices)
+        left_at[indices] = step
+    unwatched = np.array([BLOCK], np.uint32)
+    last = departures.waited(indices, 400) / indices.size
+    assert departures.waited(unwatched, 400) == round(last)
+
+
+def told(every: int, parts: dict[str, str], *, spoils: int | None = None) -> dict[int, list[float]]:
+    """The staleness of 24 steps' records; step ``spoils`` has NaN, and is done again."""
+    heard: list[dict] = []
+
+    def train(collective) -> None:
+        session = Session(configure(density=0.05, **parts), SPECS, collective)
+        recorder = Recorder(session.step, every, Outlet([heard.append], Place()))
+        for step in range(24):
+            gradients = normals(SPECS, 0, step)
+            if step == spoils:
+                session.reduce({**gradients, "t1": np.full(7, np.nan, np.float32)})
+            session.reduce(gradients)
+        recorder.close()
+
+    worlds.run(1, train)
+    return {
+        each["step"]: [each["tensors"][key]["staleness"] for key in ("t0", "t1")] for each in heard
+    }
 
 
 @pytest.mark.parametrize("parts", [{}, {"codec": "ternary"}, {"codec": "golomb"}])
 def test_staleness_is_the_same_however_rarely_it_is_asked_for(parts):
-    def told(every: int) -> dict[int, list[float]]:
-        heard: list[dict] = []
-
-        def train(collective) -> None:
-            session = Session(configure(density=0.05, **parts), SPECS, collective)
-            recorder = Recorder(session.step, every, Outlet([heard.append], Place()))
-            for step in range(24):
-                session.reduce(normals(SPECS, 0, step))
-            recorder.close()
-
-        worlds.run(1, train)
-        return {
-            each["step"]: [each["tensors"][key]["staleness"] for key in ("t0", "t1")]
-            for each in heard
-        }
-
-    always, seldom = told(1), told(8)
+    always, seldom = told(1, parts), told(8, parts)
     assert list(seldom) == [1, 8, 16, 24]
     assert seldom == {step: always[step] for step in seldom}
     assert always[24][0] > 2, "entries wait"
+
+
+def test_a_step_that_was_taken_back_has_sent_nothing():
+    without, with_it = told(1, {}), told(8, {}, spoils=5)
+    assert {step: with_it[step] for step in with_it if step > 8} == {
+        step: without[step] for step in with_it if step > 8
+    }
+    assert len(with_it) == 4

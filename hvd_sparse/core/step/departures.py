@@ -4,56 +4,90 @@ from __future__ import annotations
 
 import numpy as np
 
-MOST_STEPS = 256
-"""Steps that may wait to be entered."""
-FEW = 64
-"""Entries of a step from which on each is entered by itself."""
 ROOM = 8
 """A tensor's entries for one that may wait to be entered."""
+STEP = 32
+"""Entries that a step counts for besides its own."""
+MOST_STEPS = 256
+"""Steps of few entries that may wait to be entered."""
+MANY = 512
+"""Entries of a step from which on a part of the tensor stands for all of it."""
+BLOCK, EVERY = 64, 8
+"""That part: of so many blocks of this length the first; powers of two."""
 
 
 class Departures:
     """The last step at which each entry left.
 
-    A step is only noted; many are entered at once, for a call of numpy a tensor and step is what
-    noting would cost where tensors are small.
+    A step's entries are only put aside, as that is on every tensor's way; many steps are entered at
+    once, when somebody asks or there is no more room.  Where many entries leave, looking up places
+    that no cache holds is what it costs, so that one block of ``EVERY`` is watched there.
 
     Parameters
     ----------
     numel : entries of the tensor
     step : that they are said to have left at so far
+    leaving : how many entries leave at a step
     """
 
-    def __init__(self, numel: int, step: int) -> None:
-        self._left_at = np.full(numel, step, np.int32)
-        self._noted: list[tuple[int, np.ndarray]] = []
-        self._most_noted = 1
+    def __init__(self, numel: int, step: int, leaving: int) -> None:
+        self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
+        watched = (numel // (BLOCK * EVERY) + 1) * BLOCK if self._is_sampled else numel
+        self._left_at = np.full(watched, step, np.int32)
+        self._steps: list[int] = []
+        self._indices: list[np.ndarray] = []
+        self._most = self._room = numel // ROOM + MOST_STEPS * STEP
+        self._mean = 1.0
 
     def note(self, step: int, indices: np.ndarray) -> None:
-        """Note that entries have left; the array is kept for a while, and must not change."""
-        self._noted.append((step, indices))
-        if len(self._noted) >= self._most_noted:  # at least this one
+        """Note that entries leave; ``drop`` takes it back until the next step is noted.
+
+        Parameters
+        ----------
+        step : after all that were noted
+        indices : kept for a while, and must not change
+        """
+        if self._room < 0:
             self._enter()
+        self._room -= indices.size + STEP
+        self._steps.append(step)
+        self._indices.append(indices)
+
+    def drop(self, step: int) -> None:
+        """Forget a step that is taken back, if it was the last that was noted."""
+        if self._steps and self._steps[-1] == step:
+            self._steps.pop()
+            self._room += self._indices.pop().size + STEP
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return for how many steps entries have waited that leave at this one, added up."""
-        if self._noted:
+        """Return for how many steps entries have waited that leave at this one, added up; where a
+        part is watched, that part's mean counts for all, and where none of it leaves, the last
+        one."""
+        if self._steps:
             self._enter()
-        return step * indices.size - int(self._left_at[indices].sum(dtype=np.int64))
+        places = self._places(indices)
+        if places.size:
+            left_at = int(self._left_at[places].sum(dtype=np.int64))
+            self._mean = step - left_at / places.size
+        return round(self._mean * indices.size)
 
     def _enter(self) -> None:
-        if len(self._noted) == 1:  # where there is much to enter, a call each costs least
-            step, last = self._noted[0]
-            self._left_at[last] = step
-        else:
-            steps, indices = zip(*self._noted)
-            last = indices[-1]
-            # An entry may be in several: an assignment would promise none of their steps.
-            np.maximum.at(
-                self._left_at,
-                np.concatenate(indices),
-                np.repeat(np.array(steps, np.int32), [each.size for each in indices]),
-            )
-        self._noted.clear()
-        most = min(MOST_STEPS, self._left_at.size // (ROOM * (last.size + 1)))
-        self._most_noted = most if last.size < FEW else 1
+        sizes = np.fromiter(map(len, self._indices), np.intp, len(self._indices))
+        steps = np.repeat(np.array(self._steps, np.int32), sizes)
+        indices = np.concatenate(self._indices)
+        if self._is_sampled:
+            watched = np.flatnonzero(indices & (BLOCK * (EVERY - 1)) == 0)
+            indices, steps = indices[watched], steps[watched]
+        # An entry may be in several steps: an assignment would promise none of them.
+        np.maximum.at(self._left_at, self._places(indices, is_watched=True), steps)
+        self._steps.clear()
+        self._indices.clear()
+        self._room = self._most
+
+    def _places(self, indices: np.ndarray, *, is_watched: bool = False) -> np.ndarray:
+        """Return where the watched ones of some entries stand."""
+        if not self._is_sampled:
+            return indices.astype(np.intp)
+        if not is_watched:
+            indices = indices[indices & (BLOCK * (EVERY - 1)) == 0]
+        return (indices // (BLOCK * EVERY) * BLOCK + indices % BLOCK).astype(np.intp)

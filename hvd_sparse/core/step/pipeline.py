@@ -195,11 +195,11 @@ class Pipeline:
         if self.observes:  # before the memory keeps the rest
             observed = _observe(state, vector, sent, is_taken)
         elif state.departures is not None:
-            state.leaving = sent.indices
+            state.departures.note(state.steps, sent.indices)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
-        norm = 0.0 if observed is None else self._norm(vector)
+        norm = 0.0 if observed is None else _norm_left(observed, vector, is_taken)
         entries = int(sent.indices.size)
         return Outgoing(frame, None, entries, norm, found, observed=observed)
 
@@ -323,6 +323,11 @@ def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: 
         left = vector[sent.indices]
         kept = there - _squared(left) + _squared(left - sent.values)
     return Observed(max(kept, 0.0), there, state.waited(sent.indices))
+
+
+def _norm_left(observed: Observed, vector: np.ndarray, is_taken: bool) -> float:
+    """Return the norm of what stays: that before, where what is sent was missing already."""
+    return math.sqrt(observed.kept_squared if is_taken else _squared(vector))
 
 
 def _squared(x: np.ndarray) -> float:

@@ -101,7 +101,8 @@ class Stats:
             telemetry, else None
         contraction_bound, contraction_of_bells : 1 - density_achieved, which no top-k exceeds; and
             its square, GaussianK's estimate for bell-shaped entries
-        staleness : for how many steps entries that are sent had waited, on average; 1 if all are
+        staleness : for how many steps entries that are sent had waited, on average (where 512 or
+            more leave at a step, an eighth of them stands for all); 1 if all are
             sent at each step; with telemetry, else None.  Of exchanges that decide later what
             leaves, neither is known
         tensors : the same a tensor

@@ -46,7 +46,6 @@ class TensorState:
         group
     exchange_memo : the same on all ranks
     departures : when each entry left last; None where nobody asked yet
-    leaving : entries that leave at this step, where ``departures`` are kept
     is_on_device : gradient, memory and result lie on a device
 
     Parameters
@@ -78,18 +77,20 @@ class TensorState:
         self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None
         self.departures: Departures | None = None
-        self.leaving: np.ndarray | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return for how many steps the entries that leave have waited, added up; remembered once
+        """Return for how many steps the entries that leave have waited, added up; remembered where
         the step is good.
 
         Kept from the first call on, which telemetry makes, and in no checkpoint.
         """
-        if self.departures is None:
-            self.departures = Departures(self.part.stop - self.part.start, self.steps - 1)
-        self.leaving = indices
-        return self.departures.waited(indices, self.steps)
+        departures = self.departures
+        if departures is None:
+            numel = self.part.stop - self.part.start
+            departures = self.departures = Departures(numel, self.steps - 1, indices.size)
+        waited = departures.waited(indices, self.steps)
+        departures.note(self.steps, indices)
+        return waited
 
     @property
     def source(self) -> Source:
@@ -126,6 +127,7 @@ class TensorState:
         """
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
+        self.departures = None
         self.exchange_memo = self._new_exchange_memo = exchange_memo
 
     def commit(self) -> None:
@@ -136,9 +138,6 @@ class TensorState:
             self.memory.add(self._returned)
             self._returned = None
         self.threshold, self.memo, self.selected_in = self._new
-        if self.leaving is not None and self.departures is not None:
-            self.departures.note(self.steps, self.leaving)
-            self.leaving = None
         self.exchange_memo = self._new_exchange_memo
         self.steps += 1
 
@@ -147,4 +146,5 @@ class TensorState:
         self.memory.roll_back()
         self._new = (self.threshold, self.memo, self.selected_in)
         self._returned, self._new_exchange_memo = None, self.exchange_memo
-        self.leaving = None
+        if self.departures is not None:
+            self.departures.drop(self.steps)
