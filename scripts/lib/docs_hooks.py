@@ -1,7 +1,8 @@
 """Hooks of MkDocs: what the site has besides the files of ``docs``.
 
 A method's page gets its parts, its signature, what was measured of it and its paper; sections of
-the navigation that name a folder get its pages; decisions get an index.
+the navigation that name a folder get its pages; decisions get an index.  Pages of results and
+decisions begin, as all others do, with what their reader can do after them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import curves  # noqa: E402 - MkDocs loads this file by its path
 
 DOCS = ROOT / "docs"
+USE = (
+    "After this page you can say why this is built as it is, and what was weighed against it. "
+    "[All decisions](index.md)."
+)
+"""What every decision is for."""
 KINDS = ("selector", "memory", "codec", "exchange", "schedule")
 
 
@@ -60,9 +66,14 @@ def on_files(files: Files, config) -> Files:
 
 
 def on_page_markdown(markdown: str, page, **_: object) -> str:
-    """Say more about a method than its author has to write; lead to the contributors' guide."""
+    """Say more about a method than its author has to write, and what a result or a decision is
+    for; lead to the contributors' guide."""
     up = "../" * page.file.src_uri.count("/")
     markdown = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", f"]({up}contributing.md", markdown)
+    folder, _, file = page.file.src_uri.partition("/")
+    if folder in ("results", "adr") and file != "index.md":
+        title, _, text = markdown.partition("\n")
+        return "\n\n".join([title, _use_of_result(file) if folder == "results" else USE, text])
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     if not page.file.src_uri.startswith("methods/") or name not in METHODS:
         return markdown
@@ -70,6 +81,13 @@ def on_page_markdown(markdown: str, page, **_: object) -> str:
     title, _, text = markdown.partition("\n")
     first, *others = (part(name) for part in parts)
     return "\n\n".join([title, first, text.strip(), *filter(None, others)])
+
+
+def _use_of_result(file: str) -> str:
+    """Return what a page of results is for, by its line in their index."""
+    index = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(rf"^\* \[[^]]+\]\({re.escape(file)}\): (.+)$", index, re.M)
+    return f"After this page you can tell from figures: {shown}. [All results](index.md)."
 
 
 def _expanded(entry: dict) -> dict:

@@ -46,7 +46,8 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it(page: Path):
 def test_the_index_of_results_has_every_page():
     index = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
     pages = {path.name for path in (DOCS / "results").glob("*.md")} - {"index.md"}
-    assert set(re.findall(r"\]\((\S+\.md)\): \w", index)) == pages
+    # One line each, with which the site begins the page.
+    assert set(re.findall(r"^\* \[\S+\]\((\S+\.md)\): \w.+$", index, re.M)) == pages
 
 
 def broken_links(page: Path, text: str) -> list[str]:
@@ -94,27 +95,18 @@ def test_a_block_of_code_says_where_it_runs_or_why_it_does_not(block):
 
 
 SHOWN = {
-    "README.md: scripts/demo": "sets up for ten minutes; .ci/run does so, and runs the tests",
+    "README.md: scripts/demo": "sets up for ten minutes, and runs the tests, as .ci/run does",
     "CONTRIBUTING.md: scripts/test": "it would run the tests in a test",
     "CONTRIBUTING.md: Case(": "a line of a file",
     "CONTRIBUTING.md: @classmethod": "a method of a class",
     'CONTRIBUTING.md: "mean_multiple":': "a line of a file",
-    "docs/launching.md: #!/bin/bash": "SLURM",
-    "docs/launching.md: HOSTS=$(scontrol": "SLURM",
     "docs/launching.md: docker build": "Docker, in which scripts/docker-test does it",
-    "docs/launching.md: mpirun -np 4": "hosts; test_launch.py has mpirun by hvd-sparse launch",
     "docs/guide/start.md: HVD_SPARSE_STACK=2.21": "compiles Horovod; ADR 33 says what was run",
-    "docs/planning.md: horovodrun -np 4": "measures for minutes; test_advise.py does it quickly",
-    "docs/planning.md: horovodrun -np 2": "measures for minutes; test_advise.py does it quickly",
-    "docs/guide/will-it-help.md: horovodrun -np 4": "measures for minutes, likewise",
     "docs/guide/start.md: conda activate": "conda",
     "docs/guide/start.md: scripts/demo": "sets up for ten minutes, as .ci/run does",
     "docs/guide/start.md: docker build": "Docker, in which scripts/docker-test does it",
     "docs/guide/kubernetes.md: docker build": "Docker, and a registry to push to",
     "docs/guide/kubernetes.md: kubectl apply": "a cluster; test_kubernetes.py checks the file",
-    "docs/guide/gpu.md: scripts/gpu-check": "a GPU",
-    "docs/methods/mgs.md: compression = Compression.mgs": "two lines; groups run elsewhere",
-    "docs/ddp.md: handle = hvd_sparse": "a restart; test_ddp.py does it on two ranks",
 }
 """The blocks that no test runs, by page and beginning, and what of them cannot be had here."""
 
@@ -127,6 +119,12 @@ def test_blocks_that_do_not_run_are_few_and_known():
         found += [key for key in SHOWN if here.startswith(key)] or [f"unknown: {here[:60]}"]
     assert sorted(found) == sorted(SHOWN), "run it (tests/blocks.py), or say why it cannot be"
     assert 3 * len(found) <= len(BLOCKS)
+
+
+def test_what_is_shown_since_ci_runs_it_is_run_there():
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for command in ("scripts/setup", "scripts/demo", "scripts/test", "scripts/package"):
+        assert re.search(rf"^{command}\b|&& {command}\b", run, re.MULTILINE), command
 
 
 def quotations() -> list[tuple[str, str, str]]:
@@ -180,9 +178,13 @@ def test_a_site_whose_notebooks_were_not_run_is_refused(tmp_path: Path):
     mistakes, folder = tool("docs_check").mistakes, tmp_path / "notebooks"
     folder.mkdir()
     assert "no notebooks" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text("<style>a {background: url(data:image/png;base64,)}</style>")
+    use = "<p>After this page\nyou can draw.</p>"
+    (folder / "a.html").write_text(f"{use}<style>a {{background: url(data:image/png,)}}</style>")
     assert "was it run" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text('<img src="data:image/png;base64,">')
+    picture = '<img src="data:image/png;base64,">'
+    (folder / "a.html").write_text(picture)
+    assert "does not say what its reader can do" in mistakes(tmp_path)[0]
+    (folder / "a.html").write_text(use + picture)
     assert mistakes(tmp_path) == []
 
 
