@@ -4,7 +4,9 @@ A comment before a block says it.  Python: ``<!-- runs: torch -->`` on real rank
 PyTorch, ``tensorflow`` and ``keras3`` likewise, ``python`` in a process by itself; ``torch, on``
 goes on where the page's block before ended.  Commands: ``sh`` in a folder of the user's, where runs
 have been written down; ``ranks`` beside a program ``train.py``; ``hosts`` likewise, on a cluster
-whose hosts are host1, host2, ...; ``install`` in an empty environment, by ``scripts/package``.
+whose hosts are host1, host2, ..., ``slurm`` on the same with the variables of a SLURM job of three
+nodes; ``gpu`` where there is one, and elsewhere it has to say that nothing was run; ``install`` in
+an empty environment, by ``scripts/package``.
 ``<!-- shown: why it is not run -->`` is for the few that no test can run; ``SHOWN`` in
 ``tests/architecture/test_guide.py`` lists them.
 """
@@ -22,7 +24,7 @@ MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
 LANGUAGES = ("python", "sh")
 PLACES = {
     "python": ("torch", "tensorflow", "keras3", "python"),
-    "sh": ("sh", "ranks", "hosts", "install"),
+    "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install"),
 }
 """Where blocks of a language can run."""
 TRAINING = ROOT / "tests" / "train_as_documented.py"

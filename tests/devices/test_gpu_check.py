@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from blocks import blocks_for
 from harness import launch
 from installed import horovod_parts, is_installed
 from programs import run_python
@@ -21,6 +22,20 @@ pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not 
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = str(ROOT / "tests" / "devices" / "gpu_worker.py")
+
+
+@pytest.mark.parametrize("block", blocks_for("gpu"), ids=lambda each: each.name)
+def test_the_documented_command_passes_on_a_gpu_and_says_elsewhere_that_it_was_not_run(block):
+    import torch
+
+    there = torch.cuda.is_available()
+    done = subprocess.run(
+        ["sh", "-e", "-c", block.text],
+        cwd=ROOT, env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=900 if there else 120,
+    )  # fmt: skip
+    assert done.returncode == (0 if there else 3), done.stdout + done.stderr
+    assert ("NOT RUN" in done.stdout) is not there or there
 
 
 def test_without_a_gpu_nothing_counts_as_passed(tmp_path):

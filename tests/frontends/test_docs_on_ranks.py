@@ -43,11 +43,12 @@ COMMANDS = {each.text: each for each in blocks_for("ranks")}
 
 
 @pytest.mark.parametrize("block", COMMANDS.values(), ids=lambda each: each.name)
-def test_a_command_starts_the_users_program_on_two_ranks(block, tmp_path):
+def test_a_command_runs_on_two_ranks(block, tmp_path):
     (tmp_path / "train.py").symlink_to(TRAINING)
     done = run_documented(block.text, tmp_path)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
-    for rank in range(2):
-        assert f"rank {rank} of 2 has trained 3 steps" in done.stdout
-    for name in re.findall(r"-o (\S+)", block.text):
+    if "train.py" in block.text:
+        for rank in range(2):
+            assert f"rank {rank} of 2 has trained 3 steps" in done.stdout
+    for name in re.findall(r"(?:-o|--save) (\S+)", block.text):
         assert (tmp_path / name).stat().st_size > 1000

@@ -9,12 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.network.cluster import Cluster
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from blocks import TRAINING, blocks_for  # noqa: E402
-
-from benchmarks.network.cluster import Cluster  # noqa: E402
-
 folder = Path(sys.argv[1])
 cluster = Cluster(3)
 cluster.lay()
@@ -35,22 +32,6 @@ def launch(*arguments: str, limit_s: float = 60) -> dict[str, object]:
     return {"code": done.returncode, "output": done.stdout + done.stderr}
 
 
-def documented(text: str) -> dict[str, object]:
-    """Commands of the documentation on host1, in a folder that has the user's program."""
-    command = cluster.on("host1", ["sh", "-e", "-c", f"cd {folder / 'user'}\n{text}"])
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-        # The hosts share this machine's cores, which none of them knows of.
-        env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"},
-    )
-    return {"code": done.returncode, "output": done.stdout + done.stderr}
-
-
 def logs(where: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(where.glob("rank.*.log"))}
 
@@ -67,10 +48,6 @@ seen["failing"] = launch(
 )
 seen["dry"] = launch("-H", hosts, "--controller", "mpi", "--dry-run", "--", *rank)
 subprocess.run(["ip", "link", "set", "host3", "down"], check=True)  # pull the plug of host3
-(folder / "user").mkdir()
-(folder / "user" / "train.py").symlink_to(TRAINING)
-(folder / "user" / "scripts").symlink_to(ROOT / "scripts")
-seen["documented"] = {each.name: documented(each.text) for each in blocks_for("hosts")}
 seen["unplugged"] = launch("-H", hosts, "--check-only")
 subprocess.run(["ip", "link", "set", "host3", "up"], check=True)
 (folder / "seen.json").write_text(json.dumps(seen))

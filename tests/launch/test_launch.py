@@ -32,7 +32,6 @@ from hvd_sparse.cli.survey import probe_command, survey
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "network"))
 from _spaces import finish, needs_spaces, start  # noqa: E402
-from blocks import blocks_for  # noqa: E402
 
 from benchmarks.network.cluster import inside  # noqa: E402
 
@@ -338,12 +337,3 @@ def test_the_host_that_cannot_be_reached_is_named(seen):
     said = seen["unplugged"]["output"]
     assert "host 'host1' does not reach host 'host3'" in said
     assert "host 'host1' does not reach host 'host2'" not in said
-
-
-@needs_spaces
-@pytest.mark.parametrize("name", [each.name for each in blocks_for("hosts")])
-def test_a_command_of_the_documentation_trains_on_two_hosts(seen, name):
-    outcome = seen["documented"][name]
-    assert outcome["code"] == 0, outcome["output"][-4000:]
-    for rank in range(4):
-        assert f"rank {rank} of 4 has trained 3 steps" in outcome["output"]
