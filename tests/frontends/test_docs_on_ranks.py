@@ -47,6 +47,7 @@ def test_a_command_runs_on_two_ranks(block, tmp_path):
     (tmp_path / "train.py").symlink_to(TRAINING)
     done = run_documented(block.text, tmp_path)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+    assert "advise" not in block.text or "allgather on 2 ranks" in done.stdout
     if "train.py" in block.text:
         for rank in range(2):
             assert f"rank {rank} of 2 has trained 3 steps" in done.stdout
