@@ -1,8 +1,9 @@
 """Inside a cluster of three namespaces: the documentation's commands for several hosts, as a user
 types them on host1; what came of them in JSON.
 
-Those for SLURM get the variables that its batch system sets in a job of three nodes, which Open MPI
-reads as it does there, and hosts that ``scontrol`` would name; SLURM itself does not run.
+Those for SLURM get the variables that its batch system sets in a job of three nodes, by which Open
+MPI finds the hosts and ranks as it does there, and the names that ``scontrol`` would tell; SLURM
+itself does not run, and ssh starts what srun would.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ JOB = {
     "SLURM_NTASKS_PER_NODE": "1",
     "SLURM_TASKS_PER_NODE": "1(x3)",
     "SLURM_CPUS_PER_TASK": "1",
+    "OMPI_MCA_plm": "rsh",  # there is no srun to start anything on a host
 }
 
 
