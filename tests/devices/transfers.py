@@ -15,6 +15,7 @@ NO_LAUNCH = (
     "empty",
     "view",
     "split",
+    "slice",
     "detach",
     "unbind",
     "lift_fresh",
