@@ -191,8 +191,7 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
-        c_max = read_hiding(density)
-        return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
+        return _read_text(density, where)
     if isinstance(density, Mapping):
         if not density or not all(isinstance(name, str) and name for name in density):
             raise InvalidOption(
@@ -203,6 +202,17 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
     if callable(density):
         return DensityRule((), density)
     return check_density(density, where)
+
+
+def _read_text(density: str, where: str) -> DensityRule:
+    if density.partition(":")[0] != HIDING:
+        raise InvalidOption(
+            f"{where} is {density!r}: it is the part of the entries that is sent, a number in (0, "
+            f'1]; 0.001 sends one entry in a thousand; or the text "{HIDING}", with the largest '
+            f'compression ratio behind a colon, as in "{HIDING}:300"'
+        )
+    c_max = read_hiding(density)
+    return DensityRule((("*", 1.0 / c_max),), c_max=c_max)
 
 
 def number_of(density: Density, owner: str) -> float:

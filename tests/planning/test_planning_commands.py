@@ -123,7 +123,6 @@ def test_what_is_measured_must_not_be_described(capsys, monkeypatch, name, descr
     [
         (["--model", "resnet18"], "none of resnet50"),
         ([*RESNET, "--costs", "/nowhere.json"], "costs '/nowhere.json'"),
-        ([*RESNET, "--density", "2"], "density"),
         ([*RESNET, "--method", "adacomp"], "unknown option 'density'"),
         ([*RESNET, "--exchange", "pigeon"], "no exchange is called 'pigeon'"),
         ([*RESNET, "--exchange", "auto"], "no exchange and codec"),
@@ -132,6 +131,12 @@ def test_what_is_measured_must_not_be_described(capsys, monkeypatch, name, descr
 def test_what_cannot_be_advised_on_is_an_error_in_words(capsys, arguments, words):
     assert main(["advise", "--world-size", "4", *arguments]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_a_density_that_is_none_is_an_error_of_the_command_line(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["advise", "--world-size", "4", *RESNET, "--density", "2"])
+    assert ended.value.code == 2 and "density is 2.0" in capsys.readouterr().err
 
 
 def test_a_simulation_is_written(tmp_path, capsys):
