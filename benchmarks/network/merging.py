@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from benchmarks._streams import json_by_line, markdown_table
+from benchmarks._streams import markdown_table
 from benchmarks.network import page
 from benchmarks.network.merged_ways import MGS, WAYS
 from benchmarks.network.summary import by_round, interval, phases, spread
@@ -108,22 +107,14 @@ def in_words(rows: list[dict[str, Any]]) -> str:
 
 def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Write OUTPUT.json and OUTPUT.md."""
-    output: Path = options.output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    given = {*page.OF_A_RUN, "density"}
-    made_with = {
-        name: value for name, value in page.environment(options).items() if name not in given
-    }
-    text = json_by_line({"made_with": made_with}, {"rows": rows})
-    output.with_suffix(".json").write_text(text, encoding="utf-8")
-    made = ", ".join(f"{name} {value}" for name, value in made_with.items())
-    parts = [INTRODUCTION, f"Made by\n\n{page.commands(rows)}\n\nwith {made}.\n", in_words(rows)]
+    made = page.write_rows(rows, options)
+    parts = [INTRODUCTION, made, in_words(rows)]
     settings: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         settings.setdefault(_where(row), []).append(row)
     for where, found in settings.items():
         parts += [f"\n## {where}\n", table(found)]
-    output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    options.output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _where(row: dict[str, Any]) -> str:

@@ -105,6 +105,19 @@ def add(document: dict[str, Any], setting: dict[str, Any]) -> None:
     document["settings"] = joined(document["settings"], [setting], WHICH)
 
 
+def write_rows(rows: list[dict[str, Any]], options: argparse.Namespace) -> str:
+    """Write OUTPUT.json of rows that were measured by several commands; return by what they were
+    made, for the page beside it."""
+    output: Path = options.output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    given = {*OF_A_RUN, "density"}
+    made_with = {name: value for name, value in environment(options).items() if name not in given}
+    text = json_by_line({"made_with": made_with}, {"rows": rows})
+    output.with_suffix(".json").write_text(text, encoding="utf-8")
+    made = ", ".join(f"{name} {value}" for name, value in made_with.items())
+    return f"Made by\n\n{commands(rows)}\n\nwith {made}.\n"
+
+
 def environment(options: argparse.Namespace) -> dict[str, Any]:
     packages = ("numpy", "torch", "horovod", "numba")
     return {

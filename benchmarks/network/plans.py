@@ -6,12 +6,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks._streams import json_by_line, markdown_table
+from benchmarks._streams import markdown_table
 from benchmarks.network import page, probe
 from benchmarks.network.cluster import Cluster
 from benchmarks.network.groupings import PLANNED, WAYS
@@ -136,22 +135,14 @@ share its cores, which real hosts do not.
 
 def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """OUTPUT.json and OUTPUT.md."""
-    output: Path = options.output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    given = {*page.OF_A_RUN, "density"}
-    made_with = {
-        name: value for name, value in page.environment(options).items() if name not in given
-    }
-    text = json_by_line({"made_with": made_with}, {"rows": rows})
-    output.with_suffix(".json").write_text(text, encoding="utf-8")
-    made = ", ".join(f"{name} {value}" for name, value in made_with.items())
+    made = page.write_rows(rows, options)
     parts = [
         INTRODUCTION,
-        f"Made by\n\n{page.commands(rows)}\n\nwith {made}.\n",
+        made,
         _in_words(rows) + "\n",
         table(rows),
     ]
-    output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    options.output.with_suffix(".md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _in_words(rows: list[dict[str, Any]]) -> str:
