@@ -18,7 +18,7 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.kernels.contract import Kernels, Moments
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.wire.frame import decode_for
 from hvd_sparse.core.wire.message import (
     OVERHEAD_BYTES,
@@ -80,8 +80,11 @@ class Outgoing:
     accumulated : the vector to select from, until that and the exchange are over; or, where the
         exchange sums first, the gradient
     moments : of the accumulated vector, where the selection waits for the group's other tensors
+        and its pass had no aim
     observed : telemetry's finds; None without it, and where what leaves is not known yet
     begun : the pass on a device; nothing else is known then.  None on the host
+    aim, taken : the group's aim while the selection waits, and the entries that the pass took out
+        of ``accumulated``; None where it had no aim, or they were too many
     """
 
     frame: np.ndarray | None
@@ -93,6 +96,8 @@ class Outgoing:
     moments: Moments | None = None
     observed: Observed | None = None
     begun: Begun | None = None
+    aim: Aim | None = None
+    taken: Selection | None = None
 
 
 class Arrival(NamedTuple):

@@ -11,13 +11,15 @@ import pytest
 import worlds
 from merged import KEYS, MERGED, SPECS, configure, lost, train
 
+from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.selectors._aim import Cut
 from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.selectors.topk import TopK
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Selection, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Fragile(TopK):
         if float(accumulated[0]) == 77.0:
             raise ArithmeticError("no threshold to be found")
         return super().find(accumulated, context)
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        if taken.count and taken.indices[0] == 0 and float(taken.values[0]) == 77.0:
+            raise ArithmeticError("no threshold to be found")
+        return super().cut(taken, aim, context)
 
 
 @pytest.mark.parametrize("rollback", [True, False])

@@ -4,6 +4,7 @@ stays a tensor's own."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import cases
 import numpy as np
@@ -175,3 +176,29 @@ def test_a_share_is_bounded_and_the_rest_stays():
     most = max(int(np.count_nonzero(step[key])) for step in outcomes[0][1] for key in step)
     assert 0 < most <= 3 * 300 // 8
     assert not any(balance.any() for balance in lost(outcomes).values())
+
+
+class Watched(TopK):
+    """Top-k that notes how large the vectors are that it searches."""
+
+    id = "watched"
+    searched: ClassVar[list[int]] = []
+
+    def find(self, accumulated, context):
+        self.searched.append(accumulated.size)
+        return super().find(accumulated, context)
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+def test_a_steady_group_is_chosen_from_what_the_passes_took_along(rollback):
+    """No vector is joined then, and the same entries leave as from a search: without ``rollback``
+    nothing is taken along."""
+    Watched.searched.clear()
+    steady = {"steps": 20, "absent": {}, "draw": worlds.normals, "ranks": 1}
+    configuration = replace(configure(rollback=rollback), selector=Watched(0.05))
+    watched = bits(train(configuration, **steady))
+    searches = len(Watched.searched)
+    assert (1 <= searches <= 6) if rollback else searches == 20
+    assert set(Watched.searched) == {NUMEL}
+    searched = replace(configure(rollback=False), selector=TopK(0.05))
+    assert watched[0] == bits(train(searched, **steady))[0]

@@ -2,7 +2,8 @@
 vector.
 
 Only the choice is common.  Residuals, messages and steps stay each tensor's own, so that other
-groups lose nothing.
+groups lose nothing.  In a steady state no vector is joined: the passes that added the gradients
+took along what reaches the group's last threshold, and the choice is made among these.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.aligned import aligned_empty
-from hvd_sparse.core.kernels.contract import Moments
-from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.kernels.contract import Aim, Moments
+from hvd_sparse.core.step.pipeline import Pipeline, cut_down
 from hvd_sparse.core.step.tensor_state import Source, TensorState
-from hvd_sparse.exchanges._entries import region_of
+from hvd_sparse.exchanges._entries import join, region_of
 from hvd_sparse.exchanges.context import Outgoing
-from hvd_sparse.selectors.contract import Selector
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
+from hvd_sparse.types import Selection, TensorSpec
 
 
 def send_merged(
@@ -32,17 +33,24 @@ def send_merged(
     """
     if not members:
         return []
-    vectors, moments = [], []
+    vectors, lists = [], []
     for _, waiting in members:
-        assert waiting.accumulated is not None and waiting.moments is not None
+        assert waiting.accumulated is not None
         vectors.append(waiting.accumulated)
-        moments.append(waiting.moments)
+        lists.append(waiting.taken)
+        if waiting.taken is not None:  # first of all, so that nothing is lost if this fails
+            pipeline.kernels.restore(waiting.accumulated, waiting.taken)
     source = joint_source([state for state, _ in members])
     began_s = pipeline.spans.now()
-    joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
     selector = _selector_of_all(pipeline.configuration, source, [state for state, _ in members])
-    context = pipeline.context(source, selector, _moments_of_all(moments), rank)
-    found = selector.find(joined, context)
+    moments = _moments_of_all([waiting.moments for _, waiting in members])
+    context = pipeline.context(source, selector, moments, rank)
+    aim = _aim_of_all(selector, source, [waiting.aim for _, waiting in members])
+    found = _cut_of_all(lists, vectors, selector, aim, context) if aim else None
+    if found is None:
+        joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
+        miss = _miss(lists, aim) if aim else None
+        found = selector.find(joined, context._replace(miss=miss))
     pipeline.spans.tell("select", source.spec.key, began_s)
     sent, start = [], 0
     for (state, waiting), vector in zip(members, vectors):
@@ -92,10 +100,48 @@ def name_of(specs: Sequence[TensorSpec]) -> str:
     return f"group of {len(specs)}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _moments_of_all(parts: Sequence[Moments]) -> Moments:
+def _aim_of_all(selector: Selector, source: Source, aims: Sequence[Aim | None]) -> Aim | None:
+    """Return the group's aim, where every tensor's pass had the same threshold."""
+    aim = selector.aim(source.spec.numel, source.threshold, source.memo)
+    if aim is None or any(each is None or each.threshold != aim.threshold for each in aims):
+        return None
+    return aim
+
+
+def _cut_of_all(
+    lists: Sequence[Selection | None],
+    vectors: Sequence[np.ndarray],
+    selector: Selector,
+    aim: Aim,
+    context: Context,
+) -> Found | None:
+    """Return what is selected of the entries that the tensors' passes took along; None if a search
+    is needed."""
+    regions, start = [], 0
+    for taken, vector in zip(lists, vectors):
+        if taken is None:
+            return None
+        regions.append((slice(start, start + vector.size), taken))
+        start += vector.size
+    joined = join(regions, start, vectors[0].dtype)
+    return cut_down(joined, selector, aim, context, None) if joined.count <= aim.capacity else None
+
+
+def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
+    """Return what the passes tell a search."""
+    count = 0
+    for taken in lists:
+        count += aim.capacity + 1 if taken is None else taken.count
+    return Miss(aim, count if count <= aim.capacity else None)
+
+
+def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):  # the passes with an aim do not tell all of them
+        return None
     return Moments(
-        sum(part.abs_sum for part in parts),
-        max(part.abs_max for part in parts),
-        sum(part.nonzeros for part in parts),
-        sum(part.numel for part in parts),
+        sum(part.abs_sum for part in known),
+        max(part.abs_max for part in known),
+        sum(part.nonzeros for part in known),
+        sum(part.numel for part in known),
     )

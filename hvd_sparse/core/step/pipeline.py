@@ -32,6 +32,9 @@ from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
+GROUP_SHARE = 8
+"""A pass takes at most one of so many of a tensor's entries along for a choice in its group."""
+
 
 class Pipeline:
     """The five parts, joined."""
@@ -82,9 +85,13 @@ class Pipeline:
         if selects and not exchange.selects_everywhere:
             selects = exchange.selects_on(rank, world_size, state.steps, selector)
         if not selects:
-            accumulated = self._accumulate(state, gradient, world_size, None)
-            vector, moments = accumulated.vector, accumulated.moments
-            return Outgoing(None, None, 0, self._norm(vector), None, vector, moments)
+            aim = self._aim_of_group(state, selector) if waits else None
+            accumulated = self._accumulate(state, gradient, world_size, aim)
+            vector, taking = accumulated.vector, accumulated.taking
+            return Outgoing(
+                None, None, 0, self._norm(vector), None, vector, accumulated.moments,
+                aim=aim, taken=taking.taken if taking else None,
+            )  # fmt: skip
         # Known before the pass, so that the one that adds the gradient takes the entries too.
         aim = selector.aim(gradient.size, source.threshold, source.memo)
         if state.is_on_device and begun is None:
@@ -147,6 +154,19 @@ class Pipeline:
             self._put_back(accumulated)
             raise _not_finite(gradient, state.spec)
         return accumulated
+
+    def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
+        """Return the aim of a tensor that was last selected in a group, at the group's threshold.
+
+        Without ``rollback`` a step that is given up here would lose what was taken, and norms are
+        of whole vectors.
+        """
+        if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
+            return None
+        numel = state.spec.numel
+        aim = selector.aim(numel, state.threshold, state.memo)
+        # The tensor may hold far more of the group's largest entries than its size tells.
+        return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
         """Return to the vector what the pass took along: with ``rollback=False`` it is nowhere
@@ -219,12 +239,9 @@ class Pipeline:
             return selector.find(vector, context)
         taken = taking.taken
         if taken is not None:
-            cut = selector.cut(taken, aim, context)
-            if cut is not None:
-                selection, threshold = taken, aim.threshold
-                if cut.count < taken.indices.size:
-                    selection, threshold = self.kernels.trim(taken, cut.count, vector)
-                return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
+            found = cut_down(taken, selector, aim, context, vector)
+            if found is not None:
+                return found._replace(is_one_pass=True)
             self.kernels.restore(vector, taken)
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, context._replace(miss=miss))
@@ -312,6 +329,22 @@ class Pipeline:
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
         return most
+
+
+def cut_down(
+    taken: Selection, selector: Selector, aim: Aim, context: Context, out: np.ndarray | None
+) -> Found | None:
+    """Return what is selected of the entries that reached the aim; None if a search is needed.
+
+    out : where the others go back to; None if they are there
+    """
+    cut = selector.cut(taken, aim, context)
+    if cut is None:
+        return None
+    selection, threshold = taken, aim.threshold
+    if cut.count < taken.indices.size:
+        selection, threshold = context.kernels.trim(taken, cut.count, out)
+    return Found(selection, threshold, memo=cut.memo)
 
 
 def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
