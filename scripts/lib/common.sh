@@ -1,10 +1,10 @@
 # What every script here shares: where things are, and how to say what is being done.
-# Sourced, never run.  Sets ROOT, STACK, VENV, CACHE; gives step, note, die, stack_versions, tensorflow_includes.
+# Sourced, never run.  Sets ROOT, STACK, VENV, CACHE; gives step, note, die, stack_versions, stack_in_turn, tensorflow_includes.
 
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-DEFAULT_STACK=2.18                      # scripts/versions.txt; another has its differences in scripts/stacks
+DEFAULT_STACK=2.21                      # scripts/versions.txt; another has its differences in scripts/stacks
 STACK="${HVD_SPARSE_STACK:-$DEFAULT_STACK}"
 [ "$STACK" = "$DEFAULT_STACK" ] && VENV="$ROOT/.venv" || VENV="$ROOT/.venv-$STACK"
 VENV="${HVD_SPARSE_VENV:-$VENV}"
@@ -27,6 +27,10 @@ stack_versions() {
     [ "$STACK" = "$DEFAULT_STACK" ] && cat "$ROOT/scripts/versions.txt" && return
     awk -F== 'FILENAME == ARGV[1] { changed[$1] = 1; print; next } !($1 in changed)' \
         "$ROOT/scripts/stacks/$STACK.txt" <(grep == "$ROOT/scripts/versions.txt")
+}
+
+stack_in_turn() { # stack_in_turn COUNT: the one stack that CI takes at the commit of that number; every eighth has the older one
+    [ "$(($1 % 8))" = 7 ] && echo 2.18 || echo "$DEFAULT_STACK"
 }
 
 tensorflow_includes() { # what TensorFlow's own flags do not name and Horovod 0.28.1 includes, from 2.20 on

@@ -26,7 +26,7 @@ pinned() { stack_versions | sed -n "s/^$1==//p"; }
 
 horovod_key() { # everything that the compiled wheel depends on
     {
-        grep -E '^(horovod|torch|tensorflow|numpy|setuptools)==' "$VERSIONS"
+        grep -E '^(horovod|torch|tensorflow|numpy|setuptools)==' "$VERSIONS" | sort   # whichever stack is the default
         "$VENV/bin/python" -c 'import sys, platform; print(sys.version_info[:2], platform.machine(), platform.libc_ver())'
         "${HVD_SPARSE_CXX:-g++}" -dumpfullversion
         mpirun --version | head -n 1

@@ -6,7 +6,7 @@ packages_of_image() { sed -n 's/^ARG PACKAGES="\(.*\)"$/\1/p' "$ROOT/docker/Dock
 gather_wheels() { # into a folder named after the versions: nothing where this machine has no pip for the image's Python
     local folder key horovod
     key="$({ packages_of_image; stack_versions; } | sha256sum | cut -c1-12)"
-    folder="$CACHE/docker/wheels-$key"
+    folder="$CACHE/docker/wheels-$STACK-$key"
     mkdir -p "$WORK/wheels" "$CACHE/docker"
     echo "wheels for docker/Dockerfile" >"$WORK/wheels/README"
     [ "$("$VENV/bin/python" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null)" = "3 11" ] || return 0
@@ -19,7 +19,7 @@ gather_wheels() { # into a folder named after the versions: nothing where this m
             --constraint "$WORK/versions.txt" $(packages_of_image) \
             >"$CACHE/logs/docker-wheels.log" 2>&1 || return 1
         mv "$folder.partial" "$WORK/gathered"
-        rm -rf "$CACHE"/docker/wheels-*     # those of other versions
+        rm -rf "$CACHE"/docker/wheels-"$STACK"-*     # those of earlier versions
         mv "$WORK/gathered" "$folder"
     fi
     cp -al "$folder"/. "$WORK/wheels/" 2>/dev/null || cp -a "$folder"/. "$WORK/wheels/"

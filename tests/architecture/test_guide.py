@@ -101,7 +101,7 @@ SHOWN = {
     "CONTRIBUTING.md: @classmethod": "a method of a class",
     'CONTRIBUTING.md: "mean_multiple":': "a line of a file",
     "docs/launching.md: docker build": "Docker, in which scripts/docker-test does it",
-    "docs/guide/start.md: HVD_SPARSE_STACK=2.21": "compiles Horovod; ADR 33 says what was run",
+    "docs/guide/start.md: HVD_SPARSE_STACK=2.18": "compiles Horovod; .ci/run does so in turn",
     "docs/guide/start.md: conda activate": "conda",
     "docs/guide/start.md: scripts/demo": "sets up for ten minutes, as .ci/run does",
     "docs/guide/start.md: docker build": "Docker, in which scripts/docker-test does it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -13,10 +14,29 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
+STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
 
 
-def pinned() -> dict[str, str]:
-    lines = (ROOT / "scripts" / "versions.txt").read_text().splitlines()
+def said_by_scripts(command: str, stack: str = "") -> str:
+    """Return what a command says for which ``scripts/lib/common.sh`` was read."""
+    environment = {**os.environ, "HVD_SPARSE_STACK": stack}
+    script = f". {ROOT / 'scripts' / 'lib' / 'common.sh'} && {command}"
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def stack_of(dockerfile: str) -> str:
+    return re.search(r"^ARG STACK=(\S+)$", (ROOT / dockerfile).read_text(), re.MULTILINE)[1]
+
+
+def pinned(stack: str = "") -> dict[str, str]:
+    lines = said_by_scripts("stack_versions", stack).splitlines()
     return dict(line.split("==") for line in lines if "==" in line)
 
 
@@ -52,20 +72,42 @@ def test_every_exchange_and_every_fault_is_a_case():
 def test_images_take_their_versions_from_the_one_list(name):
     text = (ROOT / name).read_text()
     assert "scripts/versions.txt" in text and "--constraint /build/versions.txt" in text
+    pins = pinned(stack_of(name))
     for package, version in re.findall(r"\b([a-z][\w-]*)(?:\[[\w-]+\])?==([\d.]+)", text):
-        assert pinned()[package] == version, f"{name} has {package} {version}"
+        assert pins[package] == version, f"{name} has {package} {version}"
 
 
 def test_the_image_has_the_stacks_of_the_scripts():
-    scripts = ROOT / "scripts"
-    default = re.search(r"^DEFAULT_STACK=(\S+)", (scripts / "lib" / "common.sh").read_text(), re.M)[
-        1
-    ]
-    assert f"ARG STACK={default}\n" in (ROOT / "docker" / "Dockerfile").read_text()
+    default = said_by_scripts("echo $STACK").strip()
+    assert stack_of("docker/Dockerfile") == default
     assert pinned()["tensorflow"].startswith(default)
-    for path in (scripts / "stacks").glob("*.txt"):
-        found = dict(re.findall(r"^([\w-]+)==(.+)$", path.read_text(), re.M))
-        assert found["tensorflow"].startswith(path.stem) and set(found) <= set(pinned())
+    for path in STACKS:
+        found = dict(re.findall(r"^([\w-]+)==(.+)$", path.read_text(), re.MULTILINE))
+        assert found["tensorflow"].startswith(path.stem)
+        assert pinned(path.stem) == {**pinned(), **found} and set(found) <= set(pinned())
+
+
+def test_every_stack_has_an_environment_of_its_own():
+    """``HVD_SPARSE_VENV`` names another place for it, and may be set where the tests run."""
+    places = [
+        said_by_scripts("unset HVD_SPARSE_VENV; . scripts/lib/common.sh; echo $VENV", stack)
+        for stack in ("", *(path.stem for path in STACKS))
+    ]
+    assert places[0].endswith("/.venv\n") and len(set(places)) == len(places)
+
+
+def test_ci_takes_one_stack_a_commit_and_every_stack_in_turn():
+    counts = range(640, 656)
+    taken = said_by_scripts(
+        f"for each in {' '.join(map(str, counts))}; do stack_in_turn $each; done"
+    )
+    turns = taken.split()
+    assert len(turns) == len(counts) and turns[:8] == turns[8:]  # one each, known from the commit
+    default = said_by_scripts("echo $STACK").strip()
+    assert turns[:8].count(default) == 7
+    assert set(turns) == {default, *(path.stem for path in STACKS)}
+    run = (ROOT / ".ci" / "run").read_text()
+    assert run.index("export HVD_SPARSE_STACK=") < run.index("\nscripts/setup\n")
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
