@@ -16,7 +16,7 @@ import numpy as np
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Aim, Moments
-from hvd_sparse.core.step.pipeline import Pipeline, cut_down
+from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.exchanges._entries import join, region_of
 from hvd_sparse.exchanges.context import Outgoing
@@ -124,7 +124,13 @@ def _cut_of_all(
         regions.append((slice(start, start + vector.size), taken))
         start += vector.size
     joined = join(regions, start, vectors[0].dtype)
-    return cut_down(joined, selector, aim, context, None) if joined.count <= aim.capacity else None
+    cut = selector.cut(joined, aim, context) if joined.count <= aim.capacity else None
+    if cut is None:
+        return None
+    selection, threshold = context.kernels.trim(joined, cut.count, None)
+    return Found(
+        selection, aim.threshold if cut.count == joined.count else threshold, memo=cut.memo
+    )
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:

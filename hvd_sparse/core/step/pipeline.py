@@ -21,10 +21,12 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.core.kernels.finite import as_array
 from hvd_sparse.core.kernels.randomness import generator
+from hvd_sparse.core.step.bounds import bounded
+from hvd_sparse.core.step.observing import norm_left, observe, squared
 from hvd_sparse.core.step.summation import add_up
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Begun, Observed, Outgoing, Part
+from hvd_sparse.exchanges.context import Begun, Outgoing, Part
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
@@ -192,7 +194,7 @@ class Pipeline:
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
             most = self.configuration.most_entries(state.spec, world_size, state.steps)
-            found = _bounded(found, most, vector, self.kernels)
+            found = bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
             # What leaves is decided among the ranks: until then the vector holds everything.
@@ -213,13 +215,13 @@ class Pipeline:
             sent = codec.decode(frame, self.kernels)
         observed = None
         if self.observes:  # before the memory keeps the rest
-            observed = _observe(state, vector, sent, is_taken)
+            observed = observe(state, vector, sent, is_taken)
         elif state.departures is not None:
             state.departures.note(state.steps, sent.indices)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
-        norm = 0.0 if observed is None else _norm_left(observed, vector, is_taken)
+        norm = 0.0 if observed is None else norm_left(observed, vector, is_taken)
         entries = int(sent.indices.size)
         return Outgoing(frame, None, entries, norm, found, observed=observed)
 
@@ -239,15 +241,18 @@ class Pipeline:
             return selector.find(vector, context)
         taken = taking.taken
         if taken is not None:
-            found = cut_down(taken, selector, aim, context, vector)
-            if found is not None:
-                return found._replace(is_one_pass=True)
+            cut = selector.cut(taken, aim, context)
+            if cut is not None:
+                selection, threshold = taken, aim.threshold
+                if cut.count < taken.indices.size:
+                    selection, threshold = self.kernels.trim(taken, cut.count, vector)
+                return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
             self.kernels.restore(vector, taken)
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, context._replace(miss=miss))
 
     def _norm(self, x: np.ndarray) -> float:
-        return math.sqrt(_squared(x)) if self.observes else 0.0
+        return math.sqrt(squared(x)) if self.observes else 0.0
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
@@ -329,58 +334,6 @@ class Pipeline:
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
         return most
-
-
-def cut_down(
-    taken: Selection, selector: Selector, aim: Aim, context: Context, out: np.ndarray | None
-) -> Found | None:
-    """Return what is selected of the entries that reached the aim; None if a search is needed.
-
-    out : where the others go back to; None if they are there
-    """
-    cut = selector.cut(taken, aim, context)
-    if cut is None:
-        return None
-    selection, threshold = taken, aim.threshold
-    if cut.count < taken.indices.size:
-        selection, threshold = context.kernels.trim(taken, cut.count, out)
-    return Found(selection, threshold, memo=cut.memo)
-
-
-def _observe(state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool) -> Observed:
-    """Compare what is sent with what there was."""
-    there = _squared(vector)
-    if is_taken:  # the vector has zeros there
-        kept, there = there, there + _squared(sent.values)
-    else:
-        left = vector[sent.indices]
-        kept = there - _squared(left) + _squared(left - sent.values)
-    return Observed(max(kept, 0.0), there, state.waited(sent.indices))
-
-
-def _norm_left(observed: Observed, vector: np.ndarray, is_taken: bool) -> float:
-    """Return the norm of what stays: that before, where what is sent was missing already."""
-    return math.sqrt(observed.kept_squared if is_taken else _squared(vector))
-
-
-def _squared(x: np.ndarray) -> float:
-    return float(x.dot(x))
-
-
-def _bounded(
-    found: Found, most: int | None, vector: np.ndarray, kernels: Kernels | ModuleType
-) -> Found:
-    """Cut what was found to its largest entries where it is more than ``most``; the others stay in
-    the vector."""
-    chosen = found.selection
-    if most is None or chosen.count <= most:
-        return found
-    is_zero = chosen.values == 0  # zeros lose nothing by not being sent
-    if is_zero.any():
-        chosen = Selection(chosen.indices[~is_zero], chosen.values[~is_zero], chosen.numel)
-    if chosen.count > most:
-        chosen, _ = kernels.trim(chosen, most, vector if found.is_one_pass else None)
-    return found._replace(selection=chosen)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
