@@ -92,6 +92,45 @@ def greedy(_: Found) -> str:
     )
 
 
+def merged(_: Found) -> str:
+    """Return how merged layers stand beside unmerged ones, on hosts."""
+    rows = json.loads((RESULTS / "merging-on-hosts.json").read_text(encoding="utf-8"))["rows"]
+    times = [row["times_mgs"] for row in rows if row["way"] == "wfbp"]
+    quicker = sum(each["low"] > 1 for each in times)
+    slower = sum(each["high"] < 1 for each in times)
+    medians = [each["median"] for each in times]
+    return (
+        f"on shaped hosts steps are {min(medians):.2f} to {max(medians):.2f} times as quick as "
+        f"without merging, in {len(times)} settings: quicker beyond the spread in {quicker}, "
+        f"slower in {slower} ([page](merging-on-hosts.md))"
+    )
+
+
+def many_workers(_: Found) -> str:
+    """Return what ScaleCom reaches with ever more workers, beside dense."""
+    runs = json.loads((RESULTS / "paired.json").read_text(encoding="utf-8"))["runs"]
+    lines = [(each["run"]["line"], each["result"]["score"]) for each in runs]
+    of: dict[str, dict[int, list[float]]] = {"scalecom": {}, "dense": {}}
+    for line, score in lines:
+        if line["method"] in of and line["task"] == "digits":
+            of[line["method"]].setdefault(line["workers"], []).append(score)
+    (dense,) = of["dense"].values()
+    worse = {
+        workers: sum(dense) / len(dense) - sum(scores) / len(scores)
+        for workers, scores in sorted(of["scalecom"].items())
+    }
+    told = ", ".join(f"{points:.1f} with {workers}" for workers, points in worse.items())
+    return f"digits, density 0.01, points under dense: {told} ([page](paired.md))"
+
+
+def hidden(_: Found) -> str:
+    """Return what layers' own densities reach, beside one that sends as many bytes."""
+    text = (RESULTS / "paired.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| densities that hide"))
+    _, what, own, uniform, worse, *_ = (cell.strip() for cell in row.split("|"))
+    return f"a small GPT, perplexity: {what}: {own} and {uniform}, {worse} % ([page](paired.md))"
+
+
 def coded(found: Found) -> str:
     """Return DGC's ratio for ResNet-50."""
     told = found["dgc"]
@@ -141,6 +180,7 @@ MGS, GAUSSIAN = "MGS-SGD (shi2020mgs)", "Gaussian-k (shi2019understanding)"
 ADACOMP, SCALECOM = "AdaComp (chen2018adacomp)", "ScaleCom (chen2020scalecom)"
 LGC, DGC = "LGC (learned gradient compression)", "DGC (lin2018dgc)"
 UNREAD = "Without open text (OptQuant, SGC)"
+LAGS, PAIRED = "LAGS-SGD (shi2020lags)", "`hvd-sparse bench paired`"
 PAPERS = "`python -m benchmarks.papers`"
 FIT = "`python -m benchmarks.distribution_fit`"
 EXAMPLE = "`examples/pytorch_cifar10.py --data DIR --model resnet20`"
@@ -162,7 +202,8 @@ ROWS = (
     Row(LDTE, "Fig. 7, 8: scaling on K40C, V100", "curves", "`hvd-sparse simulate`",
         f"{ON_GPUS}; predicted: [simulation](simulation.md)"),
     Row(MGS, "speed-ups by model and network", "up to 31 % over no merging, 16 GPUs",
-        "`hvd-sparse bench planning`", greedy),
+        "`hvd-sparse bench planning`; `scripts/bench-network --merging`",
+        lambda found: f"{merged(found)}; {greedy(found)}"),
     Row(MGS, "where a step's time goes", "bars",
         "`scripts/bench-network --plans`", "[planned messages on hosts](plans-on-hosts.md)"),
     Row(MGS, "convergence", "near SGD's", ACCURACY, "[accuracy](accuracy.md)"),
@@ -177,7 +218,8 @@ ROWS = (
     Row(SCALECOM, "similarity of workers' residuals", "enough for one leader's indices",
         PAPERS, alike),
     Row(SCALECOM, "accuracy at 8 to 64 workers", "within 0.5 points",
-        "`hvd-sparse bench accuracy --method scalecom --workers 8`", "not trained yet"),
+        PAIRED, many_workers),
+    Row(LAGS, "convergence beside one density for all", "near SGD's", PAIRED, hidden),
     Row(DGC, "gradient size of ResNet-50", "97 MB to 0.35 MB, 277 times", PAPERS, coded),
     Row(DGC, "accuracy, perplexity", "that of momentum SGD or better",
         f"{ACCURACY}; `examples/pytorch_ptb.py --data DIR`",
