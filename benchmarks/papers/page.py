@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 
 from benchmarks._streams import markdown_table
+from benchmarks.papers.outcomes import curves_by_workers
 from benchmarks.papers.rows import ROWS, Row
 
 mpl.use("Agg")
@@ -59,7 +60,7 @@ def render(found: dict[str, Any], picture: str) -> str:
         f"With {made}: plain SGD at the middle rate of the accuracy page's ladders, simulated "
         "workers that share a step's examples.\n"
     )
-    parts.append(f"![Residuals, similarity, contraction]({picture})\n")
+    parts.append(f"![Residuals, similarity, contraction, curves by workers]({picture})\n")
     parts.append(_contractions(found["contraction"]) + "\n")
     parts.append(_adacomp(found["adacomp"]) + "\n")
     parts.append(_similarity(found["similarity"]) + "\n")
@@ -115,8 +116,9 @@ def _similarity(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Draw the residuals' histogram, their similarity, and the contraction."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    """Draw the residuals' histogram, their similarity, the contraction, and ScaleCom's curves."""
+    figure, panels = plt.subplots(2, 2, figsize=(9, 6.6), layout="constrained")
+    (left, middle), (right, last) = panels
     drawn = found["histogram"]
     left.fill_between(drawn["middles"], drawn["measured"], step="mid", alpha=0.4, label="residual")
     left.plot(drawn["middles"], drawn["laplace"], label="Laplace")
@@ -136,7 +138,11 @@ def draw(found: dict[str, Any], path: Path) -> None:
         right.plot(places, [row[key] for row in found["contraction"]], mark, label=label)
     right.set_xticks(places, names)
     right.set_title("GaussianK: what top-k keeps back", fontsize=9)
-    for axes in (left, middle, right):
+    for label, (steps, scores) in curves_by_workers().items():
+        last.plot(steps, scores, label=label)
+    last.set_title("ScaleCom among more workers: accuracy on the digits, %", fontsize=9)
+    last.set_xlabel("step", fontsize=8)
+    for axes in panels.flat:
         axes.legend(fontsize=7)
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.papers import figures
-from benchmarks.papers.rows import ROWS, kept_back
+from benchmarks.papers.outcomes import kept_back
+from benchmarks.papers.rows import ROWS
 
 
 def test_residuals_that_are_alike_have_cosine_one_and_opposite_ones_minus_one():
