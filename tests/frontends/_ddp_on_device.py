@@ -53,6 +53,23 @@ class Carried(dist.ProcessGroup):
 
         return self._carry([mine, *parts], exchange)
 
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        arriving: list[int],
+        leaving: list[int],
+        opts: Any = None,
+    ) -> Any:
+        def exchange(tensors: list[torch.Tensor]) -> Any:
+            return self._own.alltoall_base(*tensors, arriving, leaving, opts)
+
+        return self._carry([output, given], exchange)
+
+    alltoall_base = all_to_all_single
+    """What torch calls it up to 2.12.  Under one name only, the call goes by C++, and comes back
+    with a work that never says that it is completed."""
+
     def barrier(self, opts: Any = None) -> Any:
         return self._own.barrier(opts)
 

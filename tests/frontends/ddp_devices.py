@@ -75,6 +75,7 @@ cases["topk"] = on_both("topk")
 cases["ldte_bs"] = on_both("ldte_bs")
 cases["small_buckets"] = on_both("topk", ddp=SMALL_BUCKETS)
 cases["bucket_view"] = on_both("topk", ddp={"gradient_as_bucket_view": True})
+cases["oktopk"] = on_both("oktopk")
 cases["nan"] = on_both("topk", spoilt=2)
 
 

@@ -9,7 +9,7 @@ from frontends._outcomes import measured
 from harness import Outcome, launch
 
 RANKS = 2
-CASES = ("topk", "ldte_bs", "small_buckets", "bucket_view", "nan")
+CASES = ("topk", "ldte_bs", "small_buckets", "bucket_view", "oktopk", "nan")
 
 pytestmark = pytest.mark.timeout(300)
 
