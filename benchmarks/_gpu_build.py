@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks._gpu_page import Result
 
@@ -72,6 +73,27 @@ def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, 
         return Result(NAME, "FAILED", said[-3000:]), None
     python = lines[-1].removeprefix(PYTHON).strip()
     return Result(NAME, "passed", "built by scripts/cuda-build"), python
+
+
+class Tools(NamedTuple):
+    """What ``scripts/cuda-build`` has put beside its Python.
+
+    Attributes
+    ----------
+    path : folders of commands, nvcc's among them
+    cccl : headers of CUDA's that are newer than nvcc's own
+    """
+
+    path: list[str]
+    cccl: str
+
+
+def tools(python: str) -> Tools:
+    """Return what lies beside the Python that was built."""
+    commands = Path(python).parent
+    folder = commands.parents[1]
+    (headers,) = [*folder.glob("cccl/nvidia/*/include/cccl"), folder / "cccl"][:1]
+    return Tools([str(commands), str(folder / "cuda" / "bin")], str(headers))
 
 
 PYTHON = "python:"

@@ -44,10 +44,12 @@ def run(command: list[str], limit_s: float, **environment: str) -> subprocess.Co
         return subprocess.CompletedProcess(command, -1, "", f"not done after {limit_s:.0f} s")
 
 
-def work(name: str, task: str, engine: str, *sizes: str, limit_s: float = 900) -> list[Result]:
+def work(
+    name: str, task: str, engine: str, *sizes: str, limit_s: float = 900, **environment: str
+) -> list[Result]:
     """Run a task of the worker with an engine, in a process of its own."""
     script = str(ROOT / "tests" / "devices" / "gpu_worker.py")
-    done = run([sys.executable, script, task, engine, *sizes], limit_s)
+    done = run([sys.executable, script, task, engine, *sizes], limit_s, **environment)
     if done.returncode == 0:
         return [Result(name, "passed", done.stdout)]
     return [Result(name, "FAILED", (done.stdout + done.stderr)[-3000:])]
@@ -176,9 +178,16 @@ def checks() -> Mapping[str, Callable[[str], list[Result]]]:
     return {**found, STALL: check_stall, PLACEMENT: check_placement}
 
 
-def time_engine(engine: str) -> tuple[Result, Lines | None]:
-    """Time selecting with an engine, beside the peers."""
-    (timed,) = work(times_of(engine), "times", engine, *SIZES)
+def time_engine(engine: str, cub: Path | None = None) -> tuple[Result, Lines | None]:
+    """Time selecting with an engine, beside the peers.
+
+    Parameters
+    ----------
+    engine : of the device
+    cub : the library of ``cub::DeviceTopK``, where there is one
+    """
+    environment = {} if cub is None else {"HVD_SPARSE_CUB_TOPK": str(cub)}
+    (timed,) = work(times_of(engine), "times", engine, *SIZES, **environment)
     return timed, json.loads(timed.words) if timed.verdict == "passed" else None
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from pathlib import Path
 
-from benchmarks import _gpu_build
+from benchmarks import _cub, _gpu_build
 from benchmarks._gpu_checks import ENGINES, checks, run, time_engine, times_of
 from benchmarks._gpu_page import Lines, Result, draw, page, table
 
@@ -46,7 +47,9 @@ def horovod(options: argparse.Namespace) -> Result:
         result, python = _gpu_build.build()
         if python is not None:
             sys.stdout.flush()
-            os.environ["PATH"] = os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])
+            built = _gpu_build.tools(python)
+            os.environ["PATH"] = os.pathsep.join([*built.path, os.environ["PATH"]])
+            os.environ.setdefault("CCCL", built.cccl)
             command = [python, "-m", "benchmarks.gpu_check", "--built", "--page", options.page]
             os.execv(python, list(map(str, command)))
         return result
@@ -65,7 +68,7 @@ def main(arguments: list[str]) -> int:
     say(results[0])
     name = gpu()
     if name is None:
-        for each in (*checks(), *map(times_of, ENGINES)):
+        for each in (*checks(), _cub.NAME, *map(times_of, ENGINES)):
             print(f"NOT RUN  {each}")
         print("torch finds no GPU here, so nothing was checked on one")
         return 1 if results[0].verdict == "FAILED" else NOT_RUN
@@ -74,13 +77,17 @@ def main(arguments: list[str]) -> int:
         for result in check(what):
             results.append(result)
             say(result)
-    for engine in ENGINES:
-        timed, lines = time_engine(engine)
-        results.append(timed)
-        say(timed)
-        if lines is not None:
-            times[engine] = lines
-            tables.append(table(lines, engine))
+    with tempfile.TemporaryDirectory() as folder:
+        compiled, cub = _cub.build(Path(folder))
+        results.append(compiled)
+        say(compiled)
+        for engine in ENGINES:
+            timed, lines = time_engine(engine, cub)
+            results.append(timed)
+            say(timed)
+            if lines is not None:
+                times[engine] = lines
+                tables.append(table(lines, engine))
     write(options.page, name, results, tables, times)
     return int(any(each.verdict == "FAILED" for each in results))
 

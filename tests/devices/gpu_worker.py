@@ -1,8 +1,8 @@
 """What ``scripts/gpu-check`` asks of a real GPU, each task in a process of its own.
 
 ``gpu_worker.py conformance ENGINE``, ``gpu_worker.py waits ENGINE`` or ``gpu_worker.py times
-ENGINE ENTRIES...``.  ``HVD_SPARSE_TEST_DEVICE=cpu`` lets it run where there is none, to see that it
-works.
+ENGINE ENTRIES...``, with the library of ``HVD_SPARSE_CUB_TOPK`` if there is one.
+``HVD_SPARSE_TEST_DEVICE=cpu`` lets it run where there is none, to see that it works.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from devices.engine_checks import check_all
 from devices.engine_worker import calls
 from devices.vectors_on_device import VectorsOnDevice
 
+from benchmarks._cub import CubTopK
 from benchmarks._peers import PEERS, Peer, Rule
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
@@ -95,9 +96,30 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
                     name: milliseconds(partial(peer_of(rule, gradient, density).step, gradient))
                     for name, rule in PEERS.items()
                 },
+                **beside_cub(residual, gradient, count, cut),
             }
         )
     return lines
+
+
+def beside_cub(
+    residual: torch.Tensor, gradient: torch.Tensor, count: int, cut: float
+) -> dict[str, float]:
+    """Return what one addition and ``cub::DeviceTopK`` cost, if it was compiled; first, whether it
+    finds what it must."""
+    library = os.environ.get("HVD_SPARSE_CUB_TOPK")
+    if not library:
+        return {}
+    cub = CubTopK(library, gradient, count)
+    cub.run()
+    found = gradient[cub.places.long()].abs()
+    assert torch.equal(found, cub.magnitudes) and float(found.min()) == cut
+
+    def both() -> None:
+        residual.add_(gradient, alpha=0.0)
+        cub.run()
+
+    return {"add_ and cub::DeviceTopK": milliseconds(both)}
 
 
 def peer_of(rule: Callable[[], Rule], gradient: torch.Tensor, density: float) -> Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -14,7 +15,8 @@ from harness import launch
 from installed import horovod_parts, is_installed
 from programs import run_python
 
-from benchmarks._gpu_build import build, wants_build
+from benchmarks import _cub
+from benchmarks._gpu_build import build, tools, wants_build
 from benchmarks._gpu_checks import checks, judge, judge_placement, judge_stall
 from benchmarks._gpu_page import Result, draw, page, table
 
@@ -50,6 +52,7 @@ def test_without_a_gpu_nothing_counts_as_passed(tmp_path):
     for name in checks():
         assert f"NOT RUN  {name}" in lines
     assert "NOT RUN  Horovod with NCCL" in lines
+    assert "NOT RUN  cub::DeviceTopK beside the times" in lines
     assert "passed" not in done.stdout and "torch finds no GPU" in done.stdout
     assert not page.exists()
 
@@ -82,6 +85,45 @@ def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):
     script.write_text("#!/bin/sh\necho no network\nexit 1\n")
     result, python = build(str(script))
     assert python is None and result.verdict == "FAILED" and "no network" in result.words
+
+
+def test_what_was_built_beside_horovod_is_found(tmp_path):
+    headers = tmp_path / "cccl" / "nvidia" / "cu13" / "include" / "cccl"
+    headers.mkdir(parents=True)
+    found = tools(str(tmp_path / "venv" / "bin" / "python"))
+    assert found.path == [str(tmp_path / "venv" / "bin"), str(tmp_path / "cuda" / "bin")]
+    assert found.cccl == str(headers)
+
+
+def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
+    def told(script):
+        nvcc = tmp_path / "bin" / "nvcc"
+        nvcc.parent.mkdir(exist_ok=True)
+        nvcc.write_text(f"#!/bin/sh\n{script}\n")
+        nvcc.chmod(0o755)
+        result, library = _cub.build(tmp_path)
+        assert (library is not None) is (result.verdict == "passed")
+        return result
+
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    result, library = _cub.build(tmp_path)
+    assert library is None and (result.verdict, result.words) == ("NOT RUN", _cub.NO_COMPILER)
+    result = told(
+        "echo fatal error: cub/device/device_topk.cuh: No such file or directory >&2; exit 1"
+    )
+    assert (result.verdict, result.words) == ("NOT RUN", _cub.NO_HEADER)
+    assert f"| {_cub.NAME} | NOT RUN | no cub/device" in page("none", [result], [], None)
+    assert told("echo a fault in the code >&2; exit 1").verdict == "FAILED"
+    assert told("exit 0").verdict == "passed"
+
+
+@pytest.mark.skipif(_cub.compiler() is None, reason="there is no nvcc")
+@pytest.mark.timeout(660)
+def test_cub_is_compiled_by_an_nvcc_whose_headers_have_it(tmp_path):
+    result, library = _cub.build(tmp_path, "sm_90")
+    assert result.verdict == ("NOT RUN" if library is None else "passed"), result.words
+    if library is not None:
+        assert hasattr(ctypes.CDLL(str(library)), "largest_magnitudes")
 
 
 def test_a_stall_is_judged_by_the_seconds_behind_the_programs_own_stream():
