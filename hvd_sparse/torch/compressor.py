@@ -172,6 +172,8 @@ class TorchCompressor(ParameterCompressor):
             flat = flatten(tensor, spec) if memory is None else memory
             carrier, ticket = self._driver.compress(position, flat, scale, everything=everything)
             ticket.extra, context = Given(tensor, memory), ticket
+            if self._stays[position]:
+                ticket.out = memory
             wire, parameter = torch.from_numpy(carrier), self._parameters[position]
             if self._carrier_device is not None:
                 wire = upload(carrier, self._carrier_device)

@@ -24,6 +24,7 @@ from frontends._integer_gradients import SHAPES
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Sums
 from hvd_sparse.core.kernels.torch import TorchKernels
 from hvd_sparse.core.kernels.torch.by_place import KernelsByPlace
 from hvd_sparse.core.kernels.torch.coming import Answers, Pass
@@ -48,6 +49,8 @@ INTERPRETED = ("topk", "ldte_bs", "fixed_threshold", "momentum")
 """Those that Triton's interpreter is asked for, which takes seconds for each."""
 begun: list[int] = []
 """The tensors of every group of passes that an engine was given."""
+added: list[tuple[int, int]] = []
+"""The tensors of every group that an engine has added up, and the launches."""
 one_at_a_time = threading.RLock()
 """Triton's interpreter is one for all threads, which are ranks here."""
 
@@ -60,19 +63,30 @@ def kernels_of(engine: str) -> Any:
         from hvd_sparse.core.kernels.triton import TritonKernels
 
         kernels = TritonKernels(reference, block=256)  # several programs a tensor
-    own, assemble = kernels.begin, kernels.assemble
+    own, assemble = kernels.begin, kernels.assemble_together
 
     def begin(passes: Sequence[Pass]) -> Answers:
         with one_at_a_time:
             begun.append(len(passes))
             return own(passes)
 
-    def assembled(*given: Any) -> None:
+    def assembled(sums: Sums) -> None:
         with one_at_a_time:
-            assemble(*given)
+            with counting() as counted:
+                assemble(sums)
+            added.append((len(sums), counted.launches if counted is not None else 0))
 
-    kernels.begin, kernels.assemble = begin, assembled
+    kernels.begin, kernels.assemble_together = begin, assembled
     return KernelsByPlace(reference, kernels)
+
+
+def counting() -> AbstractContextManager[Any]:
+    """Count the launches of the block, where an engine has any of its own."""
+    if ENGINE == "torch":
+        return nullcontext()
+    from devices.transfers import Transfers
+
+    return Transfers()
 
 
 def mixed() -> AbstractContextManager[Any]:
@@ -84,30 +98,41 @@ def mixed() -> AbstractContextManager[Any]:
     return shuffled()
 
 
-def launches() -> dict[str, list[int]]:
-    """Return the launches of a step's passes, cold and warm, of all tensors in one bucket."""
+def launches(method: dict[str, Any]) -> dict[str, list[int]]:
+    """Return the launches of a bucket's passes, sums, and all else, in a cold and three warm
+    steps."""
     from devices.transfers import Transfers
 
     def run(collective: LocalCollective) -> dict[str, list[int]]:
-        rank = Rank({**TOPK, "groups": 1}, collective, CPU, kernels_of(ENGINE))
+        kernels = kernels_of(ENGINE)
+        rank = Rank({**method, "groups": 1}, collective, CPU, kernels)
         for position in range(len(SHAPES)):
             rank.step.transactions.state_of(position)  # whose memory is made of zeros, once
-        found: dict[str, list[int]] = {"cold": [], "warm": []}
+        found: dict[str, list[int]] = {"passes": [], "sums": [], "all else": []}
         for number in range(4):
             gradients = [
                 rank.place(i, np.full(np.prod(shape), 1.0 + number, np.float32) * _ramp(shape))
                 for i, shape in enumerate(SHAPES)
             ]
             begun.clear()
+            added.clear()
             sent = []
             with Transfers() as counted:
                 for position, vector in enumerate(gradients):
-                    sent.append(rank.driver.compress(position, vector))
-            found["warm" if number else "cold"].append(counted.launches)
-            assert begun == [len(SHAPES)], "a bucket is one group of passes"
-            for position, ((wire, ticket), vector) in enumerate(zip(sent, gradients)):
-                reduced = collective.allreduce(wire, f"carrier {position}").wait(None)
-                rank.driver.decompress(reduced, ticket, out=vector)
+                    wire, ticket = rank.driver.compress(position, vector)
+                    ticket.out = vector
+                    sent.append((wire, ticket))
+            found["passes"].append(counted.launches)
+            reduced = [
+                collective.allreduce(wire, f"carrier {position}").wait(None)
+                for position, (wire, _) in enumerate(sent)
+            ]
+            with Transfers(of_torch=True) as counted:
+                for each, (_, ticket), vector in zip(reduced, sent, gradients):
+                    rank.driver.decompress(each, ticket, out=vector)
+            found["sums"].append(sum(own for _, own in added))
+            found["all else"].append(counted.launches - found["sums"][-1])
+            assert begun == [tensors for tensors, _ in added] == [len(SHAPES)], "one group a bucket"
         return found
 
     return LocalWorld(1).run(run)[0]
@@ -130,15 +155,18 @@ def main() -> None:
                 same[f"{name} at scale {scale:g}"] = ours == steps(
                     options, None, scale, kernels=reference
                 )
+        # One tensor is averaged, and was added up at the first one's turn as if it were not.
+        ours = steps(TOPK, CPU, 1.0, averaged=1, kernels=kernels_of(ENGINE))
+        same["another factor"] = ours == steps(TOPK, None, 1.0, averaged=1, kernels=reference)
         for what in ("propagate", "raise")[: 1 if is_slow else 2]:
             options = {**TOPK, "on_nonfinite": what}
             ours = steps(options, CPU, 1.0, is_spoilt=True, kernels=kernels_of(ENGINE))
             theirs = steps(options, None, 1.0, is_spoilt=True, kernels=reference)
             same[f"NaN, {what}"] = ours == theirs
-        most = max(begun)
-        told = {"same": same, "most together": most}
+        told = {"same": same, "most together": [max(begun), max(added)[0]]}
         if is_slow:
-            told["launches"] = launches()
+            for name in ("ldte_bs", "topk"):
+                told[f"launches, {name}"] = launches(METHODS[name])
     print(json.dumps(told))
 
 

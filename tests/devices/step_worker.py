@@ -64,7 +64,9 @@ class Rank:
             return values
         return vector_of(torch.from_numpy(values).to(self._device), SPECS[position])
 
-    def take(self, number: int, scale: float, *, is_spoilt: bool) -> list[np.ndarray]:
+    def take(
+        self, number: int, scale: float, *, is_spoilt: bool, averaged: int | None = None
+    ) -> list[np.ndarray]:
         """Take a step, and return what is applied."""
         sent = []
         for position, drawn in enumerate(gradients_of(self._collective.rank, number)):
@@ -73,9 +75,13 @@ class Rank:
                 values[2] = np.nan
             vector = self.place(position, values)
             sent.append((*self.driver.compress(position, vector, scale), vector))
+            if self._device is not None:
+                sent[-1][1].out = vector
         results = []
         for position, (wire, ticket, vector) in enumerate(sent):
             reduced = self._collective.allreduce(wire, f"carrier {position}").wait(None)
+            if position == averaged:
+                reduced = reduced / RANKS
             parameter = self.place(position, PARAMETERS[position])
             out = None if self._device is None else vector
             results.append(self.driver.decompress(reduced, ticket, parameter, out).copy())
@@ -88,6 +94,7 @@ def steps(
     scale: float,
     *,
     is_spoilt: bool = False,
+    averaged: int | None = None,
     kernels: Any = None,
 ) -> list[Any]:
     """Return the bits applied in some steps, and kept behind them; or why they failed."""
@@ -97,7 +104,7 @@ def steps(
         applied = []
         for number in range(6):
             try:
-                applied += rank.take(number, scale, is_spoilt=is_spoilt)
+                applied += rank.take(number, scale, is_spoilt=is_spoilt, averaged=averaged)
             except PeerFailure as error:
                 applied.append(np.frombuffer(str(error).encode(), np.uint8))
         states = rank.step.transactions.settle_all().items()

@@ -29,14 +29,19 @@ NO_LAUNCH = (
 class Transfers(TorchDispatchMode):
     """Counts, inside of it, the sectors of every load and store of an instruction, and launches.
 
+    Parameters
+    ----------
+    of_torch : counts torch's other operations as launches, too; else they raise
+
     Attributes
     ----------
     bytes_moved : by the device's code and by what torch fills
     launches : of the device's code, and of torch
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_torch: bool = False) -> None:
         super().__init__()
+        self._of_torch = of_torch
         self.bytes_moved = self.launches = 0
 
     def __enter__(self) -> Any:
@@ -75,6 +80,8 @@ class Transfers(TorchDispatchMode):
         if name in FILLS:
             self.launches += 1
             self.bytes_moved += result.nbytes
+        elif self._of_torch and not name.startswith(NO_LAUNCH):
+            self.launches += 1
         elif not name.startswith(NO_LAUNCH):
             raise AssertionError(f"{name} is another launch, which nobody counted")
         return result

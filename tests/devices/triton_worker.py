@@ -130,17 +130,25 @@ def check_beside_the_reference(
 
 
 def check_assemble() -> None:
-    """Sums of lists that overlap, whatever was there before."""
+    """Sums of lists that overlap, whatever was there before; of tensors of several lengths, and of
+    lists as many as ranks sent, at once."""
     kernels = engine.TritonKernels(reference, block=256)
     for dtype in ("float32", "float64"):
-        x = draw("laplace", 3001, dtype)
-        parts = [reference.take_at_least(np.roll(x, shift), 1.0 + shift) for shift in (0, 1, 2)]
-        parts.insert(1, reference.take_at_least(x, 1e30))  # a rank that sends nothing
-        for factor in (1.0, 0.3):
-            ours, theirs = np.full_like(x, 7), np.empty_like(x)
-            kernels.assemble(ours, parts, factor)
-            reference.assemble(theirs, parts, factor)
-            assert ours.tobytes() == theirs.tobytes(), "the sum has other bits"
+        ours, expected = [], []
+        for numel, factor in ((3001, 1.0), (1024, 0.3), (37, 0.3)):
+            x = draw("laplace", numel, dtype)
+            parts = [reference.take_at_least(np.roll(x, shift), 1.0 + shift) for shift in range(3)]
+            parts.insert(1, reference.take_at_least(x, 1e30))  # a rank that sends nothing
+            for count in (len(parts), 3, 1):
+                theirs = np.empty_like(x)
+                reference.assemble(theirs, parts[:count], factor)
+                ours.append((np.full_like(x, 7), parts[:count], factor))
+                expected.append(theirs)
+        nothing = np.full(70, 7, dtype)
+        kernels.assemble_together([*ours, (nothing, [], 1.0)])
+        for (out, _, _), theirs in zip(ours, expected):
+            assert out.tobytes() == theirs.tobytes(), "the sum has other bits"
+        assert not nothing.any(), "the sum has other bits"
 
 
 def count_transfers() -> dict[str, float]:
@@ -149,16 +157,18 @@ def count_transfers() -> dict[str, float]:
     x = draw("laplace", numel, "float32")
     cut = float(np.sort(np.abs(x))[-numel // 1000])
     kernels = engine.TritonKernels(reference, block=block)
-    gradient, result = torch_of(x), torch_of(x)
+    gradient, results = torch_of(x), [torch_of(x) for _ in range(3)]
     bucket = [(gradient, out, out, Aim(cut, numel // 100)) for out in map(torch_of, 3 * [0 * x])]
     with Transfers() as choosing:
         taken = in_one(kernels, bucket)
     with Transfers() as adding:
-        kernels.assemble(result, [each.taken for each in taken[:2]])
+        kernels.assemble_together(
+            [(out, [each.taken for each in taken[:2]], 1.0) for out in results]
+        )
     return {
         "select": choosing.bytes_moved / (3 * x.nbytes),
         "select launches": choosing.launches,
-        "assemble": adding.bytes_moved / x.nbytes,
+        "assemble": adding.bytes_moved / (3 * x.nbytes),
         "assemble launches": adding.launches,
     }
 
@@ -189,7 +199,9 @@ def forget_what_had_no_room() -> None:
 
 def add_up_in_reverse() -> None:
     assemble = launches.assemble
-    engine.assemble = lambda out, parts, factor, block: assemble(out, parts[::-1], factor, block)
+    engine.assemble = lambda sums, block: assemble(
+        [each._replace(parts=each.parts[::-1]) for each in sums], block
+    )
 
 
 def leave_moments_out() -> None:

@@ -262,6 +262,17 @@ class Kernels(Packers, Protocol):
         """Write out[indices] += values, for indices that are unique."""
 
 
+Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
+"""What is added up for several tensors: out, parts and factor of each, as ``Kernels.assemble``."""
+
+
+class JoiningKernels(Protocol):
+    """What kernels for vectors on a device can do besides."""
+
+    def assemble_together(self, sums: Sums) -> None:
+        """Do as ``assemble`` for a bucket's tensors, by as few launches as the engine can."""
+
+
 Zeros = Callable[[int, DTypeLike], np.ndarray]
 """Makes a vector of zeros, given its entries and their dtype, where a tensor's vectors lie."""
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from types import ModuleType
+from typing import cast
 
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
+from hvd_sparse.core.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums
 from hvd_sparse.core.kernels.finite import as_array
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.bounds import bounded
 from hvd_sparse.core.step.observing import norm_left, observe, squared
-from hvd_sparse.core.step.summation import add_up
+from hvd_sparse.core.step.summation import Gathered, add_up, gather
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import Begun, Outgoing, Part
@@ -328,12 +329,34 @@ class Pipeline:
         codec : of that step, where it is at hand
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
-        if codec is None:
-            codec = self.configuration.at_step(steps, spec).codec
+        codec = codec or self.configuration.at_step(steps, spec).codec
         most = add_up(spec, parts, factor, out, codec, self.kernels)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
         return most
+
+    def gather(
+        self,
+        spec: TensorSpec,
+        parts: Iterable[Part],
+        dtype: np.dtype,
+        steps: int,
+        codec: Codec | None,
+    ) -> Gathered:
+        """Decode what arrived for a tensor, to be added up with others': ``summation.gather``.
+
+        steps, codec : as ``receive`` is given them
+        """
+        began_s = self.spans.now() if self.spans.is_heard else 0.0
+        codec = codec or self.configuration.at_step(steps, spec).codec
+        arrived = gather(spec, parts, dtype, codec, self.kernels)
+        if began_s:
+            self.spans.tell("decode", spec.key, began_s)
+        return arrived
+
+    def assemble_together(self, sums: Sums) -> None:
+        """Add up what was gathered for a bucket's tensors, on their devices."""
+        cast(JoiningKernels, self.kernels).assemble_together(sums)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

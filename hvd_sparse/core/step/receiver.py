@@ -13,7 +13,7 @@ from hvd_sparse.core.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.core.step.records import BucketRun, Ticket, in_words
 from hvd_sparse.core.step.shared import Shared
 from hvd_sparse.core.wire.carrier import CarrierReport
-from hvd_sparse.errors import NonFiniteGradient, PeerFailure, RankMismatch
+from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.types import TensorSpec
 
@@ -127,18 +127,52 @@ class Receiver:
     def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> float | None:
         """Add up what arrived for a tensor, and return a bound of its magnitudes; None where it
         leaves the range of floats, which it does on all ranks."""
-        assert (
-            ticket.position is not None and ticket.bucket is not None and ticket.state is not None
-        )
-        arrival = ticket.bucket.arrivals[ticket.position]
+        bucket, position, state = ticket.bucket, ticket.position, ticket.state
+        assert position is not None and bucket is not None and state is not None
+        arrival = bucket.arrivals[position]
         if not arrival.is_finite:
             return None
-        spec, steps = ticket.state.spec, ticket.state.steps
+        if ticket.out is not None and ticket.out is out:
+            if bucket.summed is None:
+                bucket.summed = self._sum_together(bucket, factor)
+            used, most = bucket.summed.pop(position, (math.nan, 0.0))
+            if used == factor:
+                return most
+        spec, steps = state.spec, state.steps
         try:
             codec = None if ticket.parts is None else ticket.parts.codec
             return self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
         except NonFiniteGradient:
             return None
+
+    def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
+        """Add up what arrived for all tensors of a bucket whose results go to their device; return
+        factor and bound of each.
+
+        The others' carriers have not been read: where one of them says another factor, its tensor
+        is added up again. Left to their own turn are those that cannot be added up unseen.
+
+        factor : of the first of them
+        """
+        summed, given = {}, []
+        pipeline = self._shared.pipeline
+        for position, ticket in bucket.sending.items():
+            arrival, sent = bucket.arrivals.get(position), ticket.outgoing
+            is_there = arrival is not None and arrival.is_finite
+            if not is_there or sent is None or sent.dense is not None or ticket.out is None:
+                continue
+            assert arrival is not None and ticket.state is not None
+            codec = None if ticket.parts is None else ticket.parts.codec
+            spec, steps = ticket.state.spec, ticket.state.steps
+            try:
+                arrived = pipeline.gather(spec, arrival.parts, ticket.out.dtype, steps, codec)
+            except CorruptPayload:  # raised again in the tensor's own turn
+                continue
+            if arrived.is_safe(factor):
+                summed[position] = factor, arrived.most * abs(factor)
+                given.append((ticket.out, arrived.parts, factor))
+        pipeline.assemble_together(given)
+        return summed
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
         """Let a tensor that is never compressed begin a step: what its memory makes of it goes back

@@ -31,6 +31,8 @@ class BucketRun:
     is_exchanged : its exchange has begun
     began_s : when, where anybody asks
     arrivals : what the exchange brought, by position
+    summed : what was added up with others', by position: the factor, and a bound of its magnitudes;
+        None until the first of its tensors asks
     """
 
     index: int
@@ -43,6 +45,7 @@ class BucketRun:
     is_exchanged: bool = False
     began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
+    summed: dict[int, tuple[float, float]] | None = None
 
 
 @dataclass(eq=False)
@@ -99,6 +102,7 @@ class Ticket:
     error : why not
     scale : of the loss
     is_finite : this rank's gradient has no NaN or Inf
+    out : where its result will be wanted, on a device; None where that is told when it is
     extra : the frontend's
     report : what all ranks' carriers say, once that was read (``Receiver.report``)
     """
@@ -115,6 +119,7 @@ class Ticket:
     scale: float = 1.0
     is_finite: bool = True
     checksum: int | None = None
+    out: np.ndarray | None = None
     extra: object = None
     report: CarrierReport | None = field(default=None, init=False, repr=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,28 +22,41 @@ MOST_FACTOR = 1e6
 """Horovod multiplies sums by 1 or less, unless it is told otherwise."""
 
 
-def add_up(
+class Gathered(NamedTuple):
+    """What arrived for a tensor, decoded.
+
+    Attributes
+    ----------
+    parts : in the order given, each as one of the whole tensor
+    most : a magnitude that no entry of their sum exceeds by more than rounding
+    """
+
+    parts: list[Selection]
+    most: float
+
+    def is_safe(self, factor: float) -> bool:
+        """Tell whether factor * the sum stays in the range of floats."""
+        # Where the sums of the squares stay in range, the sum of such lists does by far; NaN is
+        # not less than anything.
+        return abs(factor) <= MOST_FACTOR and self.most < math.inf
+
+
+def gather(
     spec: TensorSpec,
     parts: Iterable[Part],
-    factor: float,
-    out: np.ndarray,
+    dtype: np.dtype,
     codec: Codec,
     kernels: Kernels | ModuleType,
-) -> float:
-    """Write out = factor * (sum of the parts), in the order given, the same on all ranks.
-
-    Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
+) -> Gathered:
+    """Decode what arrived for a tensor.
 
     parts : the range of the tensor that each is of, and an encoded selection or one as it is
-    out : flat, of the accumulator's dtype; untouched on any error
 
     Raises
     ------
     CorruptPayload : a payload is not for this tensor
-    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
-        none
     """
-    dtype, arrived, most = out.dtype, [], 0.0
+    arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start
         if not isinstance(sent, Selection):
@@ -56,13 +70,36 @@ def add_up(
         if numel != spec.numel:
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
         arrived.append(sent)
-    # Where the sums of the squares stay in range, the sum of such lists does by far; NaN is not
-    # less than anything.
-    is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
+    return Gathered(arrived, most)
+
+
+def add_up(
+    spec: TensorSpec,
+    parts: Iterable[Part],
+    factor: float,
+    out: np.ndarray,
+    codec: Codec,
+    kernels: Kernels | ModuleType,
+) -> float:
+    """Write out = factor * (sum of the parts), in the order given, the same on all ranks.
+
+    Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
+
+    parts : as ``gather`` takes them
+    out : flat, of the accumulator's dtype; untouched on any error
+
+    Raises
+    ------
+    CorruptPayload : a payload is not for this tensor
+    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
+        none
+    """
+    arrived = gather(spec, parts, out.dtype, codec, kernels)
+    is_safe = arrived.is_safe(factor)
     if not is_safe:
-        _check_range(spec, arrived, factor, kernels)
-    kernels.assemble(out, arrived, factor)
-    return most * abs(factor) if is_safe else math.inf
+        _check_range(spec, arrived.parts, factor, kernels)
+    kernels.assemble(out, arrived.parts, factor)
+    return arrived.most * abs(factor) if is_safe else math.inf
 
 
 def _check_range(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.core.kernels.adam import AdamStep
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Tail, Taking
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Sums, Tail, Taking
 from hvd_sparse.core.kernels.torch import adam, statistics
 from hvd_sparse.core.kernels.torch.accumulating import accumulated
 from hvd_sparse.core.kernels.torch.coming import Answers, Coming, Pass, joined
@@ -212,6 +212,11 @@ class TorchKernels:
             indices.split(counts), upload(values, result.device).split(counts)
         ):
             result[places] = result[places] + entries
+
+    def assemble_together(self, sums: Sums) -> None:
+        """Write the sums of a bucket's tensors, as ``assemble`` does each."""
+        for out, parts, factor in sums:
+            self.assemble(out, parts, factor)
 
     def scatter_add(self, out: Vector, indices: np.ndarray, values: np.ndarray) -> None:
         result = tensor_of(out)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
-from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.contract import JoiningKernels, Kernels, Sums
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 
 LATE = {
@@ -27,6 +28,10 @@ class KernelsByPlace:
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device
+
+    def assemble_together(self, sums: Sums) -> None:
+        """Write the sums of vectors on a device, by as few launches as its engine can."""
+        cast(JoiningKernels, self._device).assemble_together(sums)
 
     def __getattr__(self, name: str) -> Kernel:
         on_host: Kernel = getattr(self._host, name)

@@ -15,6 +15,7 @@ import torch
 
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.core.kernels.torch.vector import Copy, fetch, follow, stream_of
+from hvd_sparse.types import Selection
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -37,6 +38,21 @@ class Pass(NamedTuple):
     def room(self) -> int:
         """Return the most entries that its list may have to hold."""
         return max(0, min(self.aim.capacity, int(self.out.numel()))) if self.aim else 0
+
+
+class Sum(NamedTuple):
+    """What is added up for one tensor, as ``Kernels.assemble`` says.
+
+    Attributes
+    ----------
+    out : 1-D, contiguous
+    parts : on the host
+    factor : of the sum
+    """
+
+    out: torch.Tensor
+    parts: Sequence[Selection]
+    factor: float
 
 
 class Answers(NamedTuple):

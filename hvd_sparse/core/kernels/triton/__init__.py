@@ -6,13 +6,15 @@ Contracts: ``core.kernels.contract``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+import numpy as np
 import torch
 import triton
 
-from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.contract import Kernels, Sums
 from hvd_sparse.core.kernels.torch import TorchKernels
-from hvd_sparse.core.kernels.torch.coming import Answers, Pass
+from hvd_sparse.core.kernels.torch.coming import Answers, Pass, Sum
 from hvd_sparse.core.kernels.torch.vector import Vector, tensor_of
 from hvd_sparse.core.kernels.triton.launches import assemble, take
 from hvd_sparse.types import Selection
@@ -42,17 +44,27 @@ class TritonKernels(TorchKernels):
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors: four launches, whatever their number."""
+        """Give a device the passes of a bucket's tensors: three launches, whatever their number."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
         return take(passes, self._block)
 
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        if not any(part.count for part in parts) or not self._runs_on(tensor_of(out)):
-            super().assemble(out, parts, factor)
-        else:
-            assemble(tensor_of(out), parts, factor, self._block)
+        self.assemble_together([(cast(np.ndarray, out), parts, factor)])
+
+    def assemble_together(self, sums: Sums) -> None:
+        """Write the sums of a bucket's tensors: one launch for all of one dtype."""
+        together: dict[tuple[torch.device, torch.dtype], list[Sum]] = {}
+        for out, parts, factor in sums:
+            tensor = tensor_of(out)
+            if any(part.count for part in parts) and self._runs_on(tensor):
+                kind = tensor.device, tensor.dtype
+                together.setdefault(kind, []).append(Sum(tensor, parts, factor))
+            else:
+                super().assemble(out, parts, factor)
+        for each in together.values():
+            assemble(each, self._block)
 
     @staticmethod
     def _runs_on(x: torch.Tensor) -> bool:

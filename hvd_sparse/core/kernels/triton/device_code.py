@@ -173,58 +173,58 @@ def order_taken(
             tl.store(out + (place.to(tl.int64) & 0xFFFFFFFF), value, mask=stored)
 
 
-@triton.jit(do_not_specialize=["blocks", "steps"])
-def find_blocks(
-    indices: tl.tensor,
-    ranges: tl.tensor,
-    starts: tl.tensor,
-    blocks: int,
-    steps: int,
-    BLOCK: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> None:
-    """Find where each block of the result begins in every part's ascending indices."""
-    part = tl.program_id(1)
-    numbers = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
-    inside = numbers <= blocks
-    bounds = numbers.to(tl.int64) * BLOCK
-    low = tl.load(ranges + part) + tl.zeros([CHUNK], tl.int64)
-    high = tl.load(ranges + part + 1) + tl.zeros([CHUNK], tl.int64)
-    for _ in range(steps):
-        is_open = inside & (low < high)
-        middle = (low + high) // 2
-        place = tl.load(indices + middle, mask=is_open, other=0).to(tl.int64) & 0xFFFFFFFF
-        is_before = place < bounds
-        low = tl.where(is_open & is_before, middle + 1, low)
-        high = tl.where(is_open & (is_before == 0), middle, high)
-    tl.store(starts + part * (blocks + 1) + numbers, low, mask=inside)
-
-
-@triton.jit(do_not_specialize=["parts", "blocks"])
+@triton.jit(do_not_specialize=["parts", "steps"])
 def assemble_blocks(
-    out: tl.tensor,
-    numel: int,
+    table: tl.tensor,
+    owners: tl.tensor,
+    ranges: tl.tensor,
     indices: tl.tensor,
     values: tl.tensor,
-    starts: tl.tensor,
     parts: int,
-    blocks: int,
+    steps: int,
     DTYPE: tl.constexpr,
     BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:
-    """Write one block of the sum: zeros, then part after part in their order.
+    """Write one block of a tensor's sum: zeros, then part after part in their order.
 
     No other program writes to the block, and indices are unique in a part, so that what a thread
     reads was written by nobody later than the barrier before.
     """
     program = tl.program_id(0)
-    offsets = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tensor = tl.load(owners + program)
+    row = table + tensor * 3
+    out = tl.load(row + 1).to(tl.pointer_type(DTYPE))
+    numel = tl.load(row + 2)
+    if IS_ALIGNED:
+        numel = tl.multiple_of(numel, 4)
+        out = tl.multiple_of(out, 16)
+    first = (program - tl.load(row)) * BLOCK
+    offsets = first + tl.arange(0, BLOCK)
     tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
+
+    # where the block begins and ends in the ascending indices of every part, two lanes each: all
+    # are searched for at once, as every step of a search waits for memory
+    lanes = tl.arange(0, LANES)
+    is_used = lanes < 2 * parts
+    mine = ranges + tensor * (parts + 1) + lanes // 2
+    low = tl.load(mine, mask=is_used, other=0)
+    high = tl.load(mine + 1, mask=is_used, other=0)
+    bounds = first + (lanes % 2) * BLOCK
+    for _ in range(steps):
+        is_open = low < high
+        middle = (low + high) // 2
+        place = tl.load(indices + middle, mask=is_open, other=0).to(tl.int64) & 0xFFFFFFFF
+        is_before = place < bounds
+        low = tl.where(is_open & is_before, middle + 1, low)
+        high = tl.where(is_open & (is_before == 0), middle, high)
+
     for part in range(parts):
         tl.debug_barrier()
-        begin = tl.load(starts + part * (blocks + 1) + program)
-        end = tl.load(starts + part * (blocks + 1) + program + 1)
+        begin = tl.sum(tl.where(lanes == 2 * part, low, 0), 0)
+        end = tl.sum(tl.where(lanes == 2 * part + 1, low, 0), 0)
         for start in range(begin, end, CHUNK):
             numbers = start + tl.arange(0, CHUNK)
             inside = numbers < end

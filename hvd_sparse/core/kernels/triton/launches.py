@@ -12,7 +12,7 @@ import torch
 import triton.language as tl
 
 from hvd_sparse.core.kernels.contract import Moments, Taking
-from hvd_sparse.core.kernels.torch.coming import Answers, Pass
+from hvd_sparse.core.kernels.torch.coming import Answers, Pass, Sum
 from hvd_sparse.core.kernels.torch.taking import rounded
 from hvd_sparse.core.kernels.torch.vector import upload
 from hvd_sparse.core.kernels.triton import device_code
@@ -60,7 +60,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Add, look and take in all tensors: a memset and three launches, whatever their number.
+    """Add, look and take in all tensors: three launches, whatever their number.
 
     Parameters
     ----------
@@ -81,8 +81,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     counts, nonfinite, nonzeros = (empty(programs, torch.int32) for _ in range(3))
     bases, starts = (empty(programs, torch.int64) for _ in range(2))
     sums, most = (empty(programs, torch.float64) for _ in range(2))
-    rows, cuts, owners = _given(passes, table, device)
-    given_out = torch.zeros(tensors, dtype=torch.int64, device=device)
+    rows, cuts, owners, given_out = _given(passes, table, device)
     kind = _kind(dtype)
     is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
     looks = any(each.aim is None for each in passes)
@@ -103,26 +102,48 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     return Answers(taken.words.view(torch.int32), lambda words: _read(words.view(np.uint8), passes))
 
 
-def assemble(out: torch.Tensor, parts: Sequence[Selection], factor: float, block: int) -> None:
-    """Write the sum of factor * the parts, each entry added up in their order: two launches."""
-    device, blocks = out.device, -(-out.numel() // block)
-    ranges = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
-    words = np.concatenate([np.ascontiguousarray(part.indices, np.uint32) for part in parts])
-    indices = upload(words.view(np.int32), device)
-    scaled = np.concatenate([part.values for part in parts])
-    scaled *= scaled.dtype.type(factor)
-    values = upload(scaled, device)
-    starts = torch.empty(len(parts), blocks + 1, dtype=torch.int64, device=device)
-    steps = max(part.count for part in parts).bit_length()  # to halve a range to nothing
+def assemble(sums: Sequence[Sum], block: int) -> None:
+    """Write the sums, each entry added up in the order of the parts: one launch for all tensors.
+
+    Parameters
+    ----------
+    sums : of one dtype, on one device; not all of them of no entries
+    block : entries of a program, a power of two
+    """
+    outs = [each.out for each in sums]
+    device, dtype = outs[0].device, outs[0].dtype
+    parts = max(len(each.parts) for each in sums)
+    table = np.zeros((len(sums), 3), np.int64)
+    programs = [-(-out.numel() // block) for out in outs]
+    table[1:, 0] = np.cumsum(programs)[:-1]
+    table[:, 1] = [out.data_ptr() for out in outs]
+    table[:, 2] = [out.numel() for out in outs]
+    owners = np.repeat(np.arange(len(sums), dtype=np.int32), programs)
+    # A tensor with fewer parts than others has empty ones behind its own.
+    counts = np.zeros((len(sums), parts + 1), np.int64)
+    for row, each in zip(counts, sums):
+        row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
+    ranges = np.cumsum(counts).reshape(counts.shape)
+    indices = np.concatenate([part.indices for each in sums for part in each.parts])
+    given = (table, ranges, owners, indices, _scaled(sums))
+    rows, places, numbers, words, values = _uploaded(given, device)
+    is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
     with on(device):
-        device_code.find_blocks[(-(-(blocks + 1) // CHUNK), len(parts))](
-            indices, upload(ranges, device), starts, blocks, steps,
-            BLOCK=block, CHUNK=CHUNK, **OPTIONS
+        device_code.assemble_blocks[(sum(programs),)](
+            rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
+            words.view(torch.int32), values.view(dtype), parts,
+            int(counts.max()).bit_length(),  # to halve a range to nothing
+            DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
+            IS_ALIGNED=is_aligned, CHUNK=128, **OPTIONS
         )  # fmt: skip
-        device_code.assemble_blocks[(blocks,)](
-            out, out.numel(), indices, values, starts, len(parts), blocks,
-            DTYPE=_kind(out.dtype), BLOCK=block, CHUNK=128, **OPTIONS
-        )  # fmt: skip
+
+
+def _scaled(sums: Sequence[Sum]) -> np.ndarray:
+    """Return the values of all parts, one after the other, each times its sum's factor."""
+    values = [np.concatenate([part.values for part in each.parts]) for each in sums if each.parts]
+    for own, each in zip(values, (each for each in sums if each.parts)):
+        own *= own.dtype.type(each.factor)
+    return np.concatenate(values)
 
 
 def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
@@ -139,15 +160,29 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the table, the thresholds, and every program's tensor, on the device by one copy."""
-    cuts, owners = _cuts(passes), np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
-    sizes = [_whole(each.nbytes) for each in (table, cuts, owners)]
-    together = np.zeros(sum(sizes), np.uint8)
-    for start, each in zip(np.cumsum([0, *sizes]), (table, cuts, owners)):
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the table, the thresholds, every program's tensor, and a count of 0 for each tensor,
+    on the device by one copy."""
+    owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
+    given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
+    rows, limits, numbers, counts = _uploaded(given, device)
+    kind = passes[0].out.dtype
+    return (
+        rows.view(torch.int64),
+        limits.view(kind),
+        numbers.view(torch.int32),
+        counts.view(torch.int64),
+    )
+
+
+def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:
+    """Return arrays on the device, uint8, by one copy."""
+    wholes = [_whole(each.nbytes) for each in arrays]
+    together = np.zeros(sum(wholes), np.uint8)
+    for start, each in zip(np.cumsum([0, *wholes]), arrays):
         together[start : start + each.nbytes] = np.ascontiguousarray(each).view(np.uint8).ravel()
-    rows, limits, numbers = upload(together, device).split(sizes)
-    return rows.view(torch.int64), limits.view(passes[0].out.dtype), numbers.view(torch.int32)
+    pieces: Sequence[torch.Tensor] = upload(together, device).split(wholes)
+    return pieces
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
