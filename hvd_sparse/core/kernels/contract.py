@@ -267,7 +267,7 @@ Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
 
 
 class JoiningKernels(Protocol):
-    """What kernels for vectors on a device can do besides."""
+    """Kernels for vectors on a device, which can do more besides."""
 
     def assemble_together(self, sums: Sums) -> None:
         """Do as ``assemble`` for a bucket's tensors, by as few launches as the engine can."""

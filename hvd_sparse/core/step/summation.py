@@ -23,7 +23,7 @@ MOST_FACTOR = 1e6
 
 
 class Gathered(NamedTuple):
-    """What arrived for a tensor, decoded.
+    """Selections that arrived for a tensor, decoded.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ class Pass(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """What is added up for one tensor, as ``Kernels.assemble`` says.
+    """Sum for one tensor, as ``Kernels.assemble`` says.
 
     Attributes
     ----------
