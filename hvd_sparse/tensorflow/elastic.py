@@ -21,7 +21,7 @@ from hvd_sparse.tensorflow.keras3 import is_optimizer_of_keras_3
 from hvd_sparse.untyped import Optimizer, Value
 
 
-class _WithCompressor:
+class WithCompressor:
     """Commits, restores and synchronizes a compressor with a state's variables."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
@@ -59,20 +59,21 @@ class _WithCompressor:
             raise HostsUpdatedInterrupt(skip_sync=False) from interrupt
 
 
-class TensorFlowState(_WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]
+class TensorFlowState(WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]
     """``horovod.tensorflow.elastic.TensorFlowState``, with a compressor of its variables."""
 
 
-class TensorFlowKerasState(_WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
+class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """``horovod.tensorflow.elastic.TensorFlowKerasState``, with a compressor; also for
-    ``horovod.tensorflow.keras``.  UnsupportedInput for Keras 3."""
+    ``horovod.tensorflow.keras``.  UnsupportedInput for Keras 3, whose is
+    ``hvd_sparse.keras.elastic.KerasState``."""
 
     def __init__(
         self, model: Value, optimizer: Optimizer = None, *others: Any, **options: Any
     ) -> None:
         if is_optimizer_of_keras_3(model.optimizer if optimizer is None else optimizer):
             raise UnsupportedInput(
-                "Horovod's elastic state cannot broadcast Keras 3's variables: train with Keras 2 "
-                "(TF_USE_LEGACY_KERAS=1), or without elasticity and from checkpoints"
+                "Horovod's elastic state cannot broadcast Keras 3's variables: take "
+                "hvd_sparse.keras.elastic.KerasState"
             )
         super().__init__(model, optimizer, *others, **options)

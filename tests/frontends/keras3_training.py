@@ -21,6 +21,7 @@ from _keras3 import (
     fit,
     go_on,
     make_built_model,
+    make_model,
     momentum,
     train_by_hand,
     weights_of,
@@ -40,6 +41,7 @@ from blocks import blocks_for
 from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_sparse.keras import DistributedGradientTape, DistributedOptimizer, callbacks
+from hvd_sparse.keras.elastic import KerasState
 from hvd_sparse.tensorflow import CompressorState, SaveCompressor
 from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
 
@@ -303,6 +305,9 @@ def refused(name: str) -> dict[str, Any]:
         "elastic_state": lambda: TensorFlowKerasState(
             make_built_model(), momentum(), compressor=compressor()
         ),
+        "elastic_unbuilt": lambda: KerasState(make_model(), momentum(), compressor=compressor()),
+        "elastic_no_optimizer": lambda: KerasState(make_built_model(), compressor=compressor()),
+        "elastic_a_name": lambda: KerasState(make_built_model(), "sgd", compressor=compressor()),
         "apply_of_its_own": lambda: fit_with(
             lambda made: DistributedOptimizer(Other(0.1), compression=made)
         ),
@@ -316,7 +321,7 @@ def documented(_: str, block: Any) -> dict[str, Any]:
     model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(32)])
     model.build((None, 32))
     data = np.random.RandomState(hvd.rank()).standard_normal((64, 32)).astype("f4")
-    names: dict[str, Any] = {"model": model, "inputs": data, "targets": data}
+    names: dict[str, Any] = {"model": model, "inputs": data, "targets": data, "epochs": 2}
     exec(compile(block.text, block.name, "exec"), names)
     sparse_steps = names["compression"].stats()["sparse_steps"]
     names["compression"].close()

@@ -11,7 +11,7 @@ import pytest
 from harness import launch_elastic
 
 HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
-SILENCE_S = {"torch": 20, "tensorflow": 30}
+SILENCE_S = {"torch": 20, "tensorflow": 30, "keras3": 30}
 
 
 def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[Any]:
@@ -33,7 +33,7 @@ def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("framework", "kills"), [("torch", 2), ("tensorflow", 1)])
+@pytest.mark.parametrize(("framework", "kills"), [("torch", 2), ("tensorflow", 1), ("keras3", 1)])
 def test_killed_workers_take_nothing_but_their_own_residual_along(
     framework: str, kills: int, tmp_path: Path
 ) -> None:
@@ -49,6 +49,6 @@ def test_so_it_is_with_gradients_on_a_device(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", SILENCE_S)
 def test_so_it_is_over_twenty_kills_in_one_run(framework: str, tmp_path: Path) -> None:
     check_elastic(framework, 20, tmp_path)

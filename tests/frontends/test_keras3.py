@@ -42,7 +42,10 @@ REFUSED = {
     "scaled_by_compile": ("UnsupportedInput", "put DistributedOptimizer around"),
     "xla": ("UnsupportedInput", "jit_compile=False"),
     "another_optimizer": ("InvalidOption", "give the same object to both"),
-    "elastic_state": ("UnsupportedInput", "TF_USE_LEGACY_KERAS=1"),
+    "elastic_state": ("UnsupportedInput", "hvd_sparse.keras.elastic.KerasState"),
+    "elastic_unbuilt": ("InvalidOption", "model.build(input_shape)"),
+    "elastic_no_optimizer": ("InvalidOption", "optimizer="),
+    "elastic_a_name": ("InvalidOption", "str is no optimizer of Keras 3"),
     "apply_of_its_own": ("UnsupportedInput", "nobody averaged", "update_step()"),
 }
 WEIGHTS = 1e-6

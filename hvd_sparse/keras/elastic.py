@@ -1,0 +1,93 @@
+"""Horovod's elastic state for a model and an optimizer of Keras 3, with a compressor:
+
+    import horovod.tensorflow as hvd
+    from hvd_sparse.keras.elastic import KerasState
+
+    @hvd.elastic.run
+    def train(state):
+        ...
+
+    state = KerasState(model, compressor=compression, batch=0, epoch=0)
+    train(state)
+
+Horovod's own asks Keras 3's variables for what only Keras 2's have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from horovod.tensorflow import elastic
+
+from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.elastic import WithCompressor
+from hvd_sparse.tensorflow.keras3 import is_optimizer_of_keras_3, values_of
+from hvd_sparse.untyped import Optimizer, Value
+
+
+class _Keras3State(elastic.TensorFlowKerasState):  # type: ignore[misc]
+    """Commits, restores and broadcasts weights and optimizer, as numpy arrays.
+
+    States of random generators stay each rank's own, and so do metrics.
+    """
+
+    def __init__(self, model: Value, optimizer: Optimizer, **options: Any) -> None:
+        super().__init__(model, optimizer, **options)
+        self._bcast_model = self._broadcast  # where Horovod keeps its own
+
+    def _variables(self) -> list[Value]:
+        return [*self.model.weights, *self.optimizer.variables]
+
+    def _save_model(self) -> None:
+        self._saved = [np.array(variable) for variable in self._variables()]
+
+    def _load_model(self) -> None:
+        for variable, saved in zip(self._variables(), self._saved, strict=True):
+            variable.assign(saved)
+
+    def _broadcast(self) -> None:
+        hvd.broadcast_variables(values_of(self._variables()), 0)
+
+
+class KerasState(WithCompressor, _Keras3State):
+    """Elastic state of a Keras 3 model, its optimizer, and their compressor.
+
+    The optimizer's variables are made here where the first step has not: a worker that joins has to
+    have as many as those that go on.
+
+    Parameters
+    ----------
+    model : built
+    optimizer : None for the one that the model is compiled with
+    compressor : of this rank; its residuals are shared out where workers come or go
+    options : further attributes of the state, which all ranks get from rank 0
+
+    Raises
+    ------
+    InvalidOption : there is no optimizer, or it is none of Keras 3; the model is not built
+    """
+
+    def __init__(
+        self,
+        model: Value,
+        optimizer: Optimizer = None,
+        *,
+        compressor: TensorflowCompressor,
+        **options: Any,
+    ) -> None:
+        optimizer = model.optimizer if optimizer is None else optimizer
+        if optimizer is None:
+            raise InvalidOption("the model has no optimizer: compile it, or give optimizer=")
+        if not is_optimizer_of_keras_3(optimizer):
+            raise InvalidOption(
+                f"{type(optimizer).__name__} is no optimizer of Keras 3: those of Keras 2 take "
+                "hvd_sparse.tensorflow.elastic.TensorFlowKerasState"
+            )
+        if not model.built:
+            raise InvalidOption("the model is not built: call model.build(input_shape) before")
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        super().__init__(model, optimizer, compressor=compressor, **options)
