@@ -78,7 +78,7 @@ class KerasState(WithCompressor, _Keras3State):
         compressor: TensorflowCompressor,
         **options: Any,
     ) -> None:
-        optimizer = model.optimizer if optimizer is None else optimizer
+        optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if optimizer is None:
             raise InvalidOption("the model has no optimizer: compile it, or give optimizer=")
         if not is_optimizer_of_keras_3(optimizer):
