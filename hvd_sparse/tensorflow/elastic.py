@@ -29,12 +29,12 @@ class WithCompressor:
         super().__init__(*arguments, **options)
 
     def _save_model(self) -> None:
-        """Horovod commits the variables: at a commit, and when it has synchronized them."""
+        """Commit, as Horovod does with the variables: also when it has synchronized them."""
         self.compressor.commit()
         super()._save_model()  # type: ignore[misc]
 
     def _load_model(self) -> None:
-        """Horovod takes them back."""
+        """Take the last commit back, as Horovod does with the variables."""
         self.compressor.go_back()
         super()._load_model()  # type: ignore[misc]
 
@@ -51,8 +51,8 @@ class WithCompressor:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Where workers only left, Horovod would not synchronize states, but residuals have to be
-        brought together."""
+        """Have states synchronized where workers only left, too, which Horovod would not: residuals
+        have to be brought together."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
