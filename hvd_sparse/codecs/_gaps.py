@@ -86,7 +86,7 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
         return []
     modulus = modulus_for(indices.size, numel)
     # Into one array, without the copies of numpy.diff with a prefix.
-    gaps = np.empty(indices.size, np.uint32)
+    gaps: np.ndarray = np.empty(indices.size, np.uint32)
     gaps[0] = indices[0]
     np.subtract(indices[1:], indices[:-1], out=gaps[1:])
     gaps[1:] -= np.uint32(1)

@@ -91,7 +91,7 @@ def write_values(values: np.ndarray, name: str, out: np.ndarray, kernels: Packer
         most = LARGEST_MULTIPLE[name]
         step = _step_of(kernels.largest_magnitude(values), most)
         out[:STEP_BYTES] = np.frombuffer(np.float32(step).astype("<f4").tobytes(), np.uint8)
-        multiples = np.zeros(values.size, np.uint8)
+        multiples: np.ndarray = np.zeros(values.size, np.uint8)
         if step:
             multiples = kernels.multiples(values, step, most).view(np.uint8)
         out[STEP_BYTES:] = multiples if name == "int8" else kernels.pack_few(multiples, 4)

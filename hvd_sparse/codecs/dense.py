@@ -62,7 +62,7 @@ class Dense(ValuedCodec):
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         prefix, codes = value_codes(frame, 0, frame.numel, self.values, kernels)
         if frame.count == frame.numel:
-            indices = np.arange(frame.numel, dtype=np.uint32)
+            indices: np.ndarray = np.arange(frame.numel, dtype=np.uint32)
         else:
             indices = np.flatnonzero(codes != missing_code(codes.itemsize)).astype(np.uint32)
             need(

@@ -66,6 +66,6 @@ class Chunked(DensitySelector):
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
         chosen = kernels.take_largest(statistics, self.count(statistics.size)).indices
         starts = chosen.astype(np.int64) * self.chunk_length
-        indices = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
+        indices: np.ndarray = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
         indices = indices[indices < accumulated.size].astype(np.uint32)
         return Found(kernels.take_indices(accumulated, indices), passes=1)

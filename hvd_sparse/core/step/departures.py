@@ -90,4 +90,5 @@ class Departures:
             return indices.astype(np.intp)
         if not is_watched:
             indices = indices[indices & (BLOCK * (EVERY - 1)) == 0]
-        return (indices // (BLOCK * EVERY) * BLOCK + indices % BLOCK).astype(np.intp)
+        places: np.ndarray = indices // (BLOCK * EVERY) * BLOCK + indices % BLOCK
+        return places.astype(np.intp)

@@ -194,7 +194,8 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
     ]
-    return np.maximum(np.array(cuts, dtype), np.finfo(dtype).smallest_subnormal)
+    least: np.ndarray = np.maximum(np.array(cuts, dtype), np.finfo(dtype).smallest_subnormal)
+    return least
 
 
 def _room_for(tensors: int, room: int, dtype: torch.dtype, device: torch.device) -> Room:
