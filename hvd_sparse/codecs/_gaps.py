@@ -23,6 +23,7 @@ from hvd_sparse.codecs._bits import pack, unpack
 from hvd_sparse.core.kernels import packing
 from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import need
+from hvd_sparse.errors import CorruptPayload
 
 WIDTHS = (16, 8, 4, 2, 1)
 # Fixed point, as floats may differ in their last bit between machines.
@@ -85,35 +86,24 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
     if indices.size == 0:
         return []
     modulus = modulus_for(indices.size, numel)
-    # Into one array, without the copies of numpy.diff with a prefix.
-    gaps: np.ndarray = np.empty(indices.size, np.uint32)
-    gaps[0] = indices[0]
-    np.subtract(indices[1:], indices[:-1], out=gaps[1:])
-    gaps[1:] -= np.uint32(1)
-    parts = _planes(gaps, modulus, kernels)
-    gaps >>= np.uint32(modulus.shift)
-    if modulus.has_thirds:
-        quotients = gaps // np.uint32(3)
-        gaps -= np.uint32(3) * quotients
-        is_more = gaps != 0
-        parts += [pack(is_more, 1), pack(gaps[np.flatnonzero(is_more)] == 2, 1)]
-        gaps = quotients
-    # Every quotient ends in a one: its place is the sum of the quotients and the ones before it.
-    ones = np.cumsum(gaps, dtype=np.int64)
-    ones += np.arange(ones.size)
-    unary = np.zeros(int(ones[-1]) + 1, np.uint8)
-    unary[ones] = 1
-    return [*parts, np.packbits(unary, bitorder="little")]
-
-
-def _planes(gaps: np.ndarray, modulus: Modulus, kernels: Packers) -> list[np.ndarray]:
-    """Return the low bits of the gaps, one packed array a plane."""
-    planes, shift = [], 0
+    rests, quotients = kernels.split_gaps(indices, modulus.shift, modulus.has_thirds)
+    parts, shift = [], 0
     for width in modulus.widths:
-        part = gaps >> np.uint32(shift)
-        planes.append(pack(part & np.uint32((1 << width) - 1), width, kernels))
+        parts.append(pack(_low_bits(rests, shift, width), width, kernels))
         shift += width
-    return planes
+    if modulus.has_thirds:
+        thirds = _low_bits(rests, shift, 8)
+        parts += [pack(bits, 1) for bits in kernels.split_thirds(thirds)]
+    return [*parts, kernels.pack_unary(quotients)]
+
+
+def _low_bits(numbers: np.ndarray, shift: int, width: int) -> np.ndarray:
+    """Return the bits of numbers from a place on, as ``pack`` takes them."""
+    shifted = numbers >> np.uint32(shift) if shift else numbers
+    if width == 16:
+        return shifted.astype(np.uint16)
+    found: np.ndarray = shifted.astype(np.uint8)
+    return found & np.uint8(1) if width == 1 else found
 
 
 def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
@@ -135,19 +125,13 @@ def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = pac
     most = (count + numel // modulus.value + 7) // 8
     # The quotients of all gaps together are at most numel // M: zeros beyond that are none of ours.
     need(0 < unary.size <= most, f"{count} indices below {numel} cannot fill {body.size} bytes")
-    ends = np.flatnonzero(np.unpackbits(unary, bitorder="little").view(np.bool_))
-    need(
-        ends.size == count and int(ends[-1]) >= 8 * (unary.size - 1),
-        "gaps are fewer or more than entries",
-    )
-    order = np.arange(count)
-    ends -= order  # now the sum of the quotients so far
-    ends *= modulus.value
-    ends += np.cumsum(rests, dtype=np.int64)
-    ends += order
-    # Gaps are not negative, so the last index is the largest: in 64 bits nothing wraps around.
-    need(int(ends[-1]) < numel, f"an index leaves a tensor of {numel} entries")
-    return ends.astype(np.uint32)
+    quotients = kernels.unpack_unary(unary, count)
+    if quotients is None or not unary[-1]:
+        raise CorruptPayload("gaps are fewer or more than entries")
+    indices = kernels.join_gaps(rests, quotients, modulus.value, numel)
+    if indices is None:
+        raise CorruptPayload(f"an index leaves a tensor of {numel} entries")
+    return indices
 
 
 def _rests(
@@ -168,8 +152,7 @@ def _rests(
         rests |= bits(width, count).astype(np.uint32) << np.uint32(shift)
         shift += width
     if modulus.has_thirds:
-        thirds = bits(1, count)
-        more = np.flatnonzero(thirds.view(np.bool_))
-        thirds[more[np.flatnonzero(bits(1, more.size).view(np.bool_))]] = 2
+        is_more = bits(1, count)
+        thirds = kernels.join_thirds(is_more, bits(1, int(np.count_nonzero(is_more))))
         rests += thirds.astype(np.uint32) << np.uint32(shift)
     return rests, offset

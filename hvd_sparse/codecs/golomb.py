@@ -33,7 +33,8 @@ class Golomb(ValuedCodec):
     and numel, so nothing about it is sent. Random indices cost within 1.1 % of their entropy at
     every density below 0.1; with powers of two alone it would be 2.1.
 
-    Cost: two running sums an entry, and about ten array operations, each way.
+    Cost: a chain of one addition an entry, as bits of variable length have it, and about ten
+    operations on vectors, each way.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

@@ -186,6 +186,64 @@ def check_few_bits(kernels: Any) -> None:
                 assert kernels.unpack_few(packed, width, count) is None
 
 
+def lists_of_numbers() -> list[list[int]]:
+    """Counts around words of 64 bits, all zeros, and numbers that leave whole words empty."""
+    rng = np.random.default_rng(7)
+    drawn = [rng.geometric(0.4, count) - 1 for count in (0, 1, 2, 31, 63, 64, 65, 128, 3_000)]
+    drawn += [np.zeros(200, int), np.array([0, 63, 0, 64, 1, 1_000, 0, 128]), np.full(9, 63)]
+    return [numbers.tolist() for numbers in drawn]
+
+
+def check_unary(kernels: Any) -> None:
+    """Bits by Python's own strings; ones too few or too many are refused, zeros at the end not."""
+    for numbers in lists_of_numbers():
+        bits = "".join("0" * number + "1" for number in numbers)
+        expected = (int(bits[::-1], 2) if bits else 0).to_bytes(-(-len(bits) // 8), "little")
+        assert kernels.pack_unary(np.array(numbers, np.uint32)).tobytes() == expected
+        for before, behind in ((b"", b""), (b"\0", b"\0" * 9)):
+            there = np.frombuffer(before + expected + behind, np.uint8)[len(before) :]
+            back = kernels.unpack_unary(there, len(numbers))
+            assert back.dtype == np.uint32 and back.tolist() == numbers
+        for count in {0, len(numbers) // 2, len(numbers) - 1, len(numbers) + 1, 10**4}:
+            if count >= 0 and count != len(numbers):
+                assert kernels.unpack_unary(np.frombuffer(expected, np.uint8), count) is None
+
+
+def check_gaps(kernels: Any) -> None:
+    """Rests and quotients by Python's own numbers, and back; the last index has to lie within."""
+    rng = np.random.default_rng(8)
+    for numel, count in ((1, 1), (9, 9), (70, 1), (5_000, 100), (1 << 32, 1_000), (1 << 32, 0)):
+        found = {0, numel - 1, *rng.integers(numel, size=count).tolist()} if count else set()
+        indices = sorted(found)[-count:] if count else []
+        gaps = [b - a - 1 for a, b in zip([-1, *indices], indices)]
+        for shift in (0, 1, 5, 16, 30):
+            for has_thirds in (False, True):
+                modulus = (3 if has_thirds else 1) << shift
+                rests, quotients = kernels.split_gaps(
+                    np.array(indices, np.uint32), shift, has_thirds
+                )
+                assert rests.tolist() == [gap % modulus for gap in gaps]
+                assert quotients.tolist() == [gap // modulus for gap in gaps]
+                back = kernels.join_gaps(rests, quotients, modulus, numel)
+                assert back.dtype == np.uint32 and back.tolist() == indices
+                if indices:
+                    assert kernels.join_gaps(rests, quotients, modulus, indices[-1]) is None
+    most = np.full(3, 0xFFFFFFFF, np.uint32)
+    assert kernels.join_gaps(most, most, 1 << 28, 1 << 32) is None
+
+
+def check_thirds(kernels: Any) -> None:
+    rng = np.random.default_rng(9)
+    for count in (0, 1, 2, 63, 64, 65, 1_000):
+        drawn = (rng.integers(3, size=count), np.zeros(count), np.full(count, 2))
+        for numbers in [list_.astype(np.uint8) for list_ in drawn]:
+            is_more, is_two = kernels.split_thirds(numbers)
+            assert is_more.tolist() == [number > 0 for number in numbers.tolist()]
+            assert is_two.tolist() == [number == 2 for number in numbers.tolist() if number]
+            back = kernels.join_thirds(is_more, is_two)
+            assert back.dtype == np.uint8 and back.tolist() == numbers.tolist()
+
+
 PACKING = (
     check_half_codes,
     check_brain_codes,
@@ -195,4 +253,7 @@ PACKING = (
     check_multiples,
     check_levels,
     check_few_bits,
+    check_unary,
+    check_gaps,
+    check_thirds,
 )

@@ -12,6 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from hvd_sparse.core.kernels.float16 import brain_codes, brain_values, half_codes, half_values
+from hvd_sparse.core.kernels.gaps import (
+    join_gaps,
+    join_thirds,
+    pack_unary,
+    split_gaps,
+    split_thirds,
+    unpack_unary,
+)
 from hvd_sparse.core.kernels.levels import (
     largest_magnitude,
     level_codes,
@@ -30,13 +38,19 @@ __all__ = [
     "half_codes",
     "half_values",
     "join_blocks",
+    "join_gaps",
+    "join_thirds",
     "largest_magnitude",
     "level_codes",
     "level_values",
     "multiples",
     "pack_few",
+    "pack_unary",
+    "split_gaps",
+    "split_thirds",
     "sum_on_grid",
     "unpack_few",
+    "unpack_unary",
 ]
 
 BLOCK_BITS = 16
@@ -149,6 +163,58 @@ class Packers(Protocol):
         Parameters
         ----------
         packed : uint8, as many as ``count`` numbers take
+        """
+
+    def split_gaps(
+        self, indices: np.ndarray, shift: int, has_thirds: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the entries between each index and the one before it, modulo a number and divided
+        by it, uint32 [count] each.
+
+        Parameters
+        ----------
+        indices : uint32 [count], ascending
+        shift, has_thirds : the number is 2^shift, or 3 * 2^shift, below 2^32
+        """
+
+    def join_gaps(
+        self, rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
+    ) -> np.ndarray | None:
+        """Return the indices again, uint32 [count]; None if the last is not below ``numel``.
+
+        Parameters
+        ----------
+        rests, quotients : uint32 [count]; any, if the indices stay below 2^63
+        """
+
+    def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
+        """Return a bit string, uint8: for every number, uint32, as many zeros and then a one.
+
+        The first bit is the lowest; the last byte is filled up with zeros.
+        """
+
+    def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
+        """Return the numbers again, uint32 [count]; None if there are fewer or more ones.
+
+        Zeros behind the last one count for nothing.
+        """
+
+    def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether numbers are above 0, [count], and of those that are, whether they are 2:
+        uint8, 0 or 1.
+
+        Parameters
+        ----------
+        numbers : uint8 [count], of 0, 1 and 2
+        """
+
+    def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
+        """Return the numbers again, uint8 [count].
+
+        Parameters
+        ----------
+        is_more : uint8 [count], 0 or 1
+        is_two : uint8, 0 or 1, as many as the ones of ``is_more``
         """
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hvd_sparse.core.kernels.float16 import as_float32
 from hvd_sparse.core.kernels.levels import GRID_BITS, pack_few
-from hvd_sparse.core.kernels.numba import levels, packing
+from hvd_sparse.core.kernels.numba import gaps, levels, packing
 from hvd_sparse.core.kernels.packing import BLOCK_BITS, blocks_of
 
 MOST_ON_GRID = float((1 << GRID_BITS) - 1)
@@ -105,6 +105,53 @@ class CompiledPackers:
         numbers = np.empty(packed.size * per_byte, np.uint8)
         loop(packed, numbers.view(wide))
         return None if numbers[count:].any() else numbers[:count]
+
+    def split_gaps(
+        self, indices: np.ndarray, shift: int, has_thirds: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gaps in rests and quotients, as ``Packers`` says."""
+        rests, quotients = np.empty(indices.size, np.uint32), np.empty(indices.size, np.uint32)
+        gaps.split_gaps(_native(indices), shift, 3 if has_thirds else 1, rests, quotients)
+        return rests, quotients
+
+    def join_gaps(
+        self, rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
+    ) -> np.ndarray | None:
+        """Return the indices of rests and quotients, as ``Packers`` says."""
+        indices = np.empty(rests.size, np.uint32)
+        last = gaps.join_gaps(rests, quotients, modulus, indices)
+        return indices if last < numel else None
+
+    def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the numbers as zeros that a one ends, as ``Packers`` says."""
+        bits = int(gaps.total(numbers)) + numbers.size
+        words = np.zeros(-(-bits // gaps.WORD_BITS), np.uint64)
+        gaps.pack_unary(numbers, words)
+        return words.astype("<u8", copy=False).view(np.uint8)[: -(-bits // 8)]
+
+    def unpack_unary(self, packed: np.ndarray, count: int) -> np.ndarray | None:
+        """Return the numbers again, as ``Packers`` says."""
+        words = np.zeros(-(-packed.size // 8), "<u8")
+        words.view(np.uint8)[: packed.size] = packed
+        places = np.empty(count + gaps.SPARE, np.uint32)
+        if gaps.unpack_unary(_native(words), places, count) != count:
+            return None
+        numbers = places[:count]
+        gaps.zeros_between(numbers)
+        return numbers
+
+    def split_thirds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether numbers are above 0, and which are 2, as ``Packers`` says."""
+        is_more, is_two = np.empty_like(numbers), np.empty_like(numbers)
+        found = gaps.split_thirds(numbers, is_more, is_two)
+        return is_more, is_two[:found]
+
+    def join_thirds(self, is_more: np.ndarray, is_two: np.ndarray) -> np.ndarray:
+        """Return the numbers again, as ``Packers`` says."""
+        numbers, room = np.empty_like(is_more), np.zeros_like(is_more)
+        room[: is_two.size] = is_two
+        gaps.join_thirds(is_more, room, numbers)
+        return numbers
 
 
 def _suiting(out: np.ndarray) -> np.ndarray:

@@ -46,6 +46,9 @@ class TorchKernels:
         self.sum_on_grid, self.level_codes = host.sum_on_grid, host.level_codes
         self.level_values = host.level_values
         self.pack_few, self.unpack_few = host.pack_few, host.unpack_few
+        self.split_gaps, self.join_gaps = host.split_gaps, host.join_gaps
+        self.pack_unary, self.unpack_unary = host.pack_unary, host.unpack_unary
+        self.split_thirds, self.join_thirds = host.split_thirds, host.join_thirds
 
     # -- statistics -------------------------------------------------------------------------------
 
