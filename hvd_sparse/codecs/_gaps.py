@@ -89,21 +89,14 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = packing) -> 
     rests, quotients = kernels.split_gaps(indices, modulus.shift, modulus.has_thirds)
     parts, shift = [], 0
     for width in modulus.widths:
-        parts.append(pack(_low_bits(rests, shift, width), width, kernels))
+        # More than eight bits are the lowest: those planes come first.
+        low = rests.astype(np.uint16) if width > 8 else kernels.bytes_from(rests, shift)
+        parts.append(pack(low & np.uint8(1) if width == 1 else low, width, kernels))
         shift += width
     if modulus.has_thirds:
-        thirds = _low_bits(rests, shift, 8)
+        thirds = kernels.bytes_from(rests, shift)
         parts += [pack(bits, 1) for bits in kernels.split_thirds(thirds)]
     return [*parts, kernels.pack_unary(quotients)]
-
-
-def _low_bits(numbers: np.ndarray, shift: int, width: int) -> np.ndarray:
-    """Return the bits of numbers from a place on, as ``pack`` takes them."""
-    shifted = numbers >> np.uint32(shift) if shift else numbers
-    if width == 16:
-        return shifted.astype(np.uint16)
-    found: np.ndarray = shifted.astype(np.uint8)
-    return found & np.uint8(1) if width == 1 else found
 
 
 def decode_gaps(body: np.ndarray, count: int, numel: int, kernels: Packers = packing) -> np.ndarray:
@@ -149,10 +142,14 @@ def _rests(
         return unpack(body[start:offset], width, entries, kernels)
 
     for width in modulus.widths:
-        rests |= bits(width, count).astype(np.uint32) << np.uint32(shift)
+        plane = bits(width, count)
+        if shift == 0:
+            rests[:] = plane
+        else:
+            kernels.put_bytes(rests, plane, shift)
         shift += width
     if modulus.has_thirds:
         is_more = bits(1, count)
         thirds = kernels.join_thirds(is_more, bits(1, int(np.count_nonzero(is_more))))
-        rests += thirds.astype(np.uint32) << np.uint32(shift)
+        kernels.put_bytes(rests, thirds, shift)
     return rests, offset

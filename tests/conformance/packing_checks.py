@@ -224,12 +224,25 @@ def check_gaps(kernels: Any) -> None:
                 )
                 assert rests.tolist() == [gap % modulus for gap in gaps]
                 assert quotients.tolist() == [gap // modulus for gap in gaps]
-                back = kernels.join_gaps(rests, quotients, modulus, numel)
+                back = kernels.join_gaps(rests.copy(), quotients, modulus, numel)
                 assert back.dtype == np.uint32 and back.tolist() == indices
                 if indices:
                     assert kernels.join_gaps(rests, quotients, modulus, indices[-1]) is None
     most = np.full(3, 0xFFFFFFFF, np.uint32)
     assert kernels.join_gaps(most, most, 1 << 28, 1 << 32) is None
+
+
+def check_bytes(kernels: Any) -> None:
+    """Eight bits of a number from a place on, and back into another's zeros."""
+    numbers = np.random.default_rng(10).integers(1 << 32, size=77, dtype=np.uint32)
+    for shift in (0, 1, 8, 13, 24, 31):
+        found = kernels.bytes_from(numbers, shift)
+        assert found.dtype == np.uint8
+        assert found.tolist() == [number >> shift & 255 for number in numbers.tolist()]
+        there = np.ones(77, np.uint32)
+        kernels.put_bytes(there, found, shift)
+        kept = [(byte << shift & 0xFFFFFFFF) | 1 for byte in found.tolist()]
+        assert there.tolist() == kept
 
 
 def check_thirds(kernels: Any) -> None:
@@ -255,5 +268,6 @@ PACKING = (
     check_few_bits,
     check_unary,
     check_gaps,
+    check_bytes,
     check_thirds,
 )

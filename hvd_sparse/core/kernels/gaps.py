@@ -35,6 +35,16 @@ def join_gaps(
     return indices.astype(np.uint32) if is_within else None
 
 
+def bytes_from(numbers: np.ndarray, shift: int) -> np.ndarray:
+    """Return 8 bits of every number, as ``Packers`` says."""
+    return (numbers >> np.uint32(shift)).astype(np.uint8)
+
+
+def put_bytes(numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
+    """Set bits of every number, as ``Packers`` says."""
+    numbers |= bits.astype(np.uint32) << np.uint32(shift)
+
+
 def pack_unary(numbers: np.ndarray) -> np.ndarray:
     """Return the numbers as zeros that a one ends, as ``Packers`` says."""
     # The place of a one is the sum of the numbers and the ones before it.

@@ -13,9 +13,11 @@ import numpy as np
 
 from hvd_sparse.core.kernels.float16 import brain_codes, brain_values, half_codes, half_values
 from hvd_sparse.core.kernels.gaps import (
+    bytes_from,
     join_gaps,
     join_thirds,
     pack_unary,
+    put_bytes,
     split_gaps,
     split_thirds,
     unpack_unary,
@@ -34,6 +36,7 @@ __all__ = [
     "Packers",
     "brain_codes",
     "brain_values",
+    "bytes_from",
     "count_blocks",
     "half_codes",
     "half_values",
@@ -46,6 +49,7 @@ __all__ = [
     "multiples",
     "pack_few",
     "pack_unary",
+    "put_bytes",
     "split_gaps",
     "split_thirds",
     "sum_on_grid",
@@ -184,8 +188,15 @@ class Packers(Protocol):
 
         Parameters
         ----------
-        rests, quotients : uint32 [count]; any, if the indices stay below 2^63
+        rests, quotients : uint32 [count]; any, if the indices stay below 2^63; the rests may be
+            overwritten
         """
+
+    def bytes_from(self, numbers: np.ndarray, shift: int) -> np.ndarray:
+        """Return the 8 bits of uint32 numbers from a place on, uint8 [count]."""
+
+    def put_bytes(self, numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
+        """Set the bits of uint8 [count] in uint32 numbers, from a place on."""
 
     def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
         """Return a bit string, uint8: for every number, uint32, as many zeros and then a one.

@@ -19,6 +19,7 @@ sum_on_grid, level_codes = packing.sum_on_grid, packing.level_codes
 level_values = packing.level_values
 pack_few, unpack_few = packing.pack_few, packing.unpack_few
 split_gaps, join_gaps = packing.split_gaps, packing.join_gaps
+bytes_from, put_bytes = packing.bytes_from, packing.put_bytes
 pack_unary, unpack_unary = packing.pack_unary, packing.unpack_unary
 split_thirds, join_thirds = packing.split_thirds, packing.join_thirds
 

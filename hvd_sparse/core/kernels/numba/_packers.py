@@ -118,14 +118,22 @@ class CompiledPackers:
         self, rests: np.ndarray, quotients: np.ndarray, modulus: int, numel: int
     ) -> np.ndarray | None:
         """Return the indices of rests and quotients, as ``Packers`` says."""
-        indices = np.empty(rests.size, np.uint32)
-        last = gaps.join_gaps(rests, quotients, modulus, indices)
-        return indices if last < numel else None
+        return rests if gaps.join_gaps(rests, quotients, modulus) < numel else None
+
+    def bytes_from(self, numbers: np.ndarray, shift: int) -> np.ndarray:
+        """Return 8 bits of every number, as ``Packers`` says."""
+        out = np.empty(numbers.size, np.uint8)
+        gaps.bytes_from(numbers, shift, out)
+        return out
+
+    def put_bytes(self, numbers: np.ndarray, bits: np.ndarray, shift: int) -> None:
+        """Set bits of every number, as ``Packers`` says."""
+        gaps.put_bytes(numbers, bits, shift)
 
     def pack_unary(self, numbers: np.ndarray) -> np.ndarray:
         """Return the numbers as zeros that a one ends, as ``Packers`` says."""
         bits = int(gaps.total(numbers)) + numbers.size
-        words = np.zeros(-(-bits // gaps.WORD_BITS), np.uint64)
+        words = np.zeros(bits // gaps.WORD_BITS + 2, np.uint64)
         gaps.pack_unary(numbers, words)
         return words.astype("<u8", copy=False).view(np.uint8)[: -(-bits // 8)]
 

@@ -22,6 +22,9 @@ _U1_OUT, _U4_OUT, _U8_OUT = (
 )
 
 WORD_BITS = 64
+FEW = 4
+"""Numbers that are written at once."""
+
 SPARE = WORD_BITS
 """Room behind a list of numbers: a word's places are written some at a time."""
 
@@ -68,13 +71,32 @@ def split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unty
         rests[0] = np.uint32(indices[0] - np.uint32(np.uint32(quotients[0] * parts) << shift))
 
 
-@njit([types.int64(_U4, _U4, types.int64, _U4_OUT)], nogil=True, cache=True)
-def join_gaps(rests, quotients, modulus, indices):  # type: ignore[no-untyped-def]
-    """Write the indices of rests and quotients; return the last, which is the largest."""
-    last = np.int64(-1)
-    for i in range(indices.size):
-        last += np.int64(quotients[i]) * modulus + np.int64(rests[i]) + 1
-        indices[i] = np.uint32(last)
+@njit([types.void(_U4, types.uint32, _U1_OUT)], nogil=True, cache=True)
+def bytes_from(numbers, shift, out):  # type: ignore[no-untyped-def]
+    """Write the 8 bits of every number from a place on."""
+    for i in range(numbers.size):
+        out[i] = np.uint8(np.uint32(numbers[i] >> shift) & np.uint32(0xFF))
+
+
+@njit([types.void(_U4_OUT, _U1, types.uint32)], nogil=True, cache=True)
+def put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
+    """Set bits of every number from a place on."""
+    for i in range(numbers.size):
+        numbers[i] |= np.uint32(np.uint32(bits[i]) << shift)
+
+
+@njit([types.int64(_U4_OUT, _U4, types.int64)], nogil=True, cache=True)
+def join_gaps(rests, quotients, modulus):  # type: ignore[no-untyped-def]
+    """Write the indices in place of the rests; return the last, which is the largest."""
+    # Steps on vectors first: the chain behind them is one addition an entry.
+    low, last = np.uint32(modulus), np.int64(rests.size) - 1
+    for i in range(rests.size):
+        last += np.int64(quotients[i]) * modulus + np.int64(rests[i])
+        rests[i] = np.uint32(np.uint32(np.uint32(quotients[i] * low) + rests[i]) + np.uint32(1))
+    index = np.uint32(0xFFFFFFFF)
+    for i in range(rests.size):
+        index = np.uint32(index + rests[i])
+        rests[i] = index
     return last
 
 
@@ -87,24 +109,41 @@ def total(numbers):  # type: ignore[no-untyped-def]
     return found
 
 
+@njit([types.uint64(_U4, types.intp, types.intp, types.uint64, _U8_OUT)], nogil=True, cache=True)
+def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
+    """Set the ones of some numbers; return the place behind them."""
+    for i in range(first, last):
+        place += np.uint64(numbers[i])
+        words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
+        place += np.uint64(1)
+    return place
+
+
 @njit([types.void(_U4, _U8_OUT)], nogil=True, cache=True)
 def pack_unary(numbers, words):  # type: ignore[no-untyped-def]
     """Write for every number as many zeros, and a one.
 
     Parameters
     ----------
-    words : zeros, with room for all
+    words : zeros, with room for all and a word more
     """
-    place, at, word = np.uint64(0), np.uint64(0), np.uint64(0)
-    for i in range(numbers.size):
-        place += np.uint64(numbers[i])
-        if place >> np.uint64(6) != at:
-            words[at] = word
-            at, word = place >> np.uint64(6), np.uint64(0)
-        word |= np.uint64(1) << (place & np.uint64(63))
-        place += np.uint64(1)
-    if numbers.size:
-        words[at] = word
+    one, low = np.uint64(1), np.uint64(63)
+    place, whole = np.uint64(0), numbers.size // FEW * FEW
+    for i in range(0, whole, FEW):
+        a = np.uint64(numbers[i])
+        b = a + np.uint64(numbers[i + 1]) + one
+        c = b + np.uint64(numbers[i + 2]) + one
+        d = c + np.uint64(numbers[i + 3]) + one
+        if d > low:
+            place = _put_each(numbers, i, i + FEW, place, words)
+            continue
+        # The four ones together, into the word and the one behind it.
+        bits = (one << a) | (one << b) | (one << c) | (one << d)
+        at, fill = place >> np.uint64(6), place & low
+        words[at] |= bits << fill
+        words[at + one] = (bits >> one) >> (low - fill)
+        place += d + one
+    _put_each(numbers, whole, numbers.size, place, words)
 
 
 @njit([types.intp(_U8, _U4_OUT, types.intp)], nogil=True, cache=True)

@@ -47,6 +47,7 @@ class TorchKernels:
         self.level_values = host.level_values
         self.pack_few, self.unpack_few = host.pack_few, host.unpack_few
         self.split_gaps, self.join_gaps = host.split_gaps, host.join_gaps
+        self.bytes_from, self.put_bytes = host.bytes_from, host.put_bytes
         self.pack_unary, self.unpack_unary = host.pack_unary, host.unpack_unary
         self.split_thirds, self.join_thirds = host.split_thirds, host.join_thirds
 
