@@ -50,7 +50,7 @@ class SignCodec(Codec):
         scale = np.zeros(1, dtype)
         if kept.count:
             scale[0] = self.magnitude(np.abs(kept.values))
-        parts = self.encode_signs(kept.indices, np.signbit(kept.values), kept.numel)
+        parts = self.encode_signs(kept.indices, np.signbit(kept.values), kept.numel, kernels)
         return write_frame(self.number, dtype, kept.numel, kept.count, [scale, *parts])
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
@@ -63,14 +63,14 @@ class SignCodec(Codec):
         )  # comparisons may take subnormal numbers for 0
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
         need(is_ours, f"{frame.count} signs with the magnitude {scale}")
-        indices, is_negative = self.decode_signs(frame.body[width:], frame)
+        indices, is_negative = self.decode_signs(frame.body[width:], frame, kernels)
         return selection_from(frame, indices, _signed(is_negative, scale))
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
         """Return the indices and signs as arrays, to be written one after the other.
 
@@ -79,10 +79,13 @@ class SignCodec(Codec):
         indices : uint32 [count], ascending
         is_negative : bool [count]
         numel : entries of the tensor
+        kernels : as ``encode`` is given them
         """
         raise NotImplementedError
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices, uint32 [count] ascending, and the signs, bool [count], True if
         negative.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
 from hvd_sparse.codecs.bitmap import decode_presence, encode_presence, presence_bytes
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import Frame, need_size
 from hvd_sparse.registry import CODECS
 
@@ -35,12 +36,14 @@ class OneBit(SignCodec):
     number: ClassVar[int | None] = 10
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
         presence = [encode_presence(indices, numel)] if indices.size < numel else []
         return [*presence, encode_bits(is_negative)]
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         need_size(
             frame, frame.value_type.itemsize + int(self.signs_bytes(frame.count, frame.numel))
         )

@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import Frame, need
 from hvd_sparse.registry import CODECS
 
@@ -39,18 +40,20 @@ class OneSign(SignCodec):
     has_fixed_size: ClassVar[bool] = False
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
-        kind, gaps = _kind_of(is_negative), encode_gaps(indices, numel)
+        kind, gaps = _kind_of(is_negative), encode_gaps(indices, numel, kernels)
         signs = [encode_bits(is_negative)] if kind == MIXED else []
         return [np.array([kind], np.uint8), *gaps, *signs]
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         need(body.size > 0 and body[0] <= MINUS, "signs are of no kind")
         kind, count = int(body[0]), frame.count
         offset = body.size - (-(-count // 8) if kind == MIXED else 0)
         need(offset >= 1, f"{count} signs cannot stand in {body.size} bytes")
-        indices = decode_gaps(body[1:offset], count, frame.numel)
+        indices = decode_gaps(body[1:offset], count, frame.numel, kernels)
         if kind != MIXED:
             need(count > 0 or kind == PLUS, "nothing has no sign")
             return indices, np.full(count, kind == MINUS)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import Frame, need, need_ascending, need_size
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.registry import CODECS
@@ -38,7 +39,7 @@ class SignIndex(SignCodec):
         return float(magnitudes.min())
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
         if numel >= self.numel_limit:
             raise UnsupportedInput(
@@ -49,7 +50,9 @@ class SignIndex(SignCodec):
         words |= is_negative
         return [words.astype("<u4", copy=False)]
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         need_size(frame, frame.value_type.itemsize + 4 * frame.count)
         words = body.view("<u4")
         indices = words >> np.uint32(1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._gaps import decode_gaps, encode_gaps, gaps_bytes
 from hvd_sparse.codecs._signs import SignCodec, decode_bits, encode_bits
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import Frame, need
 from hvd_sparse.registry import CODECS
 
@@ -35,15 +36,17 @@ class SignMean(SignCodec):
     has_fixed_size: ClassVar[bool] = False
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
-        return [*encode_gaps(indices, numel), encode_bits(is_negative)]
+        return [*encode_gaps(indices, numel, kernels), encode_bits(is_negative)]
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         offset = body.size - -(-frame.count // 8)
         need(offset >= 0, f"{frame.count} signs cannot stand in {body.size} bytes")
         is_negative = decode_bits(body[offset:], frame.count)
-        return decode_gaps(body[:offset], frame.count, frame.numel), is_negative
+        return decode_gaps(body[:offset], frame.count, frame.numel, kernels), is_negative
 
     def signs_bytes(self, count: int, numel: int) -> float:
         return gaps_bytes(count, numel) + -(-count // 8)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import Frame, need, need_ascending
 from hvd_sparse.registry import CODECS
 
@@ -40,7 +41,7 @@ class Ternary(SignCodec):
     number: ClassVar[int | None] = 9
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
         width, bits, bins = _layout(indices.size, numel)
         counts = np.bincount(indices >> np.uint32(bits), minlength=bins)
@@ -49,7 +50,9 @@ class Ternary(SignCodec):
         words += np.uint32(PLUS)
         return [counts.astype(f"<u{width}"), words.astype(f"<u{width}")]
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         width, bits, bins = _layout(frame.count, frame.numel)
         need(
             body.size == width * (bins + frame.count),

@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._signs import SignCodec
+from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.core.wire.frame import Frame, need, need_ascending, need_size
 from hvd_sparse.registry import CODECS
 
@@ -32,13 +33,15 @@ class TwoBit(SignCodec):
     number: ClassVar[int | None] = 11
 
     def encode_signs(
-        self, indices: np.ndarray, is_negative: np.ndarray, numel: int
+        self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers
     ) -> list[np.ndarray]:
         bits = np.zeros(2 * numel, np.uint8)
         bits[2 * indices.astype(np.int64) + is_negative] = 1
         return [np.packbits(bits, bitorder="little")]
 
-    def decode_signs(self, body: np.ndarray, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def decode_signs(
+        self, body: np.ndarray, frame: Frame, kernels: Packers
+    ) -> tuple[np.ndarray, np.ndarray]:
         need_size(
             frame, frame.value_type.itemsize + int(self.signs_bytes(frame.count, frame.numel))
         )
