@@ -44,12 +44,14 @@ def made_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
     return outcome_of(make)
 
 
-def used_with(params: Callable[[], Any], **options: Any) -> dict[str, Any]:
+def used_with(
+    params: Callable[[], Any], method: Callable[..., Any] = Compression.topk, **options: Any
+) -> dict[str, Any]:
     """A compressor that is used: one rank, so that Horovod only traces it."""
 
     def train() -> None:
         variables = list(params())
-        compressor = Compression.topk(variables, density=0.1, **options)
+        compressor = method(variables, density=0.1, **options)
         try:
             tape_gradients(
                 linear_loss(variables, [tf.ones(v.shape) for v in variables]), variables, compressor
@@ -173,6 +175,10 @@ KERAS_2: dict[str, Callable[[], Any]] = {
     "selection_over_no_group": partial(
         used_with, lambda: [weight()], select_over="group", compress_1d=True, min_numel=1
     ),
+    "mgs_without_groups": partial(
+        used_with, lambda: [weight()], Compression.mgs, compress_1d=True, min_numel=1
+    ),
+    "densities_that_hide": partial(made_with, lambda: [weight()], density="hiding:300"),
     "no_time": partial(made_with, lambda: [weight()], timeout_s=0),
     "one_name_for_two_compressors": same_name_twice,
     "a_method_that_is_not_called": lambda: given_without_a_call(Compression.ldte_bs),

@@ -66,6 +66,18 @@ REFUSED = {
         "'weight:0' alone",
         "give groups",
     ),
+    "mgs_without_groups": (
+        "InvalidOption",
+        "select_over is 'group'",
+        "'weight:0' alone",
+        "give groups",
+    ),
+    "densities_that_hide": (
+        "InvalidOption",
+        "density is 'hiding'",
+        "hvd_sparse.torch and hvd_sparse.ddp",
+        "hvd-sparse advise --hiding",
+    ),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),
     "a_method_that_is_not_called": (

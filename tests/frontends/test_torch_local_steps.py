@@ -41,6 +41,14 @@ def test_what_ranks_have_moved_is_applied_or_kept(outcome: Outcome) -> None:
         assert 0.05 < result["density"] < 0.15
 
 
+def test_sbc_with_its_delay_applies_or_keeps_what_ranks_have_moved(outcome: Outcome) -> None:
+    results = measured(outcome, "nothing_is_lost_by_sbc_with_its_delay")
+    assert len({result["digest"] for result in results}) == 1
+    for result in results:
+        assert result["lost"] < 1e-5 < result["kept"]
+        assert 0 < result["density"] <= 0.15
+
+
 def test_a_checkpoint_between_two_exchanges_goes_on_bit_for_bit(outcome: Outcome) -> None:
     results = measured(outcome, "a_checkpoint_in_the_middle_goes_on")
     assert len({result[which] for result in results for which in ("whole", "half")}) == 1

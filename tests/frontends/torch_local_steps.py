@@ -34,10 +34,15 @@ def backward(model: nn.Module, step: int) -> None:
 
 
 def local_steps(
-    model: nn.Module, name: str, every: int, density: float = 1.0, **outer: Any
+    model: nn.Module,
+    name: str,
+    every: int,
+    density: float = 1.0,
+    method: Any = Compression.topk,
+    **outer: Any,
 ) -> LocalSteps:
     descent = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    made = partial(Compression.topk, density=density, name=name, **SPARSE_ONLY)
+    made = partial(method, density=density, name=name, **SPARSE_ONLY)
     return LocalSteps(descent, model.named_parameters(), compression=made, every=every, **outer)
 
 
@@ -89,11 +94,10 @@ def outer_momentum_is_nesterovs(name: str) -> dict[str, Any]:
     return {"furthest": furthest}
 
 
-@cases
-def nothing_is_lost(name: str) -> dict[str, Any]:
+def keep_the_ledger(name: str, method: Any) -> dict[str, Any]:
     """All ranks' movements are what was applied and what they keep back."""
     model = small_model()
-    local = local_steps(model, name, every=4, density=0.1)
+    local = local_steps(model, name, every=4, density=0.1, method=method)
     start, moved = flat_parameters(model), 0.0
     anchor = start
     for step in range(12):
@@ -116,6 +120,16 @@ def nothing_is_lost(name: str) -> dict[str, Any]:
         "density": sent,
         "digest": digest_of(model.parameters()),
     }
+
+
+@cases
+def nothing_is_lost(name: str) -> dict[str, Any]:
+    return keep_the_ledger(name, Compression.topk)
+
+
+@cases
+def nothing_is_lost_by_sbc_with_its_delay(name: str) -> dict[str, Any]:
+    return keep_the_ledger(name, Compression.sbc)
 
 
 @cases
