@@ -76,7 +76,7 @@ def _launch(
         script = _prepare(program, sources, compressor, Path(folder))
         module = [sys.executable, "-m", "benchmarks.horovod_suite.program", program.framework]
         what = ["--tests", str(script), *program.tests] if program.tests else [str(script)]
-        command = [*_launcher(program), *module, *what, *program.arguments]
+        command = [*_launcher(program, Path(folder)), *module, *what, *program.arguments]
         code, printed = run_limited(command, _environment(folder), limit_s)
         if not program.tests:
             end = "passed" if code == 0 else "did not end" if code is None else "failed"
@@ -99,10 +99,15 @@ def _prepare(program: Program, sources: Path, compressor: Compressor | None, fol
     return script
 
 
-def _launcher(program: Program) -> list[str]:
+def _launcher(program: Program, folder: Path) -> list[str]:
     launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", str(RANKS)]
-    hosts = ["-H", f"localhost:{RANKS}"]
-    return [*launcher, *hosts, "--min-np", str(RANKS)] if program.elastic else [*launcher, *hosts]
+    if not program.elastic:
+        return [*launcher, "-H", f"localhost:{RANKS}"]
+    script = folder / "hosts"  # as an elastic run takes hosts of one slot from a script alone
+    script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n", encoding="utf-8")
+    script.chmod(0o755)
+    world = ["--min-np", str(RANKS), "--max-np", str(RANKS)]
+    return [*launcher, *world, "--host-discovery-script", str(script)]
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -62,6 +62,7 @@ def forget_newer_optimizers() -> None:
 
 def install_keras_2() -> None:
     """Make ``keras`` Keras 2, and its digits made-up ones."""
+    import tensorflow as tf
     import tf_keras
 
     sys.modules["keras"] = tf_keras
@@ -69,7 +70,8 @@ def install_keras_2() -> None:
     def load_data(path: str = "") -> tuple[Any, Any]:
         return digits(), digits(64)
 
-    tf_keras.datasets.mnist.load_data = load_data
+    for keras in (tf_keras, tf.keras):  # two trees of modules, over the same functions
+        keras.datasets.mnist.load_data = load_data
 
 
 def _module(name: str, **contents: Any) -> ModuleType:
