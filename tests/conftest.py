@@ -36,7 +36,7 @@ QUICK = (
 
 common = settings(derandomize=True, deadline=None, database=None)
 settings.register_profile("suite", common, max_examples=50)
-settings.register_profile("quick", common, max_examples=10)
+settings.register_profile("quick", common, max_examples=5)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from blocks import blocks_for
-from harness import launch
-from installed import horovod_parts, is_installed
+from installed import is_installed
 from programs import run_python
 
 from benchmarks import _cub
 from benchmarks._gpu_build import build, tools, wants_build
-from benchmarks._gpu_checks import checks, judge, judge_placement, judge_stall
+from benchmarks._gpu_checks import checks, judge, judge_stall
 from benchmarks._gpu_page import Result, draw, page, table
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
@@ -134,28 +133,6 @@ def test_a_stall_is_judged_by_the_seconds_behind_the_programs_own_stream():
     assert told(0.02).verdict == "passed" and "default 1.100 s" in told(0.02).words
     assert told(1.02).verdict == "FAILED"
     assert judge_stall("stall", [{"busy": 1.0, "gathers": {}}] * 2).verdict == "NOT RUN"
-
-
-def test_the_stall_is_looked_for_on_two_ranks():
-    """On the pretend device, which queues nothing: that it runs, and times all three."""
-    outcome = launch("frontends/torch_stall.py", 2, "gloo", limit_s=120)
-    for result in outcome.check():
-        assert set(result["gathers"]) == {"idle", "default", "own"}
-        assert all(0 < seconds < 30 for seconds in result["gathers"].values())
-
-
-@pytest.mark.skipif(
-    "tensorflow" not in horovod_parts(), reason="Horovod was built without TensorFlow"
-)
-def test_tensorflows_placement_is_looked_at_on_two_ranks(monkeypatch):
-    """With the CPU in the place of a GPU, and where there is none."""
-    monkeypatch.setenv("HVD_SPARSE_TEST_DEVICE", "cpu")
-    reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo", limit_s=150).check()
-    found = judge_placement("placement", reports)
-    assert found.verdict == "passed" and "hvd_sparse_send" in found.words, found
-    assert judge_placement("placement", [{}, {}]).verdict == "NOT RUN"
-    reports[0]["found"]["ran"]["hvd_sparse_send"] = ["GPU:0"]
-    assert judge_placement("placement", reports).verdict == "FAILED"
 
 
 def test_the_page_tells_what_was_not_run():

@@ -1,0 +1,32 @@
+"""What ``scripts/gpu-check`` looks at on two ranks does run where there is no GPU."""
+
+from __future__ import annotations
+
+import pytest
+from harness import launch
+from installed import horovod_parts
+
+from benchmarks._gpu_checks import judge_placement
+
+
+@pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")
+def test_the_stall_is_looked_for_on_two_ranks():
+    """On the pretend device, which queues nothing: that it runs, and times all three."""
+    outcome = launch("frontends/torch_stall.py", 2, "gloo", limit_s=120)
+    for result in outcome.check():
+        assert set(result["gathers"]) == {"idle", "default", "own"}
+        assert all(0 < seconds < 30 for seconds in result["gathers"].values())
+
+
+@pytest.mark.skipif(
+    "tensorflow" not in horovod_parts(), reason="Horovod was built without TensorFlow"
+)
+def test_tensorflows_placement_is_looked_at_on_two_ranks(monkeypatch):
+    """With the CPU in the place of a GPU, and where there is none."""
+    monkeypatch.setenv("HVD_SPARSE_TEST_DEVICE", "cpu")
+    reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo", limit_s=150).check()
+    found = judge_placement("placement", reports)
+    assert found.verdict == "passed" and "hvd_sparse_send" in found.words, found
+    assert judge_placement("placement", [{}, {}]).verdict == "NOT RUN"
+    reports[0]["found"]["ran"]["hvd_sparse_send"] = ["GPU:0"]
+    assert judge_placement("placement", reports).verdict == "FAILED"
