@@ -6,7 +6,8 @@ goes on where the page's block before ended.  Commands: ``sh`` in a folder of th
 have been written down; ``ranks`` beside a program ``train.py``; ``hosts`` likewise, on a cluster
 whose hosts are host1, host2, ..., ``slurm`` on the same with the variables of a SLURM job of three
 nodes; ``gpu`` where there is one, and elsewhere it has to say that nothing was run; ``install`` in
-an empty environment, by ``scripts/package``.
+an empty environment, by ``scripts/package``.  Pieces of files, in Python and Markdown: ``adding``
+at the places that CONTRIBUTING names (``tests/adding.py``).
 ``<!-- shown: why it is not run -->`` is for the few that no test can run; ``SHOWN`` in
 ``tests/architecture/test_guide.py`` lists them.
 """
@@ -21,10 +22,11 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
-LANGUAGES = ("python", "sh")
+LANGUAGES = ("python", "sh", "markdown")
 PLACES = {
-    "python": ("torch", "tensorflow", "keras3", "python"),
+    "python": ("torch", "tensorflow", "keras3", "python", "adding"),
     "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install"),
+    "markdown": ("adding",),
 }
 """Where blocks of a language can run."""
 TRAINING = ROOT / "tests" / "train_as_documented.py"
@@ -38,7 +40,7 @@ class Block:
     Attributes
     ----------
     name : its page and line
-    language : "python" or "sh"
+    language : one of ``LANGUAGES``
     action : "runs", "shown", or "" where nothing is said
     where : one of ``PLACES``; why it is only shown
     goes_on : it begins with the names of the page's block before
@@ -60,7 +62,7 @@ def pages() -> list[Path]:
 
 
 def blocks_of(text: str, page: str) -> list[Block]:
-    """Return the blocks of a page in Python and shell."""
+    """Return the blocks of a page in Python, shell and Markdown."""
     found, mark = [], None
     for token in MarkdownIt().parse(text):
         if token.type == "html_block":

@@ -97,9 +97,6 @@ def test_a_block_of_code_says_where_it_runs_or_why_it_does_not(block):
 SHOWN = {
     "README.md: scripts/demo": "sets up for ten minutes, and runs the tests, as .ci/run does",
     "CONTRIBUTING.md: scripts/test": "it would run the tests in a test",
-    "CONTRIBUTING.md: Case(": "a line of a file",
-    "CONTRIBUTING.md: @classmethod": "a method of a class",
-    'CONTRIBUTING.md: "mean_multiple":': "a line of a file",
     "docs/launching.md: docker build": "Docker, in which scripts/docker-test does it",
     "docs/guide/start.md: HVD_SPARSE_STACK=2.18": "compiles Horovod; .ci/run does so in turn",
     "docs/guide/start.md: conda activate": "conda",

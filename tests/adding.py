@@ -1,0 +1,110 @@
+"""A method added to a copy of the checkout as CONTRIBUTING's "Add a method" says.
+
+Text and place are the page's own: the blocks marked ``adding`` in the order of the steps, each at
+the place that its step names.  The line in ``CHANGELOG.md`` and the accuracy, which have no block,
+are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from blocks import ROOT, Block, blocks_of
+
+NEEDED = ("hvd_sparse", "tests", "docs/methods", "scripts/lib", "pyproject.toml")
+
+
+def steps() -> dict[int, tuple[str, list[Block]]]:
+    """Return the words of every step and its blocks."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Add a method\n")[2].partition("\n## ")[0]
+    parts = re.split(r"^\*\*(\d)\. ", section, flags=re.MULTILINE)
+    found = {}
+    for number, text in zip(parts[1::2], parts[2::2], strict=True):
+        words = " ".join(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S).split())
+        blocks = blocks_of(text, f"CONTRIBUTING.md, step {number}")
+        found[int(number)] = (words, [each for each in blocks if each.action == "runs"])
+    return found
+
+
+def added(folder: Path, without: int = 0) -> Path:
+    """Return a copy of the checkout with the page's method, but for a step that is left out."""
+    checkout = folder / "checkout"
+    for name in NEEDED:
+        target = checkout / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # with what was compiled, which is told from the sources' times
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, target)
+    for number, (words, blocks) in steps().items():
+        for block in blocks if number != without else []:
+            _put(checkout, words, block)
+    return checkout
+
+
+def _put(checkout: Path, words: str, block: Block) -> None:
+    text = block.text
+    if text.startswith("# hvd_sparse/"):
+        path = checkout / _file_of_the_part()
+        assert not path.exists()
+        path.write_text(text, encoding="utf-8")
+    elif text.startswith("# "):
+        path = checkout / re.search(r"a page, `(\S+?)`", words)[1]
+        assert not path.exists()
+        path.write_text(text, encoding="utf-8")
+    elif text.startswith("|"):
+        path = checkout / re.search(r"in `(\S+?)` a line of the table", words)[1]
+        _insert(path, r"^\|[- |]+\|$", text)
+    elif place := re.search(r"a line of `(\w+)` in `(\S+?)`", words):
+        _insert(checkout / place[2], rf"^{place[1]}\b.*= [({{\[]$", text)
+    else:
+        place = re.search(r"a method of its family, here `(\w+)` in `(\S+?)`", words)
+        _add_to_class(checkout / place[2], place[1], text)
+        name = re.search(r"Import `(\w+)` there", words)[1]
+        module = _file_of_the_part().removesuffix(".py").replace("/", ".")
+        _insert(checkout / place[2], "^from __future__ .*$", f"from {module} import {name}\n")
+
+
+def _file_of_the_part() -> str:
+    """Return what the first line of the part says."""
+    return steps()[1][1][0].text.splitlines()[0].removeprefix("# ")
+
+
+def _insert(path: Path, pattern: str, text: str) -> None:
+    """Insert text behind the first line of a pattern."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if re.match(pattern, line.rstrip("\n")))
+    path.write_text("".join([*lines[: at + 1], text, *lines[at + 1 :]]), encoding="utf-8")
+
+
+def _add_to_class(path: Path, name: str, text: str) -> None:
+    """Insert a method behind a class's docstring."""
+    source = path.read_text(encoding="utf-8")
+    (found,) = [each for each in ast.parse(source).body if getattr(each, "name", "") == name]
+    assert isinstance(found, ast.ClassDef)
+    lines, at = source.splitlines(keepends=True), found.body[0].end_lineno
+    path.write_text("".join([*lines[:at], "\n", text, *lines[at:]]), encoding="utf-8")
+
+
+def tried(
+    checkout: Path, chosen: str, *files: str, limit_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run tests of a copy by themselves, those that are chosen by name."""
+    variables = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *([] if any("/frontends/" in each for each in files) else ["--quick"]),
+            *("-k", chosen, *files),
+        ],
+        cwd=checkout,
+        env={**variables, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+    )

@@ -1,0 +1,21 @@
+"""A method that is added as CONTRIBUTING says gives the core's bits on real ranks."""
+
+from __future__ import annotations
+
+import re
+
+from adding import added, tried
+
+FILE = "tests/frontends/test_methods.py"
+
+
+def test_the_added_line_gives_the_method_its_real_ranks(tmp_path):
+    done = tried(added(tmp_path), "torch-mean_multiple", FILE, limit_s=250)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert re.search(r"\b1 passed", done.stdout)
+
+
+def test_a_method_without_real_ranks_is_named(tmp_path):
+    done = tried(added(tmp_path, without=5), "has_a_case", FILE)
+    assert done.returncode == 1
+    assert "mean_multiple" in done.stdout
