@@ -7,7 +7,9 @@ have been written down; ``ranks`` beside a program ``train.py``; ``hosts`` likew
 whose hosts are host1, host2, ..., ``slurm`` on the same with the variables of a SLURM job of three
 nodes; ``gpu`` where there is one, and elsewhere it has to say that nothing was run; ``install`` in
 an empty environment, by ``scripts/package``.  Pieces of files, in Python and Markdown: ``adding``
-at the places that CONTRIBUTING names (``tests/adding.py``).
+at the places that CONTRIBUTING names (``tests/adding.py``).  Also commands: ``checkout`` in the
+checkout itself; ``ci`` are those that ``.ci/run`` runs in the same words, to which
+``tests/architecture/test_guide.py`` holds them.
 ``<!-- shown: why it is not run -->`` is for the few that no test can run; ``SHOWN`` in
 ``tests/architecture/test_guide.py`` lists them.
 """
@@ -25,7 +27,7 @@ MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
 LANGUAGES = ("python", "sh", "markdown")
 PLACES = {
     "python": ("torch", "tensorflow", "keras3", "python", "adding"),
-    "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install"),
+    "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install", "checkout", "ci"),
     "markdown": ("adding",),
 }
 """Where blocks of a language can run."""
@@ -78,6 +80,12 @@ def blocks_of(text: str, page: str) -> list[Block]:
         else:
             mark = None
     return found
+
+
+def commands_of(block: Block) -> list[str]:
+    """Return the commands of a block, one a line, without what is said of them."""
+    lines = [line.partition(" #")[0].strip() for line in block.text.splitlines()]
+    return [line for line in lines if line]
 
 
 def all_blocks() -> list[Block]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from blocks import PLACES, ROOT, all_blocks, pages
+from blocks import PLACES, ROOT, all_blocks, blocks_for, commands_of, pages
 
 from hvd_sparse import errors
 
 DOCS = ROOT / "docs"
+CI_RUN = ROOT / ".ci" / "run"
 BLOCKS = all_blocks()
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
 NAMES = [
@@ -95,12 +97,8 @@ def test_a_block_of_code_says_where_it_runs_or_why_it_does_not(block):
 
 
 SHOWN = {
-    "README.md: scripts/demo": "sets up for ten minutes, and runs the tests, as .ci/run does",
-    "CONTRIBUTING.md: scripts/test": "it would run the tests in a test",
     "docs/launching.md: docker build": "Docker, in which scripts/docker-test does it",
-    "docs/guide/start.md: HVD_SPARSE_STACK=2.18": "compiles Horovod; .ci/run does so in turn",
     "docs/guide/start.md: conda activate": "conda",
-    "docs/guide/start.md: scripts/demo": "sets up for ten minutes, as .ci/run does",
     "docs/guide/start.md: docker build": "Docker, in which scripts/docker-test does it",
     "docs/guide/kubernetes.md: docker build": "Docker, and a registry to push to",
     "docs/guide/kubernetes.md: kubectl apply": "a cluster; test_kubernetes.py checks the file",
@@ -118,10 +116,37 @@ def test_blocks_that_do_not_run_are_few_and_known():
     assert 3 * len(found) <= len(BLOCKS)
 
 
-def test_what_is_shown_since_ci_runs_it_is_run_there():
-    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    for command in ("scripts/setup", "scripts/demo", "scripts/test", "scripts/package"):
-        assert re.search(rf"^{command}\b|&& {command}\b", run, re.MULTILINE), command
+def commands_of_ci() -> set[str]:
+    """Return the scripts that ``.ci/run`` runs, with their arguments."""
+    lines = CI_RUN.read_text(encoding="utf-8").splitlines()
+    parts = [
+        each.strip() for line in lines for each in re.split(r"&&|\|\|", line.partition("#")[0])
+    ]
+    return {each for each in parts if each.startswith("scripts/")}
+
+
+def stacks_of_ci() -> set[str]:
+    """Return the stacks that ``.ci/run`` exports, of eight commits that follow each other."""
+    assert re.search(r"^export HVD_SPARSE_STACK=.*stack_in_turn", CI_RUN.read_text(), re.MULTILINE)
+    script = ". scripts/lib/common.sh && for each in 0 1 2 3 4 5 6 7; do stack_in_turn $each; done"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, check=True)
+    return set(done.stdout.decode().split())
+
+
+def is_run_by_ci(command: str) -> bool:
+    stack, script = re.fullmatch(r"(?:HVD_SPARSE_STACK=(\S+) )?(.*)", command).groups()
+    return script in commands_of_ci() and (stack is None or stack in stacks_of_ci())
+
+
+@pytest.mark.parametrize("block", blocks_for("ci"), ids=lambda each: each.name)
+def test_ci_runs_every_command_of_a_block_that_is_said_to_run_there(block):
+    assert [each for each in commands_of(block) if not is_run_by_ci(each)] == []
+
+
+def test_a_command_that_ci_does_not_run_is_found():
+    assert is_run_by_ci("scripts/package") and is_run_by_ci("HVD_SPARSE_STACK=2.18 scripts/setup")
+    for command in ("scripts/test --quick", "HVD_SPARSE_STACK=2.16 scripts/setup", "scripts/bench"):
+        assert not is_run_by_ci(command)
 
 
 def quotations() -> list[tuple[str, str, str]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from blocks import blocks_for, blocks_of
+from blocks import ROOT, blocks_for, blocks_of, commands_of
 from installed import is_installed
 from programs import run_documented
 
@@ -52,6 +53,21 @@ def test_a_command_runs(block, tmp_path):
     run_block(block, block.text, tmp_path)
     for option in re.findall(r"--?(?:o|png|output) (\S+)", block.text):
         assert (tmp_path / option).exists(), f"{block.name} has not written {option}"
+
+
+@pytest.mark.parametrize("block", blocks_for("checkout"), ids=lambda each: each.name)
+def test_a_command_of_the_checkout_runs_in_it(block):
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    done = subprocess.run(
+        ["sh", "-e", "-c", block.text],
+        cwd=ROOT,
+        env={**variables, "HVD_SPARSE_VENV": sys.prefix},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+    assert len(re.findall(r"^\d+ passed", done.stdout, re.MULTILINE)) == len(commands_of(block))
 
 
 def write_a_run(path: Path) -> None:
