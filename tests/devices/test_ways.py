@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from installed import is_installed
+from installed import horovod_parts, is_installed
+from programs import run_python
 
 from hvd_sparse.configuration import PARTS, Configuration
 from hvd_sparse.types import TensorSpec
@@ -73,3 +74,25 @@ def test_a_part_of_a_users_own_is_staged():
     made = Configuration.create(selector={"id": "topk", "density": 0.01})
     told = why_staged(dataclasses.replace(made, selector=Own(0.01)), WEIGHT)
     assert told == "selector 'own' is not known to work on devices"
+
+
+@pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")
+def test_doctor_says_which_parts_leave_gradients_on_their_device():
+    from hvd_sparse.frontend.torch.ways import CAN, TABLE
+
+    script = (
+        "from devices import pretend\n"
+        "from hvd_sparse.cli import main\n"
+        "pretend.load()\n"
+        "main(['doctor'])\n"
+    )
+    done = run_python("-c", script)
+    told = next(line for line in done.stdout.splitlines() if "gradients on the CPU: host" in line)
+    assert "on pretend, experimental: device" in told, done.stdout + done.stderr
+    stays = told.partition("travels) with ")[2].partition("; staged")[0]
+    for kind in ("selector", "memory", "codec", "exchange"):
+        rows = TABLE[kind]
+        named = stays.partition(f"{kind} ")[2].partition(";")[0]
+        assert named.split(", ") == [name for name in rows if rows[name] == CAN], kind
+    assert "staged (copied to the host and back) with all else" in told
+    assert "wire of messages: host; " in done.stdout
