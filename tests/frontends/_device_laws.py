@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import horovod.torch as hvd
@@ -191,12 +192,32 @@ def early_completion(name: str, device: torch.device) -> dict[str, Any]:
     A GPU's Horovod does so only where the variable was set when it was started.
     """
     os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     try:
-        with nullcontext() if stream is None else torch.cuda.stream(stream):
+        with side_stream(device):
             return train(name, device, num_groups=2)
     finally:
         os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
+
+
+@law
+def a_side_stream(name: str, device: torch.device) -> dict[str, Any]:
+    """A training none of which runs on the device's default stream."""
+    with side_stream(device):
+        return train(name, device, hands_over=True)
+
+
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[None]:
+    """Make another stream than the default one the device's current one; the CPU has none."""
+    if device.type == "cpu":
+        yield
+        return
+    before = torch.accelerator.current_stream(device)
+    torch.accelerator.set_stream(torch.Stream(device))
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
 
 
 @law

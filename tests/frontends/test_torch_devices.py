@@ -56,6 +56,7 @@ LAWS = (
     "a_loss_scale",
     "a_grad_scaler",
     "early_completion",
+    "a_side_stream",
     "a_dense_fall_back",
     "auto_on_every_way",
     "an_elastic_run",
