@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from frontends._device_cases import OPTIONS, STAYING
 from frontends._method_cases import BUILT, METHODS, STEPS
 from frontends._outcomes import measured
 from harness import launch
 
+ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
 CASES = (
     *METHODS,
@@ -110,6 +114,29 @@ def test_a_warm_step_waits_once_a_bucket_and_not_in_the_backward_pass(outcome, c
     for result in measured(outcome, case):
         assert result["found"]["in_backward"] == 0
         assert result["found"]["waits"] == waits
+
+
+def told_waits():
+    """What the guide says of each method that stays on the device."""
+    guide = (ROOT / "docs" / "guide" / "gpu.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d+) \| (\d+) \|$", guide, re.MULTILINE)
+    return {
+        method: (int(step), int(backward))
+        for methods, step, backward in rows
+        for method in re.findall(r"\w+", methods)
+    }
+
+
+def test_the_guide_says_how_often_a_warm_step_of_every_method_waits(outcome):
+    told = told_waits()
+    assert set(told) == set(STAY) & set(METHODS)
+    found = {}
+    for method in told:
+        results = [each["found"] for each in measured(outcome, method)]
+        found[method] = tuple(
+            max(each[key] for each in results) for key in ("waits", "in_backward")
+        )
+    assert found == told
 
 
 def test_a_staged_tensor_is_waited_for_once(outcome):
