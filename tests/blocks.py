@@ -9,7 +9,8 @@ nodes; ``gpu`` where there is one, and elsewhere it has to say that nothing was 
 an empty environment, by ``scripts/package``.  Pieces of files, in Python and Markdown: ``adding``
 at the places that CONTRIBUTING names (``tests/adding.py``).  Also commands: ``checkout`` in the
 checkout itself; ``ci`` are those that ``.ci/run`` runs in the same words, to which
-``tests/architecture/test_guide.py`` holds them.
+``tests/architecture/test_guide.py`` holds them; ``docker`` on a cluster of containers, by
+``scripts/docker-test``.
 ``<!-- shown: why it is not run -->`` is for the few that no test can run; ``SHOWN`` in
 ``tests/architecture/test_guide.py`` lists them.
 """
@@ -27,7 +28,7 @@ MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
 LANGUAGES = ("python", "sh", "markdown")
 PLACES = {
     "python": ("torch", "tensorflow", "keras3", "python", "adding"),
-    "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install", "checkout", "ci"),
+    "sh": ("sh", "ranks", "hosts", "slurm", "gpu", "install", "checkout", "ci", "docker"),
     "markdown": ("adding",),
 }
 """Where blocks of a language can run."""

@@ -87,9 +87,21 @@ train() { # train CONTROLLER FRAMEWORK: through every exchange; each rank must h
 case_torch() { train "$1" torch; }
 case_tensorflow() { train "$1" tensorflow; }
 
-case_digits() { # as the compose file's own command does it
-    limited "$TRAIN_S" "$ROOT/docker/cluster" train --epochs 12 >"$WORK/digits" 2>&1 || { cat "$WORK/digits"; return 1; }
+commands_of_page() { # those that the documentation has for a cluster of containers
+    PYTHONPATH="$ROOT/tests" "$VENV/bin/python" -c 'from blocks import blocks_for
+print(*[each.text for each in blocks_for("docker")], sep="\n")'
+}
+
+case_digits() { # by the documentation's own commands, which are for four hosts, and with its train.py
+    local container
+    commands_of_page >"$WORK/page" && [ -s "$WORK/page" ] || return 1
+    [ "$SIZE" = 4 ] || { limited 60 "$ROOT/docker/cluster" up 4 2>&1 && ready_hosts; } || return 1
+    for container in $(cluster containers); do
+        "$DOCKER" cp "$ROOT/tests/train_as_documented.py" "$container:/hvd-sparse/train.py" >/dev/null || return 1
+    done
+    limited "$TRAIN_S" env -C "$ROOT" bash -ex "$WORK/page" >"$WORK/digits" 2>&1 || { cat "$WORK/digits"; return 1; }
     cat "$WORK/digits"
+    grep -q "rank 3 of 4 has trained 3 steps" "$WORK/digits" || return 1
     grep -Eq 'test accuracy.*9[0-9]\.[0-9]+ ?%|accuracy 0\.9' "$WORK/digits"
 }
 

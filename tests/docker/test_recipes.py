@@ -7,10 +7,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from blocks import blocks_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
@@ -94,6 +96,16 @@ def test_every_stack_has_an_environment_of_its_own():
         for stack in ("", *(path.stem for path in STACKS))
     ]
     assert places[0].endswith("/.venv\n") and len(set(places)) == len(places)
+
+
+def test_a_case_runs_the_commands_that_the_documentation_has_for_containers():
+    environment = f"VENV={sys.prefix} && . scripts/lib/cases.sh"
+    said = said_by_scripts(f"{environment} && commands_of_page && declare -f case_digits")
+    blocks = blocks_for("docker")
+    assert len(blocks) == 1 and said.startswith(blocks[0].text)
+    assert re.search(r'commands_of_page > "\$WORK/page"', said)
+    assert re.search(r'bash -ex "\$WORK/page"', said)
+    assert '"digits gloo"' in (ROOT / "scripts" / "lib" / "cases.sh").read_text()
 
 
 def test_ci_takes_one_stack_a_commit_and_every_stack_in_turn():
