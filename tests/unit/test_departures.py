@@ -7,7 +7,15 @@ import pytest
 import worlds
 from worlds import configure, normals, tensors
 
-from hvd_sparse.core.step.departures import BLOCK, EVERY, MOST_STEPS, ROOM, STEP, Departures
+from hvd_sparse.core.step.departures import (
+    BLOCK,
+    EVERY,
+    INDEX_BYTES,
+    MOST_STEPS,
+    ROOM,
+    STEP,
+    Departures,
+)
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
@@ -44,11 +52,11 @@ def test_what_waits_to_be_entered_is_bounded():
     tenth = np.arange(0, 10_000, 10, dtype=np.uint32)
     for step in range(100):
         departures.note(step, tenth)
-        waiting = sum(each.size for each in departures._indices)
+        waiting = len(departures._indices) // INDEX_BYTES
         assert waiting <= 10_000 // ROOM + MOST_STEPS * STEP + tenth.size
     for step in range(100, 100 + 2 * MOST_STEPS):
         departures.note(step, tenth[:0])
-        assert len(departures._indices) <= 2 * MOST_STEPS
+        assert len(departures._steps) <= 2 * MOST_STEPS
 
 
 def test_a_part_of_a_large_tensor_stands_for_all_of_it():
@@ -62,6 +70,9 @@ def test_a_part_of_a_large_tensor_stands_for_all_of_it():
         if step % 100 == 99:
             wanted = (step - left_at[indices]).mean()
             assert departures.waited(indices, step) / indices.size == pytest.approx(wanted, rel=0.1)
+        if step % 50 == 49:  # taken back
+            departures.note(step, np.arange(numel, dtype=np.uint32))
+            departures.drop(step)
         departures.note(step, indices)
         left_at[indices] = step
     unwatched = np.array([BLOCK], np.uint32)
