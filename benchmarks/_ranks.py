@@ -1,4 +1,5 @@
-"""Real ranks on this machine, started by horovodrun; each leaves what it found as JSON."""
+"""Real ranks on this machine, over Gloo, or MPI where Horovod has no Gloo; each leaves what it
+found as JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import json
 import os
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from benchmarks._limited import ROOT, run_limited
+from hvd_sparse.cli.host_probe import controllers
+from hvd_sparse.cli.launch import NAMES, YIELDING
 
 RESULTS = "HVD_SPARSE_BENCH_RESULTS"
 SHOWN = 4000
@@ -20,6 +24,8 @@ SETTINGS = {
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"),
         "1",
     ),
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "TF_USE_LEGACY_KERAS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -29,7 +35,7 @@ SETTINGS = {
 
 
 def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any]:
-    """Run ``python -m MODULE ARGUMENTS`` on so many ranks, over Gloo.
+    """Run ``python -m MODULE ARGUMENTS`` on so many ranks.
 
     Parameters
     ----------
@@ -44,9 +50,8 @@ def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any
     ------
     RuntimeError : with the end of what was printed, if a rank failed or reported nothing
     """
-    launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", str(ranks)]
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-bench-") as folder:
-        command = [*launcher, sys.executable, "-m", module, *arguments]
+        command = [*_launcher(ranks), sys.executable, "-m", module, *arguments]
         environment = {**os.environ, **_environment(), RESULTS: folder}
         code, printed = run_limited(command, environment, limit_s)
         files = [_file_of(folder, rank) for rank in range(ranks)]
@@ -54,6 +59,22 @@ def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any
             return [json.loads(file.read_text(encoding="utf-8")) for file in files]
     how = f"was killed after {limit_s:g} s" if code is None else f"ended with {code}"
     raise RuntimeError(f"{module} on {ranks} ranks {how}:\n{printed[-SHOWN:]}")
+
+
+def horovod_version() -> str:
+    """Return Horovod's version, and over what it joins the ranks."""
+    return f"{metadata.version('horovod')} over {NAMES[_controller()]}"
+
+
+def _controller() -> str:
+    return "mpi" if controllers() == ["mpi"] else "gloo"
+
+
+def _launcher(ranks: int) -> list[str]:
+    if _controller() == "gloo":
+        return [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", str(ranks)]
+    yielding = " ".join(YIELDING).split()
+    return ["mpirun", *yielding, "--bind-to", "none", "-np", str(ranks)]
 
 
 def report(rank: int, found: Any) -> None:

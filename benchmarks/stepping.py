@@ -7,14 +7,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from benchmarks._ranks import launch
+from benchmarks._ranks import horovod_version, launch
 from benchmarks._streams import environment
 from benchmarks.selecting import machine
 from benchmarks.step import page
@@ -104,7 +103,7 @@ def available_bytes() -> int:
 
 def made_with() -> dict[str, str]:
     """Return the machine and the versions that the figures depend on."""
-    return {**machine(), **environment(), "horovod": metadata.version("horovod")}
+    return {**machine(), **environment(), "horovod": horovod_version()}
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -3,13 +3,15 @@
     hvd-sparse bench telemetry                    table and JSON in bench-output
     python -m benchmarks.watching --models small  one of the models
 
-One rank, with the sizes of ResNet-50's tensors or of many small ones, and no computing, so that a
-step is the compressor's own work and the share is the largest it can be.  For every interval two
-sessions, without and with a record every so many steps, take turns, each step in another order, and
-are compared step by step; of the differences the median counts, of the steps with a record and of
-those between two records by themselves, as few steps have one.  A record enters what the steps
-before it noted, so that its cost is that at its interval.  Times are the whole process's processor
-time, which other work on the machine disturbs less, and which has the writer's thread in it.
+One rank, with the tensors of networks of the examples or many small ones, and no computing, so that
+a step is the compressor's own work and the share is the largest it can be.  A forward and a
+backward pass of these networks are timed by themselves, which tells the share of a training step:
+inside a training its own noise would hide what telemetry adds.  For every interval two sessions,
+without and with a record every so many steps, take turns, each step in another order, and are
+compared step by step; of the differences the median counts, of the steps with a record and of those
+between two records by themselves, as few steps have one.  A record enters what the steps before it
+noted, so that its cost is that at its interval.  Times are the whole process's processor time,
+which other work on the machine disturbs less, and which has the writer's thread in it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hvd_sparse.autotune.costmodel.architectures import parameters
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
@@ -39,7 +40,9 @@ from hvd_sparse.telemetry.jsonl import JsonLines
 from hvd_sparse.types import TensorSpec
 
 DENSITY = 0.001
-MODELS = ("small", "resnet50")
+TRAININGS = ("resnet20", "ptb", "resnet50")
+"""Networks of the examples that are also computed, which needs torch."""
+MODELS = ("small", *TRAININGS)
 DEFAULT = Configuration.create(selector={"id": "topk", "density": 0.1}).telemetry_every
 RECORDS, QUICK_RECORDS = {DEFAULT: 5, 10: 10, 1: 30}, {10: 1, 1: 3}
 """Records that are measured, by the steps of an interval."""
@@ -49,13 +52,15 @@ def specs_of(model: str) -> list[TensorSpec]:
     """Return the tensors of a model that are compressed."""
     if model == "small":
         return [TensorSpec(f"t{i}", (64, 64), "float32") for i in range(160)]
-    large = [each for each in parameters(model) if len(each.shape) > 1]
-    return [TensorSpec(each.name, each.shape, "float32") for each in large]
+    from benchmarks._training_time import compressed_tensors  # with torch
+
+    return compressed_tensors(model)
 
 
 def measure(model: str, records: Mapping[int, int]) -> dict[str, Any]:
     """Return the median milliseconds of a step without telemetry, and by interval what a record
-    adds, what is added to a step between two, and both as a part of the steps without.
+    adds, what is added to a step between two, and both as a part of the steps without; where it
+    computes, also as a part of a step that does.
 
     records : how many are measured, by interval
     """
@@ -73,12 +78,21 @@ def measure(model: str, records: Mapping[int, int]) -> dict[str, Any]:
 
     (pairs,) = LocalWorld(1, 600.0).run(run)
     off_s = statistics.median(off for each in pairs.values() for off, _ in each)
+    computing_s = 0.0
+    if model in TRAININGS:
+        from benchmarks._training_time import computing_s as computing_s_of
+
+        computing_s = computing_s_of(model)
+    intervals = {str(every): _added(each, every, off_s) for every, each in pairs.items()}
+    for told in intervals.values():
+        told["training_share"] = told["share"] * off_s / (off_s + computing_s)
     return {
         "model": model,
         "tensors": len(specs),
         "entries": sum(spec.numel for spec in specs),
         "off_ms": 1e3 * off_s,
-        "intervals": {str(every): _added(each, every, off_s) for every, each in pairs.items()},
+        "computing_ms": 1e3 * computing_s,
+        "intervals": intervals,
     }
 
 
@@ -134,23 +148,25 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print a table and write the JSON; return the exit code."""
     models = getattr(options, "models", None) or (("small",) if options.quick else MODELS)
     lines = [measure(each, QUICK_RECORDS if options.quick else RECORDS) for each in models]
-    table = Table(title="What telemetry adds to a step that computes nothing")
-    for heading in ("model", "tensors", "entries", "step ms", "every", "+ record", "+ between"):
+    table = Table(title="What telemetry adds to a step that computes nothing, and to a training's")
+    headings = ("model", "tensors", "entries", "step ms", "computing ms", "every", "+ record")
+    for heading in (*headings, "+ between", "share", "of training"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
-    table.add_column("share", justify="right")
     for line in lines:
         for every, told in line["intervals"].items():
             table.add_row(
                 line["model"],
                 str(line["tensors"]),
                 f"{line['entries']:,}",
-                f"{line['off_ms']:.1f}",
+                f"{line['off_ms']:.2f}",
+                f"{line['computing_ms']:.1f}" if line["computing_ms"] else "none",
                 every,
                 f"{told['record_ms']:.2f}",
                 f"{told['between_ms']:.3f}",
                 f"{100 * told['share']:.2f} %",
+                f"{100 * told['training_share']:.2f} %" if line["computing_ms"] else "",
             )
-    Console(width=120).print(table)
+    Console(width=130).print(table)
     options.output.mkdir(parents=True, exist_ok=True)
     document = {"quick": options.quick, "default_every": DEFAULT, "lines": lines}
     (options.output / "telemetry.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import hvd_sparse
+from benchmarks._ranks import horovod_version
 from benchmarks._streams import json_by_line, markdown_table
 from benchmarks.journey.recorder import tree
 from benchmarks.journey.table import Line
@@ -23,7 +24,7 @@ PAGE = """\
 # The way of one tensor through a step
 
 Calls of Python functions whose code is in the package, counted by a profile function in real steps
-under Horovod: 2 ranks over Gloo, `ldte_bs` at density {density:g}, exchange `{exchange}`, engine
+under Horovod: 2 ranks, `ldte_bs` at density {density:g}, exchange `{exchange}`, engine
 `{engine}`, matrices of {width} x {width}. Made by
 
     python -m benchmarks.journey
@@ -99,8 +100,9 @@ def render(lines: Sequence[Line]) -> str:
 
 def made_with() -> dict[str, str]:
     """Return what the counts depend on."""
-    packages = ("torch", "tensorflow", "horovod", "numba")
+    packages = ("torch", "tensorflow", "numba")
     installed = {package: metadata.version(package) for package in packages}
+    installed["horovod"] = horovod_version()
     return {
         "hvd_sparse": hvd_sparse.__version__,
         "python": platform.python_version(),

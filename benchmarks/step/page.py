@@ -29,8 +29,8 @@ HEADER = [
 PAGE = """\
 # What a step works
 
-Real steps under Horovod's optimizer for PyTorch, over Gloo on one machine: gradients in, averaged
-gradients out, at density {density} and the default options, rollback included. Made by
+Real steps under Horovod's optimizer for PyTorch, on one machine: gradients in, averaged gradients
+out, at density {density} and the default options, rollback included. Made by
 
     {command}
 

@@ -135,7 +135,7 @@ def test_telemetry_tells_what_it_adds_at_every_interval(tmp_path):
     document = json.loads((folder / "telemetry.json").read_text())
     (line,) = document["lines"]
     assert set(line["intervals"]) == {"1", "10"} and document["default_every"] == 100
-    assert line["off_ms"] > 0
+    assert line["off_ms"] > 0 and line["computing_ms"] == 0
     for told in line["intervals"].values():
         assert isinstance(told["record_ms"], float)
         assert f"{100 * told['share']:.2f} %" in printed
