@@ -21,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = "HVD_SPARSE_TEST_RESULTS"
 CONTROLLERS = ("mpi", "gloo")
+FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
+"""What Horovod must be built with for a script in whose name the word is."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,7 @@ def launch(
     The test is left out where Horovod was built without what the worker's name or the controller
     says.
     """
-    for part in ("torch", "tensorflow"):
-        if part in Path(worker).name:
-            _require(part)
+    _require_framework(Path(worker).name)
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
@@ -78,6 +78,7 @@ def launch_example(
 ) -> Outcome:
     """Run ``examples/<script>`` on that many processes; it reports nothing, and writes what it is
     told to."""
+    _require_framework(script)
     program = (sys.executable, str(ROOT / "examples" / script))
     return _run(_launcher(ranks, controller), ranks, *program, *arguments, limit_s=limit_s)
 
@@ -97,6 +98,7 @@ def launch_elastic(
     silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts
         those that wait for it
     """
+    _require_framework(Path(worker).name)
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
         discover = Path(folder) / "discover"
         discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
@@ -165,6 +167,13 @@ def _require(part: str) -> None:
 
     if part not in horovod_parts():
         pytest.skip(f"Horovod was built without {part}")
+
+
+def _require_framework(name: str) -> None:
+    """Leave the test out where Horovod was built without what a script's name says."""
+    for word, part in FRAMEWORKS.items():
+        if word in name:
+            _require(part)
 
 
 def _launcher(ranks: int, controller: str) -> list[str]:

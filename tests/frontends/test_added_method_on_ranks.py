@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from adding import added, tried
+from installed import horovod_parts
 
 FILE = "tests/frontends/test_methods.py"
 
 
+@pytest.mark.skipif(
+    not {"torch", "mpi"} <= horovod_parts(), reason="Horovod was built without what it runs on"
+)
 def test_the_added_line_gives_the_method_its_real_ranks(tmp_path):
     done = tried(added(tmp_path), "torch-mean_multiple", FILE, limit_s=250)
     assert done.returncode == 0, done.stdout[-5000:]

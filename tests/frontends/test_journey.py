@@ -8,6 +8,11 @@ import sys
 
 import pytest
 from harness import ROOT
+from installed import horovod_parts
+
+pytestmark = pytest.mark.skipif(
+    not {"torch", "tensorflow"} <= horovod_parts(), reason="Horovod was built without a framework"
+)
 
 
 @pytest.fixture(scope="module")

@@ -327,6 +327,8 @@ def test_a_rank_that_fails_fails_the_launch(seen):
 
 @needs_spaces
 def test_the_interface_between_the_hosts_is_found(seen):
+    if "mpi" not in horovod_parts():
+        pytest.skip("Horovod was built without mpi, by which that launch goes")
     assert "--network-interfaces eth0" in seen["dry"]["output"]
     assert "-H host1:1,host2:2,host3:1" in seen["dry"]["output"]
 
