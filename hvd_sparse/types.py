@@ -50,6 +50,12 @@ class Selection:
             return self
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
+    def without(self, others: Selection) -> Selection:
+        """Return the entries that are not among others, which are some of these."""
+        is_left = np.ones(self.count, bool)
+        is_left[np.searchsorted(self.indices, others.indices)] = False
+        return Selection(self.indices[is_left], self.values[is_left], self.numel)
+
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
         """Return a selection of no entries."""

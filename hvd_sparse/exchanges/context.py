@@ -85,6 +85,8 @@ class Outgoing:
     begun : the pass on a device; nothing else is known then.  None on the host
     aim, taken : the group's aim while the selection waits, and the entries that the pass took out
         of ``accumulated``; None where it had no aim, or they were too many
+    surplus : on a device, the vector of what is kept back and entries that the pass took too much,
+        which go back to it with the bucket's sums; None where there are none, or they went at once
     """
 
     frame: np.ndarray | None
@@ -98,6 +100,7 @@ class Outgoing:
     begun: Begun | None = None
     aim: Aim | None = None
     taken: Selection | None = None
+    surplus: tuple[np.ndarray, Selection] | None = None
 
 
 class Arrival(NamedTuple):

@@ -24,7 +24,7 @@ from frontends._integer_gradients import SHAPES
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Sums
+from hvd_sparse.core.kernels.contract import Sums, Surplus
 from hvd_sparse.core.kernels.torch import TorchKernels
 from hvd_sparse.core.kernels.torch.by_place import KernelsByPlace
 from hvd_sparse.core.kernels.torch.coming import Answers, Pass
@@ -51,6 +51,8 @@ begun: list[int] = []
 """The tensors of every group of passes that an engine was given."""
 added: list[tuple[int, int]] = []
 """The tensors of every group that an engine has added up, and the launches."""
+put_back: list[int] = []
+"""The entries of every tensor that its pass had taken too much, put back with the sums."""
 one_at_a_time = threading.RLock()
 """Triton's interpreter is one for all threads, which are ranks here."""
 
@@ -70,10 +72,11 @@ def kernels_of(engine: str) -> Any:
             begun.append(len(passes))
             return own(passes)
 
-    def assembled(sums: Sums) -> None:
+    def assembled(sums: Sums, surplus: Surplus = ()) -> None:
         with one_at_a_time:
             with counting() as counted:
-                assemble(sums)
+                assemble(sums, surplus)
+            put_back.extend(entries.count for _, entries in surplus)
             added.append((len(sums), counted.launches if counted is not None else 0))
 
     kernels.begin, kernels.assemble_together = begin, assembled
@@ -108,7 +111,7 @@ def launches(method: dict[str, Any]) -> dict[str, list[int]]:
         rank = Rank({**method, "groups": 1}, collective, CPU, kernels)
         for position in range(len(SHAPES)):
             rank.step.transactions.state_of(position)  # whose memory is made of zeros, once
-        found: dict[str, list[int]] = {"passes": [], "sums": [], "all else": []}
+        found: dict[str, list[int]] = {"passes": [], "sums": [], "all else": [], "put back": []}
         for number in range(4):
             gradients = [
                 rank.place(i, np.full(np.prod(shape), 1.0 + number, np.float32) * _ramp(shape))
@@ -116,6 +119,7 @@ def launches(method: dict[str, Any]) -> dict[str, list[int]]:
             ]
             begun.clear()
             added.clear()
+            put_back.clear()
             sent = []
             with Transfers() as counted:
                 for position, vector in enumerate(gradients):
@@ -131,6 +135,7 @@ def launches(method: dict[str, Any]) -> dict[str, list[int]]:
                 for each, (_, ticket), vector in zip(reduced, sent, gradients):
                     rank.driver.decompress(each, ticket, out=vector)
             found["sums"].append(sum(own for _, own in added))
+            found["put back"].append(sum(count > 0 for count in put_back))
             found["all else"].append(counted.launches - found["sums"][-1])
             assert begun == [tensors for tensors, _ in added] == [len(SHAPES)], "one group a bucket"
         return found

@@ -35,6 +35,7 @@ def test_whatever_order_programs_run_in_the_bits_are_the_references(task):
         ("take", "a list longer than the aim allows", "what stays"),
         ("looks", "the moments", "the moments are others"),
         ("assemble", "another order of ranks", "the sum has other bits"),
+        ("assemble", "a tensor's surplus", "what is surplus did not go back"),
     ],
 )
 def test_a_broken_engine_is_found_by_it(task, mutant, words):

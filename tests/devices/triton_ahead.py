@@ -36,9 +36,10 @@ POINTERS = {
     "ordered_places": "*i32",
     "indices": "*i32",
     "ranges": "*i64",
+    "addresses": "*i64",
 }
-OF_THE_DATA = {"cuts", "values", "ordered_values"}
-NUMBERS = {"parts": "i32", "steps": "i32"}
+OF_THE_DATA = {"cuts", "values", "ordered_values", "kept_back"}
+NUMBERS = {"parts": "i32", "steps": "i32", "blocks": "i32", "surplus": "i32"}
 FUSED = re.compile(r"\b(?:fma|mad)\.\S*f(?:32|64)\b")
 WARPS = {"take_blocks": 8, "order_taken": 1}
 HAVE_MOMENTS = ("take_blocks", "add_up_counts")
@@ -49,7 +50,7 @@ def source_of(kernel: str, dtype: str, *, looks: bool) -> ASTSource:
     """Return a kernel with the types that ``launches`` gives it."""
     function = getattr(device_code, kernel)
     constants = {"DTYPE": getattr(triton.language, dtype), "BLOCK": 4096, "IS_ALIGNED": True}
-    constants |= {"HAS_MOMENTS": looks, "LANES": 16}
+    constants |= {"HAS_MOMENTS": looks, "LANES": 16, "BACK": 1024}
     constants["CHUNK"] = {"order_taken": 64, "assemble_blocks": 128}.get(kernel, 1024)
     signature, here = {}, {}
     for name in function.arg_names:

@@ -131,7 +131,7 @@ def check_beside_the_reference(
 
 def check_assemble() -> None:
     """Sums of lists that overlap, whatever was there before; of tensors of several lengths, and of
-    lists as many as ranks sent, at once."""
+    lists as many as ranks sent, at once.  What is surplus goes back to its vectors besides."""
     kernels = engine.TritonKernels(reference, block=256)
     for dtype in ("float32", "float64"):
         ours, expected = [], []
@@ -145,7 +145,15 @@ def check_assemble() -> None:
                 ours.append((np.full_like(x, 7), parts[:count], factor))
                 expected.append(theirs)
         nothing = np.full(70, 7, dtype)
-        kernels.assemble_together([*ours, (nothing, [], 1.0)])
+        left = [draw("laplace", numel, dtype) for numel in (5000, 40)]
+        surplus = [reference.take_at_least(x, 0.1) for x in left]
+        cleared = [x.copy() for x in left]
+        for x, entries in zip(cleared, surplus):
+            x[entries.indices] = 0.0
+        kernels.assemble_together([*ours, (nothing, [], 1.0)], list(zip(cleared, surplus)))
+        assert min(each.count for each in surplus) > 20
+        for x, expected_x in zip(cleared, left):
+            assert x.tobytes() == expected_x.tobytes(), "what is surplus did not go back"
         for (out, _, _), theirs in zip(ours, expected):
             assert out.tobytes() == theirs.tobytes(), "the sum has other bits"
         assert not nothing.any(), "the sum has other bits"
@@ -199,9 +207,14 @@ def forget_what_had_no_room() -> None:
 
 def add_up_in_reverse() -> None:
     assemble = launches.assemble
-    engine.assemble = lambda sums, block: assemble(
-        [each._replace(parts=each.parts[::-1]) for each in sums], block
+    engine.assemble = lambda sums, surplus, block: assemble(
+        [each._replace(parts=each.parts[::-1]) for each in sums], surplus, block
     )
+
+
+def forget_what_is_surplus() -> None:
+    assemble = launches.assemble
+    engine.assemble = lambda sums, surplus, block: assemble(sums, surplus[:1], block)
 
 
 def leave_moments_out() -> None:
@@ -223,6 +236,7 @@ MUTANTS = {
     "the order of programs": forget_what_had_no_room,
     "the moments": leave_moments_out,
     "another order of ranks": add_up_in_reverse,
+    "a tensor's surplus": forget_what_is_surplus,
     "a list longer than the aim allows": give_every_list_too_much_room,
 }
 TASKS = {

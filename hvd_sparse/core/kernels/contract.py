@@ -264,13 +264,16 @@ class Kernels(Packers, Protocol):
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
 """What is added up for several tensors: out, parts and factor of each, as ``Kernels.assemble``."""
+Surplus = Sequence[tuple[np.ndarray, Selection]]
+"""Entries that passes took and that stay after all: the vector that each tensor's go back to."""
 
 
 class JoiningKernels(Protocol):
     """Kernels for vectors on a device, which can do more besides."""
 
-    def assemble_together(self, sums: Sums) -> None:
-        """Do as ``assemble`` for a bucket's tensors, by as few launches as the engine can."""
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Do as ``assemble`` for a bucket's tensors, and as ``restore`` for what is surplus, by as
+        few launches as the engine can."""
 
 
 Zeros = Callable[[int, DTypeLike], np.ndarray]

@@ -19,7 +19,7 @@ import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums
+from hvd_sparse.core.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums, Surplus
 from hvd_sparse.core.kernels.finite import as_array
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.bounds import bounded
@@ -102,14 +102,18 @@ class Pipeline:
             accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
             return Outgoing(None, None, 0, 0.0, None, begun=Begun(gradient, accumulated))
         accumulated = self._accumulate(state, gradient, world_size, aim, begun)
+        holds = begun is not None and self._may_hold(parts)
         try:
             added = gradient if accumulated.added is None else accumulated.added
-            found = self._find(source, selector, aim, accumulated, added, rank)
+            found = self._find(source, selector, aim, accumulated, added, rank, holds)
             if began_s:
                 spans.tell("select", state.spec.key, began_s)
-            return self.send_found(
+            sent = self.send_found(
                 state, parts, found, accumulated.vector, world_size, state.spec.key
             )
+            if holds:
+                sent.surplus = _surplus(accumulated, found)
+            return sent
         # The entries that the pass took are in its list alone.
         except Exception:
             self._put_back(accumulated)
@@ -157,6 +161,17 @@ class Pipeline:
             self._put_back(accumulated)
             raise _not_finite(gradient, state.spec)
         return accumulated
+
+    def _may_hold(self, parts: StepParts) -> bool:
+        """Tell whether entries that a device's pass took too much may go back with the bucket's
+        sums: nothing reads their vector before, and a step that fails has no use for it."""
+        return (
+            self.configuration.rollback
+            and not self.observes
+            and not self.exchange.settles_later
+            and parts.sends_accumulated
+            and parts.codec.keeps_indices
+        )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
         """Return the aim of a tensor that was last selected in a group, at the group's threshold.
@@ -234,8 +249,12 @@ class Pipeline:
         accumulated: Accumulated,
         gradient: np.ndarray,
         rank: int,
+        holds: bool,
     ) -> Found:
-        """Select from what the pass took along, or else from the whole vector."""
+        """Select from what the pass took along, or else from the whole vector.
+
+        holds : entries that the pass took too much are not put back here
+        """
         vector, taking = accumulated.vector, accumulated.taking
         context = self.context(source, selector, accumulated.moments, rank, gradient)
         if aim is None or taking is None:
@@ -246,7 +265,8 @@ class Pipeline:
             if cut is not None:
                 selection, threshold = taken, aim.threshold
                 if cut.count < taken.indices.size:
-                    selection, threshold = self.kernels.trim(taken, cut.count, vector)
+                    into = None if holds else vector
+                    selection, threshold = self.kernels.trim(taken, cut.count, into)
                 return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
             self.kernels.restore(vector, taken)
         miss = Miss(aim, taken.count if taken is not None else None)
@@ -354,9 +374,18 @@ class Pipeline:
             self.spans.tell("decode", spec.key, began_s)
         return arrived
 
-    def assemble_together(self, sums: Sums) -> None:
-        """Add up what was gathered for a bucket's tensors, on their devices."""
-        cast(JoiningKernels, self.kernels).assemble_together(sums)
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Add up what was gathered for a bucket's tensors, on their devices, and put back what is
+        surplus there."""
+        cast(JoiningKernels, self.kernels).assemble_together(sums, surplus)
+
+
+def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
+    """Return the vector of what a pass took, and those entries that were not found to be sent."""
+    taken = None if accumulated.taking is None else accumulated.taking.taken
+    if taken is None or not found.is_one_pass or found.selection.count == taken.count:
+        return None
+    return accumulated.vector, taken.without(found.selection)
 
 
 def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NoReturn
 
 import numpy as np
 
 from hvd_sparse.core.kernels.aligned import aligned_empty
+from hvd_sparse.core.kernels.contract import Surplus
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.core.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.core.step.records import BucketRun, Ticket, in_words
@@ -138,6 +140,9 @@ class Receiver:
             used, most = bucket.summed.pop(position, (math.nan, 0.0))
             if used == factor:
                 return most
+        if ticket.outgoing is not None and ticket.outgoing.surplus is not None:
+            for vector, entries in self._surplus([ticket]):
+                self._shared.pipeline.kernels.restore(vector, entries)
         spec, steps = state.spec, state.steps
         try:
             codec = None if ticket.parts is None else ticket.parts.codec
@@ -146,8 +151,8 @@ class Receiver:
             return None
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Add up what arrived for all tensors of a bucket whose results go to their device; return
-        factor and bound of each.
+        """Add up what arrived for all tensors of a bucket whose results go to their device, and put
+        back what its passes took too much; return factor and bound of each.
 
         The others' carriers have not been read: where one of them says another factor, its tensor
         is added up again. Left to their own turn are those that cannot be added up unseen.
@@ -171,8 +176,20 @@ class Receiver:
             if arrived.is_safe(factor):
                 summed[position] = factor, arrived.most * abs(factor)
                 given.append((ticket.out, arrived.parts, factor))
-        pipeline.assemble_together(given)
+        pipeline.assemble_together(given, self._surplus(bucket.sending.values()))
         return summed
+
+    def _surplus(self, tickets: Iterable[Ticket]) -> Surplus:
+        """Return what passes took too much, once, of steps that go on."""
+        found = []
+        for ticket in tickets:
+            sent, position = ticket.outgoing, ticket.position
+            if sent is None or sent.surplus is None or position is None:
+                continue
+            surplus, sent.surplus = sent.surplus, None
+            if self._shared.transactions.is_current(position, ticket.run):
+                found.append(surplus)
+        return found
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
         """Let a tensor that is never compressed begin a step: what its memory makes of it goes back

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 
 from hvd_sparse.core.kernels.adam import AdamStep
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Sums, Tail, Taking
+from hvd_sparse.core.kernels.contract import (
+    Aim,
+    Kernels,
+    Moments,
+    Sums,
+    Surplus,
+    Tail,
+    Taking,
+)
 from hvd_sparse.core.kernels.torch import adam, statistics
 from hvd_sparse.core.kernels.torch.accumulating import accumulated
 from hvd_sparse.core.kernels.torch.coming import Answers, Coming, Pass, joined
@@ -167,9 +175,7 @@ class TorchKernels:
         if not isinstance(out, DeviceVector):
             return self._host.trim(taken, count, out)
         kept, least = self._host.trim(taken, count, None)
-        is_left = np.ones(taken.count, bool)
-        is_left[np.searchsorted(taken.indices, kept.indices)] = False
-        out[taken.indices[is_left]] = taken.values[is_left]
+        self.restore(out, taken.without(kept))
         return kept, least
 
     def restore(self, out: Vector, selection: Selection) -> None:
@@ -217,8 +223,11 @@ class TorchKernels:
         ):
             result[places] = result[places] + entries
 
-    def assemble_together(self, sums: Sums) -> None:
-        """Write the sums of a bucket's tensors, as ``assemble`` does each."""
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Write the sums of a bucket's tensors, as ``assemble`` does each, and put back what is
+        surplus."""
+        for vector, entries in surplus:
+            self.restore(vector, entries)
         for out, parts, factor in sums:
             self.assemble(out, parts, factor)
 

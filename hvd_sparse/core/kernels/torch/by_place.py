@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from hvd_sparse.core.kernels.contract import JoiningKernels, Kernels, Sums
+from hvd_sparse.core.kernels.contract import JoiningKernels, Kernels, Sums, Surplus
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 
 LATE = {
@@ -29,9 +29,10 @@ class KernelsByPlace:
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device
 
-    def assemble_together(self, sums: Sums) -> None:
-        """Write the sums of vectors on a device, by as few launches as its engine can."""
-        cast(JoiningKernels, self._device).assemble_together(sums)
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Write the sums of vectors on a device, and put back what is surplus, by as few launches
+        as its engine can."""
+        cast(JoiningKernels, self._device).assemble_together(sums, surplus)
 
     def __getattr__(self, name: str) -> Kernel:
         on_host: Kernel = getattr(self._host, name)

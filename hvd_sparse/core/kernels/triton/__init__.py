@@ -12,13 +12,14 @@ import numpy as np
 import torch
 import triton
 
-from hvd_sparse.core.kernels.contract import Kernels, Sums
+from hvd_sparse.core.kernels.contract import Kernels, Sums, Surplus
 from hvd_sparse.core.kernels.torch import TorchKernels
 from hvd_sparse.core.kernels.torch.coming import Answers, Pass, Sum
 from hvd_sparse.core.kernels.torch.vector import Vector, tensor_of
 from hvd_sparse.core.kernels.triton.launches import assemble, take
 from hvd_sparse.types import Selection
 
+Kind = tuple[torch.device, torch.dtype]
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Triton's interpreter stands in for the GPU, and takes vectors of the CPU."""
 BLOCK = 4096
@@ -53,9 +54,10 @@ class TritonKernels(TorchKernels):
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
         self.assemble_together([(cast(np.ndarray, out), parts, factor)])
 
-    def assemble_together(self, sums: Sums) -> None:
-        """Write the sums of a bucket's tensors: one launch for all of one dtype."""
-        together: dict[tuple[torch.device, torch.dtype], list[Sum]] = {}
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Write the sums of a bucket's tensors, and put back what is surplus: one launch for all of
+        one dtype."""
+        together: dict[Kind, list[Sum]] = {}
         for out, parts, factor in sums:
             tensor = tensor_of(out)
             if any(part.count for part in parts) and self._runs_on(tensor):
@@ -63,8 +65,15 @@ class TritonKernels(TorchKernels):
                 together.setdefault(kind, []).append(Sum(tensor, parts, factor))
             else:
                 super().assemble(out, parts, factor)
-        for each in together.values():
-            assemble(each, self._block)
+        beside: dict[Kind, list[tuple[torch.Tensor, Selection]]] = {kind: [] for kind in together}
+        for vector, entries in surplus:
+            tensor = tensor_of(vector)
+            if (tensor.device, tensor.dtype) in beside:
+                beside[tensor.device, tensor.dtype].append((tensor, entries))
+            else:
+                self.restore(vector, entries)
+        for kind, each in together.items():
+            assemble(each, beside[kind], self._block)
 
     @staticmethod
     def _runs_on(x: torch.Tensor) -> bool:

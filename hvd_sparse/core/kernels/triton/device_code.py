@@ -173,7 +173,7 @@ def order_taken(
             tl.store(out + (place.to(tl.int64) & 0xFFFFFFFF), value, mask=stored)
 
 
-@triton.jit(do_not_specialize=["parts", "steps"])
+@triton.jit(do_not_specialize=["parts", "steps", "blocks", "surplus"])
 def assemble_blocks(
     table: tl.tensor,
     owners: tl.tensor,
@@ -182,18 +182,30 @@ def assemble_blocks(
     values: tl.tensor,
     parts: int,
     steps: int,
+    blocks: int,
+    addresses: tl.tensor,
+    kept_back: tl.tensor,
+    surplus: int,
     DTYPE: tl.constexpr,
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
     IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr,
+    BACK: tl.constexpr,
 ) -> None:
     """Write one block of a tensor's sum: zeros, then part after part in their order.
 
     No other program writes to the block, and indices are unique in a part, so that what a thread
-    reads was written by nobody later than the barrier before.
+    reads was written by nobody later than the barrier before.  Programs behind those of the blocks
+    write what is surplus to its addresses, which are in none of them.
     """
     program = tl.program_id(0)
+    if program >= blocks:
+        rest = (program - blocks) * BACK + tl.arange(0, BACK)
+        is_there = rest < surplus
+        targets = tl.load(addresses + rest, mask=is_there, other=0).to(tl.pointer_type(DTYPE))
+        tl.store(targets, tl.load(kept_back + rest, mask=is_there, other=0.0), mask=is_there)
+        return
     tensor = tl.load(owners + program)
     row = table + tensor * 3
     out = tl.load(row + 1).to(tl.pointer_type(DTYPE))

@@ -102,12 +102,16 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     return Answers(taken.words.view(torch.int32), lambda words: _read(words.view(np.uint8), passes))
 
 
-def assemble(sums: Sequence[Sum], block: int) -> None:
-    """Write the sums, each entry added up in the order of the parts: one launch for all tensors.
+def assemble(
+    sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
+) -> None:
+    """Write the sums, each entry added up in the order of the parts, and put back what is surplus:
+    one launch for all tensors.
 
     Parameters
     ----------
     sums : of one dtype, on one device; not all of them of no entries
+    surplus : entries that go back to vectors of that dtype and device, which are none of the sums'
     block : entries of a program, a power of two
     """
     outs = [each.out for each in sums]
@@ -125,17 +129,31 @@ def assemble(sums: Sequence[Sum], block: int) -> None:
         row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
     ranges = np.cumsum(counts).reshape(counts.shape)
     indices = np.concatenate([part.indices for each in sums for part in each.parts])
-    given = (table, ranges, owners, indices, _scaled(sums))
-    rows, places, numbers, words, values = _uploaded(given, device)
+    addresses, kept_back = _addressed(surplus, _numpy(outs[0]))
+    given = (table, ranges, owners, indices, _scaled(sums), addresses, kept_back)
+    rows, places, numbers, words, values, targets, entries = _uploaded(given, device)
+    blocks = sum(programs)
     is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
     with on(device):
-        device_code.assemble_blocks[(sum(programs),)](
+        device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
             rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
             words.view(torch.int32), values.view(dtype), parts,
             int(counts.max()).bit_length(),  # to halve a range to nothing
+            blocks, targets.view(torch.int64), entries.view(dtype), addresses.size,
             DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
-            IS_ALIGNED=is_aligned, CHUNK=128, **OPTIONS
+            IS_ALIGNED=is_aligned, CHUNK=128, BACK=CHUNK, **OPTIONS
         )  # fmt: skip
+
+
+def _addressed(
+    surplus: Sequence[tuple[torch.Tensor, Selection]], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where entries lie in the device's memory, int64, and what they are."""
+    addresses, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
+    for vector, entries in surplus:
+        addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
+        values.append(entries.values)
+    return np.concatenate(addresses), np.concatenate(values)
 
 
 def _scaled(sums: Sequence[Sum]) -> np.ndarray:
