@@ -71,7 +71,7 @@ ROWS = (
     Row(LDTE, "Tab. 3: speed at equal accuracy", "1.12 to 1.62 times radixSelect",
         "`scripts/bench-network --train fashion_mnist gpt`",
         "[time to accuracy](time-to-accuracy.md): 3.6 times dense's speed at 100 Mbit/s "
-        "with 0.5 M parameters, slower than dense at 1 Gbit/s"),
+        "with 0.5 M parameters, 1.4 with a GPT of 0.1 M, slower than dense at 1 Gbit/s"),
     Row(LDTE, "Fig. 7, 8: scaling on K40C, V100", "curves", "`hvd-sparse simulate`",
         f"{ON_GPUS}; predicted: [simulation](simulation.md)"),
     Row(MGS, "speed-ups by model and network", "up to 31 % over no merging, 16 GPUs",

@@ -107,6 +107,11 @@ class Measurements:
         self._number += 1
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
+    def came_first(self, now_s: float) -> None:
+        """Note when a step's first gradient came, where the step was begun before."""
+        if not self._step["ready"]:
+            self._began_s, self._own_s = now_s, 0.0
+
     def end(self, now_s: float) -> None:
         """Note that a result is given back; the step's last one ends it."""
         self._ended_s = now_s

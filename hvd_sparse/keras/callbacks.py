@@ -9,6 +9,7 @@ import tensorflow as tf
 from hvd_sparse.checks import check_number
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.keras3 import values_of
 from hvd_sparse.untyped import ProcessSet
 
@@ -111,3 +112,23 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
         """Log the rate, as ``lr``."""
         if logs is not None:
             logs["lr"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
+
+
+class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Plan in the run which tensors travel together: ``compression.replan()`` before every batch.
+
+    Where the groups are others, the model's training step is traced anew.
+
+    Parameters
+    ----------
+    compression : made with ``groups="planned"``, that the model's optimizer has
+    """
+
+    def __init__(self, compression: TensorflowCompressor) -> None:
+        super().__init__()
+        self._compression = compression
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Begin a step.  Collective where groups are decided."""
+        if self._compression.replan():
+            self.model.make_train_function(force=True)

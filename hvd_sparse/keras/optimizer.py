@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.keras.tape import DistributedGradientTape
-from hvd_sparse.tensorflow.call_checks import refuse_xla
+from hvd_sparse.tensorflow.call_checks import check_names, refuse_xla
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.keras3 import (
     Applying,
@@ -23,6 +23,7 @@ from hvd_sparse.tensorflow.keras3 import (
 )
 from hvd_sparse.untyped import Optimizer, Option, Report, Value
 
+Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
     "it applies its optimizer where this rank's gradients are finite, which ranks need not agree "
     "on, and those that are not there would be waited for: put DistributedOptimizer around "
@@ -47,12 +48,13 @@ def DistributedOptimizer(
     optimizer : of Keras 3; a ``LossScaleOptimizer`` inside, if there is one
     backward_passes_per_step : 1; Keras 3 accumulates by itself
     options : of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
-        ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables),
-        ``process_set``, ``sparse_as_dense``
+        ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; left out where
+        the compression's are "planned"), ``process_set``, ``sparse_as_dense``
 
     Raises
     ------
-    InvalidOption : it is no optimizer of Keras 3, or distributed already
+    InvalidOption : it is no optimizer of Keras 3, or distributed already, or has groups besides
+        those that are planned
     UnsupportedInput : Keras runs on another backend than TensorFlow
 
     Examples
@@ -73,23 +75,44 @@ def DistributedOptimizer(
     derive(
         optimizer,
         _ReducingScaled if is_scaling else _Reducing,
-        _allreduce_grads=staticmethod(tape._allreduce_grads),
+        _allreduce_grads=staticmethod(_as_planned(options) or tape._allreduce_grads),
         _hvd_sparse_groups=options.get("groups"),
     )
     return optimizer
 
 
+def _as_planned(options: Report) -> Reduce | None:
+    """Return what reduces by the groups that are planned when it is traced; None without a plan."""
+    compression = options.get("compression")
+    if not isinstance(compression, TensorflowCompressor) or not compression.plans_groups:
+        return None
+    if options.get("groups") is not None:
+        raise InvalidOption(
+            "groups is given to DistributedOptimizer, and the compression plans groups: leave one "
+            "of the two out"
+        )
+
+    def allreduce(gradients: list[Value], values: list[Value]) -> list[Value]:
+        now = {**options, "groups": compression.groups}
+        tape = DistributedGradientTape(tf.GradientTape(), **now)
+        reduced: list[Value] = tape._allreduce_grads(gradients, values)
+        return reduced
+
+    return allreduce
+
+
 class _Distributed:
     """What the derived classes share."""
 
-    _allreduce_grads: Callable[[list[Value], list[Value]], list[Value]]
+    _allreduce_grads: Reduce
     _hvd_sparse_groups: Option
 
     def _reduce(self, gradients: Sequence[Value], variables: Sequence[Value]) -> list[Value]:
         """Return what the ranks' gradients come to, in the same order."""
         refuse_xla()
         values = values_of(variables)
-        _check_groups(self._hvd_sparse_groups, values)
+        if isinstance(self._hvd_sparse_groups, list):
+            check_names([value.name for value in values])
         return self._allreduce_grads(list(gradients), values)
 
 
@@ -201,14 +224,3 @@ def _refuse_inside_scaling(optimizer: Optimizer) -> None:
                 f"the {type(optimizer).__name__} is inside a LossScaleOptimizer: {AROUND}"
             )
         frame = frame.f_back
-
-
-def _check_groups(groups: Option, values: Sequence[tf.Variable]) -> None:
-    """Raise InvalidOption where Horovod, which groups by name, would drop a gradient."""
-    names = [value.name for value in values]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if isinstance(groups, list) and twice:
-        raise InvalidOption(
-            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
-            "name: give the layers names of their own, or groups= a number"
-        )

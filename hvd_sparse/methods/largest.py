@@ -38,14 +38,14 @@ class LargestMethods(Builder[Compressor]):
         """MGS-SGD: one top k from every group of merged layers, planned in the run.  Paper:
         shi2020mgs.
 
-        In PyTorch the first steps measure when gradients come and what selections and messages
-        take; then layers are merged so that a step ends earliest, and planned anew when steps take
-        much longer or shorter. Departs: the plan is the best one, where the paper's greedy choice
-        may miss it (``hvd-sparse bench planning``); residuals are kept by tensor, so that none is
-        lost when groups change.
+        The first steps measure when gradients come and what selections and messages take; then
+        layers are merged so that a step ends earliest, and planned anew when steps take much longer
+        or shorter. In TensorFlow with ``groups="planned"`` and a program that calls ``replan``;
+        otherwise messages are the groups that Horovod is given there. Departs: the plan is the best
+        one, where the paper's greedy choice may miss it (``hvd-sparse bench planning``); residuals
+        are kept by tensor, so that none is lost when groups change.
 
-        Left out: planning in TensorFlow and in DDP, where messages are the groups that Horovod is
-        given (``groups=``, ``num_groups=``; ``hvd-sparse advise`` plans them) and DDP's buckets.
+        Left out: planning in DDP, whose buckets are the groups.
 
         Parameters
         ----------

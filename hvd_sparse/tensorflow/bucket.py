@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES
+from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.errors import InvalidOption
@@ -60,11 +61,13 @@ class GraphBucket:
 
     def join(self, spec: TensorSpec, configuration: Configuration) -> None:
         """Add a tensor.  InvalidOption where all are to be selected from as one, and cannot be."""
-        if configuration.select_over == "group" and not self._is_group:
+        is_alone = not self._is_group and configuration.groups != PLANNED
+        if configuration.select_over == "group" and is_alone:
             raise InvalidOption(
                 f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} "
                 "alone: give groups, or num_groups, to hvd.DistributedGradientTape or "
-                "hvd.DistributedOptimizer, or leave select_over out"
+                "hvd.DistributedOptimizer, make the compressor with groups='planned', or leave "
+                "select_over out"
             )
         self._specs.append(spec)
         check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)

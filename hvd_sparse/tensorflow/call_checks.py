@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import (
+    InvalidOption,
     RankMismatch,
     UnknownGradient,
     UnsupportedInput,
@@ -81,3 +83,13 @@ def spec_of_unknown(
         "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
         "unique are known)"
     )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise InvalidOption where Horovod, which groups by name, would drop a gradient."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidOption(
+            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
+            "name: give the layers names of their own, or groups= a number"
+        )

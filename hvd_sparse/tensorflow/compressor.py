@@ -6,9 +6,11 @@ import os
 
 import tensorflow as tf
 
+from hvd_sparse.autotune.group_plan import GroupPlan
+from hvd_sparse.autotune.groups_of_graphs import GraphPlannedGroups
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
-from hvd_sparse.compatibility import refuse_hiding
+from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.buckets import one_per_tensor
@@ -20,7 +22,12 @@ from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.state_check import IncompatibleKeys
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.bucket import GraphBucket
-from hvd_sparse.tensorflow.call_checks import check_reduction, refuse_xla, spec_of_unknown
+from hvd_sparse.tensorflow.call_checks import (
+    check_names,
+    check_reduction,
+    refuse_xla,
+    spec_of_unknown,
+)
 from hvd_sparse.tensorflow.contexts import DenseContext, SparseContext
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
@@ -74,11 +81,11 @@ class TensorflowCompressor(WatchedCompressor):
         grad_scaler: GradScaler = None,
         policy: GraphFallback | None = None,
     ) -> None:
-        if configuration.groups is not None:
+        if configuration.groups not in (None, PLANNED):
             raise InvalidOption(
                 f"groups is {configuration.groups!r}: in TensorFlow, what Horovod hands over "
                 "together travels together; give groups to hvd.DistributedGradientTape or "
-                "hvd.DistributedOptimizer instead"
+                "hvd.DistributedOptimizer instead, or 'planned'"
             )
         refuse_hiding(
             configuration.rule, "only hvd_sparse.torch and hvd_sparse.ddp measure it in a run"
@@ -97,6 +104,7 @@ class TensorflowCompressor(WatchedCompressor):
         )
         self.collective = HorovodTensorflowCollective(self.process_set)
         self._policy = policy
+        self._planner: GraphPlannedGroups | None = None
         self._unbranched = Unbranched()
         self._index: VariableIndex | None = None
         self._follower: Follower | None = None
@@ -132,8 +140,57 @@ class TensorflowCompressor(WatchedCompressor):
             self.step, self.collective, self._index.tokens(), self.watchdog.ledger, self._policy
         )
         self._functions.follower = self._follower
+        if self.plans_groups and self._is_called():
+            self._planner = self._functions.planner = GraphPlannedGroups(self)
         self._record()
         self._functions.recorder = self._recorder
+
+    @property
+    def plans_groups(self) -> bool:
+        """Tell whether groups are planned in the run."""
+        return self.configuration.groups == PLANNED
+
+    @property
+    def plan(self) -> GroupPlan | None:
+        return None if self._planner is None else self._planner.plan
+
+    @property
+    def groups(self) -> list[list[Value]] | None:
+        """Return the planned groups for Horovod's ``groups=``, lists of variables; None while
+        nothing is planned.
+
+        Raises
+        ------
+        InvalidOption : two variables have one name, by which Horovod tells those of groups apart
+        """
+        names = None if self._planner is None else self._planner.groups
+        if names is None or self._index is None:
+            return None
+        variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
+        groups = [[variables[name] for name in members] for members in names]
+        check_names([variable.name for members in groups for variable in members])
+        return groups
+
+    def replan(self) -> bool:
+        """Begin a step of a run with ``groups="planned"``; return whether ``groups`` are others
+        than before, so that what was traced with them is to be traced anew.
+
+        All ranks call it before every training step, outside ``tf.function``: where groups are
+        decided they wait for each other.  Until the first gradient it does nothing.
+
+        Raises
+        ------
+        InvalidOption : groups is not "planned"
+        ExchangeTimeout : another rank does not come
+        """
+        if not self.plans_groups:
+            raise InvalidOption(
+                f"groups is {self.configuration.groups!r}, so there is nothing to plan: make the "
+                "compressor with groups='planned', or leave replan() out"
+            )
+        if self._planner is None or not self._has_shaken_hands:
+            return False
+        return self._planner.replan()
 
     def position_of(self, token: Value) -> int | None:
         """Return whose token it is (``identity.runtime_token``); None for a variable that is not
@@ -181,6 +238,8 @@ class TensorflowCompressor(WatchedCompressor):
     def _forget_world(self) -> None:
         super()._forget_world()
         self._functions.forget()
+        if self._planner is not None:
+            self._planner.forget_world(self)
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:

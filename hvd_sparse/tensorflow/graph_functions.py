@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hvd_sparse.autotune.groups_of_graphs import GraphPlannedGroups, now_s
 from hvd_sparse.collectives.contract import AllToAll, Collective, Request
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.core.step.step import Step
@@ -89,6 +90,7 @@ class GraphFunctions:
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
+        self.planner: GraphPlannedGroups | None = None
 
     def note_dense(self, spec: TensorSpec) -> None:
         """Learn of a tensor that Horovod reduces dense at every step, when the graph is traced."""
@@ -145,6 +147,7 @@ class GraphFunctions:
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
+        came_s = 0.0 if self.planner is None else now_s()
         position = self._tokens.get(token if type(token) is bytes else _as_bytes(token))
         everything = bool(way == EVERYTHING)
         if position is None:
@@ -166,6 +169,8 @@ class GraphFunctions:
             self._counted = ticket.run
             if self.dense_bytes:
                 self._step.stats.count_bytes("dense", self.dense_bytes)
+        if self.planner is not None and position is not None:
+            self.planner.took(position, ticket, came_s)
         if everything and self._policy is not None:
             self._policy.note_everything(ticket)
         if self.recorder is not None and len(ticket.run.entered) >= len(self._traced):
@@ -239,9 +244,13 @@ class GraphFunctions:
                 raise under_way.failure
             result = self._receiver.result(ticket, reduced, parameter)
         except Exception as error:
+            if self.planner is not None:
+                self.planner.fail()
             self._failing.take_back(run, error)
             raise
         self._ledger.end(ticket.key)
+        if self.planner is not None:
+            self.planner.returned()
         return result
 
     def _finish(self, under_way: BucketUnderWay, received: np.ndarray) -> None:

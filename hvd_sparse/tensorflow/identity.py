@@ -170,16 +170,21 @@ def _times_asked(tensor: object, owners: tuple[int, ...]) -> int:
 
 class VariableIndex:
     """Finds the position of a variable, also where TensorFlow passes another object that wraps the
-    same resource."""
+    same resource.
+
+    Attributes
+    ----------
+    variables : in the order of their positions
+    """
 
     def __init__(self, variables: Sequence[Value]) -> None:
         # The variables are held (and hold their handles), so that no id in these tables comes to
         # mean another object.
-        self._held = list(variables)
+        self.variables = list(variables)
         self._by_object: dict[int, int] = {}
         self._by_handle: dict[int, int] = {}
         self._by_shape: dict[tuple[Value, ...], list[int]] = {}
-        for position, variable in enumerate(self._held):
+        for position, variable in enumerate(self.variables):
             self._by_object[id(variable)] = position
             handle = _eager_handle(variable)
             if handle is not None:
@@ -202,7 +207,7 @@ class VariableIndex:
         with tf.init_scope():
             return {
                 bytes(runtime_token(variable).numpy()): position
-                for position, variable in enumerate(self._held)
+                for position, variable in enumerate(self.variables)
             }
 
     def find(self, tensor: object, variable: object | None) -> tuple[int | None, Value]:
@@ -216,7 +221,7 @@ class VariableIndex:
         if variable is not None:
             return self.lookup(variable), variable
         position = self.by_unique_shape(tensor)
-        return position, None if position is None else self._held[position]
+        return position, None if position is None else self.variables[position]
 
     def by_unique_shape(self, tensor: object) -> int | None:
         """The position of the only registered variable of this static shape and dtype; None if

@@ -93,6 +93,34 @@ def trained(name: str, *, method: str, make: Any, **options: Any) -> dict[str, A
     return {"losses": [losses[0], losses[-1]], "weights": weights_of(model).tolist()}
 
 
+class Groups(keras.callbacks.Callback):
+    """Notes the sizes of the groups at every batch; None while nothing is planned."""
+
+    def __init__(self, compressor: Any) -> None:
+        super().__init__()
+        self.compressor, self.seen = compressor, []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        groups = self.compressor.groups
+        self.seen.append(groups and sorted(map(len, groups)))
+
+
+def planned(name: str) -> dict[str, Any]:
+    """Weights behind a fit without a plan and with one, and the groups at every batch."""
+    found: dict[str, Any] = {}
+    for groups in (None, "planned"):
+        model = make_built_model()
+        compressor = Compression.ldte_bs(model, groups=groups, name=f"{name}.{groups}", **FEW)
+        watching = Groups(compressor)
+        ours = [callbacks.PlanGroupsCallback(compressor), watching] if groups else []
+        model.compile(DistributedOptimizer(momentum(), compression=compressor), "mse")
+        for _ in range(3):
+            go_on(model, ours)
+        found[str(groups)], found["groups"] = weights_of(model).tolist(), watching.seen
+        compressor.close()
+    return found
+
+
 def loss_scaling(name: str, *, hands_over: bool) -> dict[str, Any]:
     """An infinite input on one rank, at two batches of twelve; the wrapper is around."""
     keras.config.set_dtype_policy("mixed_float16")
@@ -302,6 +330,9 @@ def refused(name: str) -> dict[str, Any]:
         "scaled_by_compile": mixed(lambda: fit_with(around)),
         "xla": lambda: fit_with(around, jit_compile=True),
         "another_optimizer": other_optimizer,
+        "two_groups": lambda: DistributedOptimizer(
+            momentum(), compression=compressor(groups="planned"), groups=2
+        ),
         "elastic_state": lambda: TensorFlowKerasState(
             make_built_model(), momentum(), compressor=compressor()
         ),
@@ -377,6 +408,7 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     cases["checkpoint"] = partial(checkpoint, folder=folder)
     cases["ours_among_callbacks"] = ours_among_callbacks
     cases["tape"] = tape
+    cases["planned"] = planned
     cases["refused"] = refused
     for number, block in enumerate(blocks_for("keras3")):
         cases[f"documented_{number}"] = partial(documented, block=block)

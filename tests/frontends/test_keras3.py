@@ -42,6 +42,7 @@ REFUSED = {
     "scaled_by_compile": ("UnsupportedInput", "put DistributedOptimizer around"),
     "xla": ("UnsupportedInput", "jit_compile=False"),
     "another_optimizer": ("InvalidOption", "give the same object to both"),
+    "two_groups": ("InvalidOption", "leave one of the two out"),
     "elastic_state": ("UnsupportedInput", "hvd_sparse.keras.elastic.KerasState"),
     "elastic_unbuilt": ("InvalidOption", "model.build(input_shape)"),
     "elastic_no_optimizer": ("InvalidOption", "optimizer="),
@@ -143,6 +144,18 @@ def test_callbacks_of_ours_do_what_horovods_cannot(outcome: Outcome) -> None:
         rates = [0.05 * (1 + (ranks - 1) * min(n / 16, 1)) / ranks for n in range(1, 25)]
         assert result["rates"] == pytest.approx(rates)
         assert result["lr"] == pytest.approx([rates[7], 0.05, 0.05])
+
+
+def test_fit_with_planned_groups_changes_no_bit(outcome: Outcome) -> None:
+    results = measured(outcome, "planned")
+    for result in results:
+        assert result["planned"] == result["None"] == results[0]["None"]
+        assert result["groups"] == results[0]["groups"]
+        assert result["groups"][:8] == 8 * [None] and len(result["groups"]) == 24
+        assert sum(result["groups"][8]) == 2 and set(map(tuple, result["groups"][8:])) <= {
+            (1, 1),
+            (2,),
+        }
 
 
 def test_the_tape_takes_variables_of_keras_3(outcome: Outcome) -> None:
