@@ -21,12 +21,17 @@ keras = tf.keras
 STEPS, HALF, BAD_STEPS = 12, 5, (4, 5, 9)
 SHAPES = {"wide": (12, 16), "tall": (9, 4), "bias": (6,)}
 
+BY_NAME = {"*": 0.1, "tall*": 0.25}
+"""Densities of the checkpoints' trainings."""
+
 
 class Training:
     """Variables, momentum, and gradients that depend on rank and step alone; the loss is scaled if
     wanted."""
 
-    def __init__(self, name: str, scaled: bool = False, groups: int | None = None) -> None:
+    def __init__(
+        self, name: str, scaled: bool = False, groups: int | None = None, density: Any = 0.1
+    ) -> None:
         self.variables = [tf.Variable(tf.ones(shape), name=key) for key, shape in SHAPES.items()]
         self.optimizer = keras.optimizers.legacy.SGD(0.05, momentum=0.9)
         options: dict[str, Any] = {}
@@ -36,7 +41,7 @@ class Training:
             )
             options = {"grad_scaler": self.optimizer}
         self.compressor = Compression.ldte_bs(
-            self.variables, density=0.1, name=name, min_numel=1, allow_dense=False, **options
+            self.variables, density=density, name=name, min_numel=1, allow_dense=False, **options
         )
         self.is_scaled, self._groups = scaled, groups
         self.take_step = tf.function(self._take_step)
@@ -54,6 +59,14 @@ class Training:
     def run(self, steps: range) -> None:
         for step in steps:
             self.take_step(*gradients_of(step))
+
+    def entries(self) -> dict[str, int]:
+        """What this rank sends of every tensor in a step."""
+        specs = {spec.key: spec for spec in self.compressor.step.specs}
+        densities = {
+            key: self.compressor.configuration.density(HALF, spec) for key, spec in specs.items()
+        }
+        return {key: round(each * specs[key].numel) for key, each in densities.items() if each}
 
     def digest(self) -> dict[str, str]:
         return {
@@ -128,25 +141,25 @@ def checkpoint_of(training: Training) -> Any:
 
 
 def save(name: str, folder: Path) -> dict[str, Any]:
-    training = Training(name)
+    training = Training(name, density=BY_NAME)
     training.run(range(HALF))
     checkpoint_of(training).write(str(folder / f"rank{hvd.rank()}"))
     training.compressor.save(folder / "all")
     training.run(range(HALF, 2 * HALF))
-    return training.digest()
+    return {**training.digest(), "entries": training.entries()}
 
 
 def go_on(name: str, folder: Path) -> list[Any]:
     """In a new process, from each rank's own checkpoint, and from the file of all ranks."""
     ends = []
     for source in ("own", "all"):
-        training = Training(f"{name}.{source}")
+        training = Training(f"{name}.{source}", density=BY_NAME)
         training.optimizer._create_all_weights(training.variables)
         checkpoint_of(training).read(str(folder / f"rank{hvd.rank()}")).assert_consumed()
         if source == "all":
             training.compressor.load(folder / "all")
         training.run(range(HALF, 2 * HALF))
-        ends.append(training.digest())
+        ends.append({**training.digest(), "entries": training.entries()})
         training.compressor.close()
     return ends
 

@@ -66,6 +66,7 @@ def test_a_new_process_goes_on_bit_for_bit(launches: dict[str, Outcome]) -> None
         measured(launches["save"], "checkpoint"), measured(launches["go_on"], "checkpoint")
     ):
         assert halves == [whole] * 2
+        assert sorted(whole["entries"].values())[-2:] == [9, 19]  # by the densities' names
 
 
 def test_the_keras_callback_saves_what_is_kept_at_an_epochs_end(
