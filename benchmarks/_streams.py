@@ -24,7 +24,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import TensorState
-from hvd_sparse.exchanges.context import Outgoing
+from hvd_sparse.exchanges.members import Outgoing
 from hvd_sparse.types import TensorSpec
 
 SEED = 20210219

@@ -29,6 +29,7 @@ EXTRAS = {
         "gradients are selected by plain numpy, in several passes and several times slower",
     ),
     "triton": ("gpu", "no engine made for vectors on a GPU, which is experimental"),
+    "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
     "matplotlib": (
         "plot",

@@ -10,7 +10,8 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Request
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.exchanges.context import Arrival, ExchangeContext
+from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]

@@ -15,8 +15,9 @@ from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.core.wire.message import Message
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
-from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
+from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
+from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors.contract import Selector

@@ -37,7 +37,7 @@ from hvd_sparse.frontend.torch.arrays import (
     unflatten,
 )
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.device_vectors import lies_in, vector_of
+from hvd_sparse.frontend.torch.device_vectors import late_gradient, lies_in, vector_of
 from hvd_sparse.resilience.gathering import Gatherer
 from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
@@ -167,10 +167,16 @@ class TorchCompressor(ParameterCompressor):
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
             memory = watched = own_memory(tensor)
+            late, flat = None, memory
             if self._stays[position]:
-                memory = vector_of(tensor, spec)
-            flat = flatten(tensor, spec) if memory is None else memory
-            carrier, ticket = self._driver.compress(position, flat, scale, everything=everything)
+                flat = memory = vector_of(tensor, spec)
+            elif flat is None and tensor.is_cpu:
+                flat = flatten(tensor, spec)
+            elif flat is None:
+                late, flat = late_gradient(tensor, spec), NOTHING
+            carrier, ticket = self._driver.compress(
+                position, flat, scale, everything=everything, late=late
+            )
             ticket.extra, context = Given(tensor, memory), ticket
             if self._stays[position]:
                 ticket.out = memory
@@ -186,7 +192,7 @@ class TorchCompressor(ParameterCompressor):
             if self._recorder is not None:
                 self._recorder.submitted(run)
             # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
-            if not self._has_devices:  # a device is not waited for here, nor what comes behind it
+            if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
                 self._wait.take(self._driver.has_arrived, run.began_s)
         return wire, context
 

@@ -57,7 +57,7 @@ NUMPY_ONLY = set(LEVEL) - {"collectives", "resilience", *FRONTENDS, "cli"}
 MAY_ALSO_IMPORT = {
     "hvd_sparse.core.wire.checksum": ("isal",),
     "hvd_sparse.core.kernels.numba": ("numba", "llvmlite"),
-    "hvd_sparse.core.kernels.torch": ("torch",),
+    "hvd_sparse.core.kernels.torch": ("torch", "greenlet"),
     "hvd_sparse.core.kernels.triton": ("torch", "triton"),
     "hvd_sparse.telemetry.tensorboard": ("torch", "tensorflow"),
     "hvd_sparse.telemetry.weights_and_biases": ("wandb",),

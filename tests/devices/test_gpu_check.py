@@ -14,12 +14,12 @@ from blocks import blocks_for
 from installed import is_installed
 from programs import run_python
 
+pytest.importorskip("torch")
+
 from benchmarks import _cub
 from benchmarks._gpu_build import build, tools, wants_build
 from benchmarks._gpu_checks import checks, judge, judge_stall
 from benchmarks._gpu_page import Result, draw, page, table
-
-pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = str(ROOT / "tests" / "devices" / "gpu_worker.py")

@@ -113,7 +113,8 @@ def test_all_that_the_table_leaves_on_the_device_was_there(outcome):
 def test_a_warm_step_waits_once_a_bucket_and_not_in_the_backward_pass(outcome, case, waits):
     for result in measured(outcome, case):
         assert result["found"]["in_backward"] == 0
-        assert result["found"]["waits"] == waits
+        # A bucket's answers may be here when the one before has been waited for.
+        assert 1 <= result["found"]["waits"] <= waits
 
 
 def told_waits():
@@ -139,9 +140,10 @@ def test_the_guide_says_how_often_a_warm_step_of_every_method_waits(outcome):
     assert found == told
 
 
-def test_a_staged_tensor_is_waited_for_once(outcome):
+def test_staged_tensors_of_a_bucket_are_waited_for_once_behind_the_backward_pass(outcome):
     for result in measured(outcome, "option engine"):
-        assert result["found"]["waits"] == 3
+        assert result["found"]["waits"] == 1
+        assert result["found"]["in_backward"] == 0
 
 
 def test_the_tests_mean_what_they_say(outcome):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="the bench trains with it")
+
 import torch
 
 from benchmarks.ways import appliers

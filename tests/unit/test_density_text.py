@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from benchmarks.network.options import create_parser
 from hvd_sparse.cli import main
 from hvd_sparse.density_rule import check_rule
 from hvd_sparse.density_text import density_argument, known_density, read_density, spell_density
@@ -80,6 +79,12 @@ def test_commands_refuse_what_they_cannot_take(capsys):
     with pytest.raises(SystemExit):
         main([*RESNET, "--density", "hiding"])
     assert "there is none here" in capsys.readouterr().err
+
+
+def test_a_bench_takes_densities_by_name():
+    pytest.importorskip("torch", reason="the bench needs it")
+    from benchmarks.network.options import create_parser
+
     assert create_parser().parse_args(["--density", "conv*=0.1,*=0.01"]).density == {
         "conv*": 0.1,
         "*": 0.01,

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("torch", reason="the bench needs it")
+
 from benchmarks.horovod_suite import page
 from benchmarks.horovod_suite.catalogue import EXAMPLES, TEST_FILES, is_checkout
 from benchmarks.horovod_suite.program import base_name

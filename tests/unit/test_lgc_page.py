@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+pytest.importorskip("torch", reason="the autoencoder is written in it")
+
 import torch
 
 from benchmarks.lgc import page

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("torch", reason="the bench trains with it")
+
 from benchmarks.papers import figures
 from benchmarks.papers.outcomes import kept_back
 from benchmarks.papers.rows import ROWS

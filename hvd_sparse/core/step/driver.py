@@ -15,10 +15,11 @@ from typing import Generic, NoReturn, TypeVar, cast
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, Request
+from hvd_sparse.core.step.devices.contract import Late
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
-from hvd_sparse.exchanges.context import Arrival
+from hvd_sparse.exchanges.members import Arrival
 
 Result = TypeVar("Result")
 
@@ -89,14 +90,26 @@ class Driver:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
     def compress(
-        self, position: int, gradient: np.ndarray, scale: float = 1.0, *, everything: bool = False
+        self,
+        position: int,
+        gradient: np.ndarray,
+        scale: float = 1.0,
+        *,
+        everything: bool = False,
+        late: Late | None = None,
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it
         is full."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.sender.compress(
-            position, gradient, self._rank, self._world_size, scale, everything=everything
+            position,
+            gradient,
+            self._rank,
+            self._world_size,
+            scale,
+            everything=everything,
+            late=late,
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
@@ -108,7 +121,7 @@ class Driver:
         # As early as possible: it travels while the backward pass goes on.
         if bucket is not None and len(bucket.entered) == len(bucket.members):
             if bucket.begun:
-                self.step.sender.send_answers(bucket)
+                self.step.sender.passes.begin(bucket)
             if bucket.delivery is None:
                 self._start(bucket, run)
             else:

@@ -19,7 +19,7 @@ from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.exchanges._entries import join, region_of
-from hvd_sparse.exchanges.context import Outgoing
+from hvd_sparse.exchanges.members import Outgoing
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.types import Selection, TensorSpec
 

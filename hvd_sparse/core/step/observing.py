@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hvd_sparse.core.step.tensor_state import TensorState
-from hvd_sparse.exchanges.context import Observed
+from hvd_sparse.exchanges.members import Observed
 from hvd_sparse.types import Selection
 
 

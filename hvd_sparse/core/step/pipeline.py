@@ -27,8 +27,8 @@ from hvd_sparse.core.step.observing import norm_left, observe, squared
 from hvd_sparse.core.step.summation import Gathered, add_up, gather
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Begun, Outgoing, Part
 from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.exchanges.members import Begun, Outgoing, Part
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
 from hvd_sparse.step_parts import StepParts
@@ -49,6 +49,14 @@ class Pipeline:
         self.spans = Spans()
         self.observes = configuration.telemetry is True
         """Norms and waiting times are taken of what is sent now; at some steps."""
+
+    @property
+    def selects_late(self) -> bool:
+        """Tell whether a gradient may be selected from when its bucket's message is made: the
+        carrier, which left before, has neither norms nor a flag of it."""
+        exchange = self.exchange
+        is_simple = exchange.selects_everywhere and not exchange.settles_later
+        return is_simple and not exchange.sums_first and not self.observes
 
     def send(
         self,

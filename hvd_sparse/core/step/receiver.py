@@ -16,7 +16,7 @@ from hvd_sparse.core.step.records import BucketRun, Ticket, in_words
 from hvd_sparse.core.step.shared import Shared
 from hvd_sparse.core.wire.carrier import CarrierReport
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
-from hvd_sparse.exchanges.context import Arrival
+from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.types import TensorSpec
 
 MOST = 1e38

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hvd_sparse.core.step.devices import Delivery
+from hvd_sparse.core.step.devices.contract import Delivery, Late
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
-from hvd_sparse.exchanges.context import Arrival, Observed, Outgoing
+from hvd_sparse.exchanges.members import Arrival, Observed, Outgoing
 from hvd_sparse.step_parts import StepParts
 
 
@@ -25,8 +25,9 @@ class BucketRun:
     members : positions of its tensors
     entered : those that this step has come to
     sending : the tickets of those that are sent sparse, by position
-    begun : the tickets of those whose passes a device was given, until their selections are made
-    delivery : the passes' answers on their way to the host, once all members have entered
+    begun : the tickets of those whose passes a device was given, or whose gradients it is copying
+        to the host, until their selections are made
+    delivery : all that on its way to the host, once all members have entered
     errors : what went wrong on this rank, in words for the others
     is_exchanged : its exchange has begun
     began_s : when, where anybody asks
@@ -102,6 +103,7 @@ class Ticket:
     error : why not
     scale : of the loss
     is_finite : this rank's gradient has no NaN or Inf
+    late : the gradient on its way from a device, until it is selected from
     out : where its result will be wanted, on a device; None where that is told when it is
     extra : the frontend's
     report : what all ranks' carriers say, once that was read (``Receiver.report``)
@@ -119,6 +121,7 @@ class Ticket:
     scale: float = 1.0
     is_finite: bool = True
     checksum: int | None = None
+    late: Late | None = None
     out: np.ndarray | None = None
     extra: object = None
     report: CarrierReport | None = field(default=None, init=False, repr=False)
@@ -127,6 +130,12 @@ class Ticket:
     def is_waiting(self) -> bool:
         """Tell whether nothing has been selected yet from what was accumulated."""
         return self.outgoing is not None and self.outgoing.accumulated is not None
+
+    def fail(self, error: Exception) -> None:
+        """Note why nothing can be sent, and tell the other ranks with the bucket's message."""
+        self.error = error
+        if self.bucket is not None:
+            self.bucket.errors.append(in_words(error))
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:

@@ -8,31 +8,35 @@ All ranks then raise alike.
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 
-from hvd_sparse.core.kernels.finite import as_array
-from hvd_sparse.core.step.devices import Answer
+from hvd_sparse.core.step.devices.contract import Late
+from hvd_sparse.core.step.devices.passes import DevicePasses
 from hvd_sparse.core.step.group_selection import send_merged
 from hvd_sparse.core.step.loss_scale import check_scale, unscaled
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words
 from hvd_sparse.core.step.shared import Shared
 from hvd_sparse.core.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.core.wire.checksum import crc32
-from hvd_sparse.errors import NonFiniteGradient, SparseError
-from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation
+from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
 
 
 class Sender:
     """Takes gradients in, and speaks for this rank.
 
     shared : the tensors, their states and parts
+
+    Attributes
+    ----------
+    passes : of tensors whose vectors lie on a device
     """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self.passes = DevicePasses(shared)
         self._has_replica = shared.configuration.check_replicas_every > 0
         self._layouts: dict[tuple[str, bool, int], CarrierLayout] = {}
 
@@ -46,6 +50,7 @@ class Sender:
         *,
         is_joined: bool = False,
         everything: bool = False,
+        late: Late | None = None,
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
 
@@ -60,6 +65,7 @@ class Sender:
             made
         everything : run dense, residual included, whatever the configuration says; the same on all
             ranks
+        late : the gradient while it is on its way from a device; None where it is here
         """
         shared = self._shared
         ticket = self._enter(position, scale)
@@ -82,19 +88,25 @@ class Sender:
         try:
             if scale != 1.0:
                 check_scale(scale)
-                gradient = unscaled(gradient, scale)
             shared.prepare(position, state)
-            ticket.outgoing = shared.pipeline.send(
-                state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
-            )
+            if late is not None and not dense and not waits and shared.pipeline.selects_late:
+                ticket.late, ticket.outgoing = late, Outgoing(None, None, 0, 0.0, None)
+            else:
+                if late is not None:
+                    gradient = late.array()
+                if scale != 1.0:
+                    gradient = unscaled(gradient, scale)
+                ticket.outgoing = shared.pipeline.send(
+                    state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
+                )
         # Nothing is raised here: the other ranks wait for this tensor's carrier.
         except NonFiniteGradient as error:
-            self._note_nonfinite(ticket, gradient, error, dense)
+            shared.note_nonfinite(ticket, gradient, error, dense=dense)
         except Exception as error:
-            self._note_failure(ticket, error)
+            ticket.fail(error)
         if not dense and ticket.outgoing is not None:
             bucket.sending[position] = ticket
-            if ticket.outgoing.begun is not None:
+            if ticket.late is not None or ticket.outgoing.begun is not None:
                 bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
 
@@ -109,24 +121,6 @@ class Sender:
             bucket.entered.add(position)
         key = state.spec.key
         return Ticket(run, key, position=position, bucket=bucket, state=state, scale=scale)
-
-    def _note_nonfinite(
-        self, ticket: Ticket, gradient: np.ndarray, error: NonFiniteGradient, dense: bool
-    ) -> None:
-        """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the
-        gradient is finite and its sum with the residual is not."""
-        assert ticket.state is not None
-        ticket.is_finite = False
-        raises = self._shared.configuration.on_nonfinite == "raise"
-        if raises or np.isfinite(as_array(gradient)).all():
-            self._note_failure(ticket, error)
-        else:
-            ticket.outgoing = self._shared.pipeline.send_nothing(ticket.state, dense=dense)
-
-    def _note_failure(self, ticket: Ticket, error: Exception) -> None:
-        ticket.error = error
-        if ticket.bucket is not None:
-            ticket.bucket.errors.append(in_words(error))
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
@@ -179,7 +173,7 @@ class Sender:
         rank."""
         shared = self._shared
         if bucket.begun:
-            self._select_on_devices(bucket, rank, world_size)
+            self.passes.go_on(bucket, rank, world_size)
         if shared.configuration.select_over == "group":  # else the exchange selects what waits
             self._select_merged(bucket, run, rank, world_size)
 
@@ -216,67 +210,6 @@ class Sender:
             placement=shared.placement,
         )
         return self._counted(shared.pipeline.exchange.run(context))
-
-    def send_answers(self, bucket: BucketRun) -> None:
-        """Begin a bucket's passes on devices, and let what they find come to the host in one copy.
-
-        Never raises: what cannot be begun here is begun by who reads its answer, and fails there.
-        """
-        answers: list[Answer] = []
-        for ticket in bucket.begun:
-            if self._why_left(ticket) is not None:  # the vectors are another step's by now
-                continue
-            assert ticket.outgoing is not None and ticket.outgoing.begun is not None
-            accumulated = ticket.outgoing.begun.accumulated
-            taking, moments = accumulated.taking, accumulated.moments
-            answer = moments if taking is None else taking
-            assert answer is not None
-            answers.append(answer)
-        devices = self._shared.transactions.devices
-        assert devices is not None
-        with contextlib.suppress(Exception):
-            bucket.delivery = devices.send(answers)
-
-    def _select_on_devices(self, bucket: BucketRun, rank: int, world_size: int) -> None:
-        """Go on with passes that were begun on devices, and wait for these if need be.
-
-        The carriers are gone: NaN or Inf shows as a frame that lacks, a failure in the message.
-        """
-        shared = self._shared
-        if bucket.delivery is None:  # some member never came
-            self.send_answers(bucket)
-        begun, bucket.begun = bucket.begun, []
-        for ticket in begun:
-            state, position, sent = ticket.state, ticket.position, ticket.outgoing
-            assert state is not None and position is not None
-            assert sent is not None and sent.begun is not None
-            gradient, ticket.outgoing = sent.begun.gradient, None
-            try:
-                left = self._why_left(ticket)
-                if left is not None:
-                    raise left
-                ticket.outgoing = shared.pipeline.send(
-                    state, gradient, rank, world_size,
-                    dense=False, parts=ticket.parts, begun=sent.begun,
-                )  # fmt: skip
-            except NonFiniteGradient as error:
-                self._note_nonfinite(ticket, gradient, error, dense=False)
-                if ticket.outgoing is not None:
-                    ticket.outgoing.frame = None
-            except Exception as error:
-                self._note_failure(ticket, error)
-            if ticket.outgoing is None:
-                del bucket.sending[position]
-
-    def _why_left(self, ticket: Ticket) -> Exception | None:
-        """Return why a tensor's step does not go on: it was taken back, or left behind."""
-        run, position = ticket.run, ticket.position
-        assert position is not None
-        if run.failure is not None:
-            return run.failure
-        if not self._shared.transactions.is_current(position, run):
-            return SparseError(f"the next step of {ticket.key!r} began before this ended")
-        return None
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
         """Select from what waits for its group.  The carriers are gone: a failure travels in the

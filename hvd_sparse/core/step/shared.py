@@ -11,6 +11,7 @@ import numpy as np
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.core.kernels.finite import as_array
 from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.records import StepRun, Ticket
@@ -18,6 +19,7 @@ from hvd_sparse.core.step.stats import BYTES, Stats
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.step.transactions import Transactions
 from hvd_sparse.core.wire.replicas import Replicas
+from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
@@ -165,6 +167,19 @@ class Shared:
         return answer
 
     # -- what becomes of a step -------------------------------------------------------------------
+
+    def note_nonfinite(
+        self, ticket: Ticket, gradient: np.ndarray, error: NonFiniteGradient, *, dense: bool
+    ) -> None:
+        """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the
+        gradient is finite and its sum with the residual is not."""
+        assert ticket.state is not None
+        ticket.is_finite = False
+        raises = self.configuration.on_nonfinite == "raise"
+        if raises or np.isfinite(as_array(gradient)).all():
+            ticket.fail(error)
+        else:
+            ticket.outgoing = self.pipeline.send_nothing(ticket.state, dense=dense)
 
     def count(self, ticket: Ticket) -> None:
         """Count a tensor's completed step, unless the step leaves no trace."""

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from hvd_sparse.exchanges.context import Observed
+from hvd_sparse.exchanges.members import Observed
 from hvd_sparse.untyped import Report
 
 COUNTED = (

@@ -15,7 +15,7 @@ from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.kernels.finite import is_finite
 from hvd_sparse.core.wire.frame import decode_for
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
-from hvd_sparse.exchanges.context import Part
+from hvd_sparse.exchanges.members import Part
 from hvd_sparse.types import Selection, TensorSpec
 
 MOST_FACTOR = 1e6

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.devices import Devices
+from hvd_sparse.core.step.devices.contract import Devices
 from hvd_sparse.core.step.records import StepRun
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.errors import InvalidOption

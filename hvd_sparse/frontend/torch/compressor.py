@@ -62,18 +62,18 @@ class ParameterCompressor(WatchedCompressor):
             can_stay=self.leaves_on_device,
         )
         self._stays = [way == DEVICE for way in self._ways.values()]
-        self._has_devices = any(self._stays)
-        resolve = resolve_engine_by_place if self._has_devices else resolve_engine
+        resolve = resolve_engine_by_place if any(self._stays) else resolve_engine
         kernels, buckets = resolve(configuration.engine), grouped(specs, configuration)
         self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
-        if self._has_devices:
+        self._is_on_devices = set(self._ways.values()) != {HOST}
+        if self._is_on_devices:
             self.step.transactions.devices = TorchDevices(
                 [p.device if stays else None for p, stays in zip(self._parameters, self._stays)]
             )
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
         self._has_met = self._is_closed = False
-        if set(self._ways.values()) != {HOST}:
+        if self._is_on_devices:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
             say_experimental(", ".join(sorted(devices)))
             say_ways(self.name, sum(self._stays), self._staged_because.values())

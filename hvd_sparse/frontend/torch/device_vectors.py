@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -12,15 +12,16 @@ from numpy.typing import DTypeLike
 from hvd_sparse.core.kernels.contract import Zeros
 from hvd_sparse.core.kernels.torch.coming import Coming
 from hvd_sparse.core.kernels.torch.coming import Delivery as TorchDelivery
-from hvd_sparse.core.kernels.torch.vector import DeviceVector
-from hvd_sparse.core.step.devices import Answer, Delivery
+from hvd_sparse.core.kernels.torch.together import run_together
+from hvd_sparse.core.kernels.torch.vector import Copy, DeviceVector, fetch_all
+from hvd_sparse.core.step.devices.contract import Answer, Delivery, Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 class TorchDevices:
-    """A ``core.step.devices.Devices``: the devices of a compressor's parameters.
+    """A ``core.step.devices.contract.Devices``: the devices of a compressor's parameters.
 
     Parameters
     ----------
@@ -40,12 +41,15 @@ class TorchDevices:
 
         return zeros
 
-    def send(self, answers: Sequence[Answer]) -> Delivery:
+    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Delivery:
         # What the kernels of devices give; an answer that was waited for has come already.
-        late: list[object] = [
+        coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
-        return TorchDelivery(cast("list[Coming[object]]", late))
+        return TorchDelivery(cast("list[Coming[object]]", coming), late)
+
+    def together(self, walks: Sequence[Callable[[], None]]) -> None:
+        run_together(walks, fetch_all)
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
@@ -56,6 +60,12 @@ def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
     """
     wide = gradient.detach().to(TORCH[spec.accumulator])
     return as_vector(wide.contiguous().view(-1))
+
+
+def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
+    """Return a device's gradient as it comes to the host, flat, of the accumulator's dtype, in
+    logical order."""
+    return Copy(gradient.detach().to(TORCH[spec.accumulator]).contiguous().view(-1))
 
 
 def as_vector(tensor: torch.Tensor) -> np.ndarray:

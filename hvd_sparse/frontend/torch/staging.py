@@ -1,7 +1,8 @@
 """Gradients on an accelerator: copied to pinned memory of the host, and the result back.
 
 Everything between is as for a gradient on the CPU, so it has the same bits.  The host waits for the
-device once a tensor, for the gradient; nothing waits for the way back.
+gradients of a bucket at once, where its message is made; for one that runs dense, and with
+exchanges of several phases, when it comes.  Nothing waits for the way back.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ all its tensors at once, and what they find lies in one piece of the device's me
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -132,6 +132,13 @@ class Parcel:
         return self._answers
 
 
+class OnItsWay(Protocol):
+    """Anything that a copy brings."""
+
+    def is_here(self) -> bool:
+        """Tell whether it is here."""
+
+
 class Delivery:
     """A bucket's passes, begun, and their answers on their way to the host by one copy a device.
 
@@ -140,17 +147,19 @@ class Delivery:
     Parameters
     ----------
     coming : of passes that have not been begun
+    beside : further copies on their way
     """
 
-    def __init__(self, coming: Sequence[Coming[object]]) -> None:
+    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[OnItsWay] = ()) -> None:
         by_device: dict[torch.device, list[Coming[object]]] = {}
         for each in coming:
             by_device.setdefault(each.one.out.device, []).append(each)
-        self._parcels = [_begun(each) for each in by_device.values()]
+        self._parcels, self._beside = [_begun(each) for each in by_device.values()], beside
 
     def is_here(self) -> bool:
         """Tell whether the copies are done, so that reading an answer does not wait."""
-        return all(parcel.copy.is_here() for parcel in self._parcels)
+        mine = all(parcel.copy.is_here() for parcel in self._parcels)
+        return mine and all(each.is_here() for each in self._beside)
 
 
 def _begun(coming: Sequence[Coming[object]]) -> Parcel:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn, Union
 
 import numpy as np
 import torch
+
+from hvd_sparse.core.kernels.torch.together import current_walk
 
 LOW = 0xFFFFFFFF
 """The bits of an index: torch has hardly an operation on uint32, so indices are int64 there."""
@@ -125,7 +128,8 @@ class Copy:
     def array(self) -> np.ndarray:
         """Return the entries as an array of the host, and wait for them the first time."""
         if not self._is_read:
-            wait_until(self._done)  # before it, the host's memory holds anything
+            if not self._done.query():
+                wait_until(self._done)  # before it, the host's memory holds anything
             self._is_read = True
         array: np.ndarray = self._host.numpy()
         return array
@@ -158,6 +162,8 @@ def follow(stream: torch.Stream | None) -> None:
 def fetch(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's entries as an array of the host: one copy, and one wait for the device.
 
+    In a walk beside others (``together``) both are those of all that ask with it.
+
     Parameters
     ----------
     tensor : made for this; on the CPU the array lies in its memory
@@ -166,11 +172,38 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
     if tensor.device.type == "cpu":
         array = tensor.numpy()
         return array
+    walk = current_walk()
+    if walk is not None:
+        return walk.ask(tensor)
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
     wait_for(tensor.device)  # before it, the host's memory holds anything
     array = host.numpy()
     return array
+
+
+def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """Return tensors' entries as arrays of the host: one copy and one wait a device.
+
+    Parameters
+    ----------
+    tensors : made for this; of devices, and of entries of 4 or 8 bytes
+    """
+    if len(tensors) == 1:
+        return [fetch(tensors[0])]
+    found: list[np.ndarray] = [np.empty(0)] * len(tensors)
+    for device in dict.fromkeys(each.device for each in tensors):
+        places = [i for i, each in enumerate(tensors) if each.device == device]
+        # Every piece begins at a multiple of 8 bytes, where any entry may.
+        pieces = [tensors[i].contiguous().view(-1).view(torch.int32) for i in places]
+        even = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
+        words, start = fetch(torch.cat(even)), 0
+        for i, piece, padded in zip(places, pieces, even):
+            array = words[start : start + piece.numel()]
+            dtype = torch.empty(0, dtype=tensors[i].dtype).numpy().dtype
+            found[i] = array.view(dtype).reshape(tuple(tensors[i].shape))
+            start += padded.numel()
+    return found
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Tensors whose vectors lie on a device, in a step."""
