@@ -7,6 +7,7 @@ import pytest
 import worlds
 from worlds import configure, tensors
 
+from hvd_sparse.core.step import receiver
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.types import TensorSpec
@@ -168,3 +169,21 @@ def test_what_16_bits_cannot_hold_is_nan_on_all_ranks_and_stays_in_the_residual(
             assert np.isnan(result["half"]).all() and not kept.any()
         else:
             assert result["half"].max() == 1.2e5 and kept.max() == np.float32(6e4)
+
+
+@pytest.mark.parametrize(("size", "looks"), [(1.0, 0), (4e4, 2)])
+def test_a_float16_sum_is_looked_at_only_where_its_bound_leaves_the_range(monkeypatch, size, looks):
+    """Of four entries of 40000 the average is in range, and the bound of 8e4 is not."""
+    seen, spec = [], TensorSpec("half", (8, 2), "float16")
+    own = receiver.stays_finite
+    monkeypatch.setattr(
+        receiver, "stays_finite", lambda *given: seen.append(given[1]) or own(*given)
+    )
+
+    def script(collective):
+        session = Session(configure(density=0.25), [spec], collective)
+        return session.reduce({"half": np.full((8, 2), size, np.float32)})["half"]
+
+    for result in worlds.run(2, script):
+        assert result.max() == size
+    assert seen == ["float16"] * looks

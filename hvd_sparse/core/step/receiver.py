@@ -19,8 +19,8 @@ from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, Ra
 from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.types import TensorSpec
 
-MOST = 1e38
-"""A bound below it leaves float32 and bfloat16 room for rounding."""
+MOST, MOST_HALF = 1e38, 6.5e4
+"""Bounds that leave float32 and bfloat16, and float16, room for rounding."""
 
 
 class Receiver:
@@ -256,8 +256,10 @@ class Receiver:
             reduced = rescaled(reduced, ticket.scale)
         # From here on the tensor's next step may commit what this one has written.
         ticket.run.completed.add(ticket.position)
-        is_sure = not is_touched and spec.dtype != "float16"
-        is_sure = is_sure and (ticket.scale == 1.0 or most * ticket.scale < MOST)
+        is_as_wide = ticket.scale == 1.0 and spec.dtype != "float16"
+        is_sure = not is_touched and (
+            is_as_wide or most * ticket.scale < (MOST_HALF if spec.dtype == "float16" else MOST)
+        )
         kernels = shared.pipeline.kernels
         if is_finite and (is_sure or stays_finite(reduced, spec.dtype, kernels)):
             if self._compares and ticket.bucket is not None and ticket.state is not None:
