@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllGather
-from hvd_sparse.resilience.listener import CHUNK_BYTES, LONGEST_LINE, PATIENCE_S, Line
+from hvd_sparse.resilience.calls import call
+from hvd_sparse.resilience.listener import PATIENCE_S, Line
 from hvd_sparse.resilience.process_state import (
     Process,
     ProcessState,
@@ -38,10 +39,6 @@ from hvd_sparse.resilience.process_state import (
 ASKED_AT_ONCE = 32
 LOOKS_APART_S = 1.0
 """Seconds between two looks at a process, in which a running one uses some processor time."""
-SHORTEST_S = 0.01
-TRIES = 2
-"""Connections to an address that hangs up.  A crowded listener hangs up on strangers before it
-knows who calls."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,7 @@ def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) 
     states, tried = {"unreachable"}, []
     for address in [*nearby, *endpoint.addresses]:
         tried.append(f"{address}:{endpoint.port}")
-        heard = _call(address, endpoint.port, line, patience_s)
+        heard = call(address, endpoint.port, line, patience_s)
         if isinstance(heard, str):
             states.add(heard)
             if heard == "silent" and endpoint.process is not None and before is not None:
@@ -250,27 +247,6 @@ def ask(endpoint: Endpoint, question: Question, patience_s: float = PATIENCE_S) 
     return Answer(endpoint.rank, state, tried=tuple(tried))
 
 
-def _call(address: str, port: int, line: bytes, patience_s: float) -> bytes | str:
-    """Return the line said at an address, or why there is none: "silent", "ended" or
-    "unreachable"."""
-    for _ in range(TRIES):
-        try:
-            connection = socket.create_connection((address, port), patience_s)
-        except ConnectionRefusedError:
-            return "ended"
-        except OSError:  # no route to it, or the connection was not taken in time
-            return "unreachable"
-        with connection:
-            try:
-                connection.sendall(line)
-                return _read_line(connection, patience_s)
-            except TimeoutError:
-                return "silent"
-            except (OSError, ValueError):  # hung up on, as strangers in a crowd are: once more
-                continue
-    return "unreachable"
-
-
 def _answer_of(rank: int, said: Line, tried: tuple[str, ...]) -> Answer:
     seen = said.get("sight")
     return Answer(
@@ -284,35 +260,3 @@ def _answer_of(rank: int, said: Line, tried: tuple[str, ...]) -> Answer:
         None if seen is None else ProcessState(str(seen[0]), tuple(map(int, seen[1]))),
         tried,
     )
-
-
-def _read_line(connection: socket.socket, patience_s: float) -> bytes:
-    """Return one line; raise TimeoutError unless all of it comes in time, however small its pieces
-    are."""
-    end_s, line = time.monotonic() + patience_s, bytearray()
-    while not line.endswith(b"\n"):
-        connection.settimeout(max(SHORTEST_S, end_s - time.monotonic()))
-        part = connection.recv(CHUNK_BYTES)
-        line += part
-        if not part or len(line) > LONGEST_LINE:
-            raise ValueError("no whole line arrived")
-        if time.monotonic() > end_s:
-            raise TimeoutError
-    return bytes(line)
-
-
-def addresses() -> tuple[str, ...]:
-    """Return this machine's IPv4 addresses at which other hosts might reach it."""
-    try:
-        import psutil  # type: ignore[import-untyped] # Horovod depends on it
-    except ImportError:
-        found = [
-            str(info[4][0])
-            for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
-        ]
-    else:
-        interfaces = psutil.net_if_addrs().values()
-        found = [
-            a.address for addresses in interfaces for a in addresses if a.family == socket.AF_INET
-        ]
-    return tuple(sorted({address for address in found if not address.startswith("127.")}))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 
 from hvd_sparse.resilience.awake_clock import awake_s, stood_s
+from hvd_sparse.resilience.calls import addresses
 from hvd_sparse.resilience.diagnosis import (
     describe_answers,
     is_behind,
@@ -26,7 +27,7 @@ from hvd_sparse.resilience.diagnosis import (
 )
 from hvd_sparse.resilience.ledger import Ledger
 from hvd_sparse.resilience.listener import PATIENCE_S, Line, Listener
-from hvd_sparse.resilience.peers import Answer, Endpoint, Question, addresses, ask_all
+from hvd_sparse.resilience.peers import Answer, Endpoint, Question, ask_all
 from hvd_sparse.resilience.process_state import look_at, process_from_json, this_process
 from hvd_sparse.resilience.stack import (
     JOIN_REASON,

@@ -20,13 +20,12 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums, Surplus
-from hvd_sparse.core.kernels.finite import as_array
 from hvd_sparse.core.kernels.randomness import generator
 from hvd_sparse.core.step.bounds import bounded
 from hvd_sparse.core.step.observing import norm_left, observe, squared
 from hvd_sparse.core.step.summation import Gathered, add_up, gather
 from hvd_sparse.core.step.tensor_state import Source, TensorState
-from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.core.step.unselected import not_finite, send_nothing, send_whole
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.exchanges.members import Begun, Outgoing, Part
 from hvd_sparse.memories.contract import Accumulated
@@ -83,7 +82,7 @@ class Pipeline:
         begun : the pass that a device was given at the first call
         """
         if self.exchange.sums_first and not is_summed:
-            return self._send_whole(state, gradient, world_size, dense)
+            return send_whole(state, gradient, self.kernels, world_size, dense=dense)
         if dense:
             self._accumulate(state, gradient, world_size, None)
             state.note_dense()
@@ -128,22 +127,10 @@ class Pipeline:
             raise
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """Return what stands in for a gradient that is not finite: the carrier says so, and the
-        step leaves no trace."""
-        spec = state.spec
-        parts = self.configuration.at_step(state.steps, spec)
-        nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
-        if not dense and not self.exchange.settles_later and not self.exchange.sums_first:
-            frame = parts.codec.encode(nothing.selection, self.kernels)
-            return Outgoing(frame, None, 0, 0.0, nothing)
-        zeros = np.zeros(spec.numel, spec.accumulator)
-        if dense:
-            return Outgoing(None, zeros, 0, 0.0, None)
-        if self.exchange.shares_indices and parts.selector.has_shared_indices:
-            # The other ranks bring a value for each of these, and a sum wants as many of this one.
-            context = self.context(state.source, parts.selector, None, 0)
-            nothing = parts.selector.find(zeros, context)
-        return Outgoing(None, None, 0, 0.0, nothing, zeros)
+        """Return what stands in for a gradient that is not finite: ``unselected.send_nothing``."""
+        parts = self.configuration.at_step(state.steps, state.spec)
+        context = self.context(state.source, parts.selector, None, 0)
+        return send_nothing(state.spec, parts, self.exchange, context, dense=dense)
 
     def _accumulate(
         self,
@@ -157,7 +144,7 @@ class Pipeline:
         # Other sums than the last one, which skips what is not finite, would spoil the only buffer.
         looks_first = not configuration.rollback and not configuration.memory.adds_gradient
         if looks_first and not self.kernels.moments(gradient).is_finite:
-            raise _not_finite(gradient, state.spec)
+            raise not_finite(gradient, state.spec)
         memory.step = state.steps
         if begun is None:
             accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
@@ -167,7 +154,7 @@ class Pipeline:
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
             self._put_back(accumulated)
-            raise _not_finite(gradient, state.spec)
+            raise not_finite(gradient, state.spec)
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
@@ -283,23 +270,6 @@ class Pipeline:
     def _norm(self, x: np.ndarray) -> float:
         return math.sqrt(squared(x)) if self.observes else 0.0
 
-    def _send_whole(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, dense: bool
-    ) -> Outgoing:
-        """Return what goes to where it is summed; on a dense step, with what this rank keeps back
-        of its part."""
-        if not self.kernels.moments(gradient).is_finite:
-            raise _not_finite(gradient, state.spec)
-        # A copy: Horovod sums it while the program may write to the gradient.
-        whole = gradient.copy()
-        if not dense:
-            return Outgoing(None, None, 0, 0.0, None, whole)
-        state.memory.step = state.steps
-        state.memory.compensate(gradient[state.part], self.kernels, world_size)
-        whole[state.part] = state.memory.take_all()
-        state.note_dense()
-        return Outgoing(None, whole, state.spec.numel, 0.0, None)
-
     def settle(
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
@@ -394,14 +364,3 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
     if taken is None or not found.is_one_pass or found.selection.count == taken.count:
         return None
     return accumulated.vector, taken.without(found.selection)
-
-
-def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
-    bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
-    what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
-    if not bad:
-        what = f"gradient + residual leaves the range of {gradient.dtype}"
-    return NonFiniteGradient(
-        f"tensor {spec.key!r}: {what}; look for the step's loss, lower the learning rate, or clip "
-        "gradients before they are compressed"
-    )
