@@ -236,3 +236,30 @@ def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
         return compressor
 
     return train(name, device, method=scripted)
+
+
+@law
+def a_staged_nan_on_one_rank(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, spoils=(2,), engine="numpy")
+
+
+@law
+def a_staged_step_that_is_taken_back(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, spoils=(2,), on_nonfinite="raise", engine="numpy")
+
+
+@law
+def a_staged_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
+    amp = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
+    return train(name, device, amp=amp, spoils=(3,), engine="numpy")
+
+
+@law
+def a_staged_side_stream(name: str, device: torch.device) -> dict[str, Any]:
+    with side_stream(device):
+        return train(name, device, hands_over=True, num_groups=2, engine="numpy")
+
+
+@law
+def staged_tensors_that_travel_together(name: str, device: torch.device) -> dict[str, Any]:
+    return train(name, device, groups=2, engine="numpy")

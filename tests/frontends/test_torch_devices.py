@@ -71,6 +71,11 @@ LAWS = (
     "groups_that_are_planned",
     "local_steps",
     "gradients_of_one_buffer",
+    "a_staged_nan_on_one_rank",
+    "a_staged_step_that_is_taken_back",
+    "a_staged_grad_scaler",
+    "a_staged_side_stream",
+    "staged_tensors_that_travel_together",
 )
 
 
