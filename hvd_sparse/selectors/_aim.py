@@ -56,10 +56,12 @@ class Cut:
     ----------
     count : how many candidates are selected
     memo : state for the tensor's next step
+    is_fallback : exact top-k on the candidates chose, as the selector's own rule took too many
     """
 
     count: int
     memo: Memo = None
+    is_fallback: bool = False
 
 
 @dataclass(frozen=True)

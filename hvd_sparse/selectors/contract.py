@@ -60,6 +60,8 @@ class Context(NamedTuple):
         residual
     spec : the tensor's name, shape and dtype
     miss : the aim of this step, where its candidates could not be used
+    kept : for ``Selector.cut``, the vector without the entries that reached the aim; None where
+        they are of several vectors
     """
 
     kernels: Kernels = reference
@@ -70,6 +72,7 @@ class Context(NamedTuple):
     gradient: np.ndarray | None = None
     spec: TensorSpec | None = None
     miss: Miss | None = None
+    kept: np.ndarray | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
         """Return the vector's moments, computed unless the pipeline has them already."""

@@ -10,11 +10,14 @@ import numpy as np
 
 from hvd_sparse.checks import check_density, check_whole
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import Cut, aim_below, steer
 from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors._search import is_tolerance
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo, Selection
 
 
 @SELECTORS.register("dgc_sampled")
@@ -38,7 +41,9 @@ class DgcSampled(DensitySelector):
     -----
     Never more than high * k entries, and at least the largest one.
 
-    Cost: the sample, and one pass a round, which counts and takes.
+    Cost: the sample alone, in most steps: the pass that adds the gradient takes what is a little
+    smaller than the last step's threshold along; where these are more than high * k, whatever the
+    sample says is found among them. Else also one pass a round, which counts and takes.
 
     Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so
     that the end of every tensor is served last: ours keeps the largest.
@@ -69,13 +74,36 @@ class DgcSampled(DensitySelector):
     def pass_limit(self) -> int:
         return self.max_rounds
 
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel)
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        wanted, (low, high) = self.count(taken.numel), self.bounds
+        if context.kept is None or taken.count <= wanted:  # or there may be no more non-zeros
+            return None
+        most, magnitudes = math.floor(high * wanted), np.abs(taken.values)
+        memo = steer(context.memo, taken.count, most + 1)
+        dtype, count = taken.values.dtype.type, taken.count
+        sampled = self._sampled_threshold(context.kept, context, taken)
+        threshold = min(sampled, float(magnitudes.max()))
+        for rounds in range(self.max_rounds + 1):
+            if dtype(threshold) < dtype(aim.threshold):
+                if taken.count <= most:  # nobody knows how many reach it
+                    return None
+                count = taken.count  # or more: too many in any case
+            else:
+                count = int(np.count_nonzero(magnitudes >= dtype(threshold)))
+            if count >= low * wanted or rounds == self.max_rounds:
+                break
+            threshold *= low
+        return Cut(wanted, memo, is_fallback=True) if count > most else Cut(count, memo)
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
         wanted = self.count(accumulated.size)
         if moments.nonzeros <= wanted:  # all of them, without a sample
-            return Found(context.kernels.take_at_least(accumulated, 0.0))
+            return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
         low, high = self.bounds
-        # A sample without a non-zero gives infinity.
         threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
         most = math.floor(high * wanted)
         # Counted and taken in one pass: nearly every sample's threshold is good at once.
@@ -85,16 +113,27 @@ class DgcSampled(DensitySelector):
             threshold *= low
             count, selection = context.kernels.take_at_most(accumulated, threshold, most)
             passes += 1
+        miss = context.miss
+        memo = context.memo if miss is None else steer(context.memo, miss.count, most + 1)
         if count > most:
-            return Found(
-                largest_of(selection, wanted, context.kernels), threshold, passes, is_fallback=True
-            )
-        return Found(selection, threshold, passes)
+            few = largest_of(selection, wanted, context.kernels)
+            return Found(few, threshold, passes, is_fallback=True, memo=memo)
+        return Found(selection, threshold, passes, memo=memo)
 
-    def _sampled_threshold(self, accumulated: np.ndarray, context: Context) -> float:
+    def _sampled_threshold(
+        self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
+    ) -> float:
+        """Return the smallest of a sample's top density; infinity where it has no non-zero.
+
+        taken : entries that the vector lacks
+        """
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
         sample = context.kernels.sample_magnitudes(accumulated, start, stride)
+        if taken is not None:
+            ahead = taken.indices.astype(np.int64) - start
+            is_sampled = (ahead >= 0) & (ahead % stride == 0)
+            sample[ahead[is_sampled] // stride] = np.abs(taken.values[is_sampled])
         top = max(1, math.ceil(sample.size * self.share))
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 

@@ -251,7 +251,7 @@ class Pipeline:
         holds : entries that the pass took too much are not put back here
         """
         vector, taking = accumulated.vector, accumulated.taking
-        context = self.context(source, selector, accumulated.moments, rank, gradient)
+        context = self.context(source, selector, accumulated.moments, rank, gradient, vector)
         if aim is None or taking is None:
             return selector.find(vector, context)
         taken = taking.taken
@@ -262,7 +262,13 @@ class Pipeline:
                 if cut.count < taken.indices.size:
                     into = None if holds else vector
                     selection, threshold = self.kernels.trim(taken, cut.count, into)
-                return Found(selection, threshold, memo=cut.memo, is_one_pass=True)
+                return Found(
+                    selection,
+                    threshold,
+                    is_fallback=cut.is_fallback,
+                    memo=cut.memo,
+                    is_one_pass=True,
+                )
             self.kernels.restore(vector, taken)
         miss = Miss(aim, taken.count if taken is not None else None)
         return selector.find(vector, context._replace(miss=miss))
@@ -291,6 +297,7 @@ class Pipeline:
         moments: Moments | None,
         rank: int,
         gradient: np.ndarray | None = None,
+        vector: np.ndarray | None = None,
     ) -> Context:
         """Return what the selector may use besides the vector."""
 
@@ -308,6 +315,7 @@ class Pipeline:
             rng=draw if selector.needs_rng else None,
             gradient=gradient,
             spec=source.spec,
+            kept=vector,
         )
 
     def receive(
