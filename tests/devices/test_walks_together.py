@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hvd_sparse.core.kernels.torch import together
 from hvd_sparse.core.kernels.torch.together import current_walk, run_together
 from hvd_sparse.core.kernels.torch.vector import fetch_all
+from hvd_sparse.frontend.torch.staging import say_ways
 
 DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 
@@ -72,6 +73,16 @@ def test_a_walk_alone_and_walks_without_greenlet_ask_for_themselves(monkeypatch)
     monkeypatch.setattr(together, "greenlet", None)
     run_together([task_of(i, 2, told) for i in range(3)], asked)
     assert told == {0: 2.0, 1: 3.0, 2: 4.0} and not asked.rounds
+
+
+@pytest.mark.parametrize(("stay", "has_it", "lines"), [(2, False, 2), (2, True, 1), (0, False, 1)])
+def test_who_waits_for_want_of_greenlet_is_told(monkeypatch, caplog, stay, has_it, lines):
+    if not has_it:
+        monkeypatch.setattr(together, "greenlet", None)
+    with caplog.at_level("INFO", logger="hvd_sparse"):
+        say_ways("mine", stay, [])
+    assert len(caplog.records) == lines
+    assert ("pip install 'hvd-sparse[fast]'" in caplog.text) is (lines == 2)
 
 
 def test_a_copy_that_fails_fails_every_walk_that_asked_and_no_other():

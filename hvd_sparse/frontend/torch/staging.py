@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from hvd_sparse.core.kernels.torch.together import can_stop
 from hvd_sparse.core.kernels.torch.vector import fetch, upload
 
 logger = logging.getLogger("hvd_sparse")
@@ -90,3 +91,9 @@ def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
         stay,
         f", and are copied to the host and back: {told}" if told else "",
     )
+    if stay and not can_stop():
+        logger.info(
+            "%s: each of them waits for its device by itself, as greenlet is not installed: "
+            "pip install 'hvd-sparse[fast]'",
+            name,
+        )
