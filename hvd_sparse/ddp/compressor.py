@@ -22,6 +22,7 @@ from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.driver import NOTHING, Driver
 from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
+from hvd_sparse.ddp.ending import let_threads_finish
 from hvd_sparse.ddp.model import parameters_of
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.torch.arrays import flatten, own_memory
@@ -71,6 +72,7 @@ class DdpCompressor(ParameterCompressor):
             self.close()
             raise
         self._has_met = True
+        let_threads_finish()
         self._look_at_optimizers()
 
     @property
