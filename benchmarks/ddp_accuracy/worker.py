@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.ddp_accuracy.training import train
+from hvd_sparse.ddp.ending import let_threads_finish
 
 LADDER = tuple(0.0125 * 2**step for step in range(7))
 FIRST = (2, 3, 4)
@@ -43,6 +44,7 @@ def main() -> None:
     method, seeds, steps, output = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    let_threads_finish()  # also with one of PyTorch's own hooks
     tried = search(lambda rate: train(method, rate, 0, steps).loss)
     rate = min(tried, key=lambda each: tried[each])
     runs = [asdict(train(method, rate, seed, steps)) for seed in range(1, seeds + 1)]
