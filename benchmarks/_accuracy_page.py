@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks._accuracy_goals import goals_table
 from benchmarks._accuracy_lines import Results, Row
 from benchmarks._accuracy_matrix import FEW, OPTIMIZERS, WORKERS, Wanted
+from benchmarks._accuracy_overview import overview_of
 from benchmarks._accuracy_picture import draw
 from benchmarks._accuracy_runs import Line, Run
 from benchmarks._accuracy_tasks import TASKS
@@ -106,7 +107,7 @@ def write_page(
     for task in sorted({row.line.task for row in rows}, key=list(TITLES).index):
         mine = [row for row in rows if row.line.task == task and not row.line.is_real]
         ordered = sorted(mine, key=lambda row: OPTIMIZERS.index(row.line.optimizer))
-        parts += [f"## {TITLES[task]}\n", table_of(ordered) + "\n"]
+        parts += [f"## {TITLES[task]}\n", overview_of(ordered), table_of(ordered) + "\n"]
     parts += [_behind(rows), _real_ranks(results), _missing(rows, missing)]
     (folder / "accuracy.md").write_text("\n".join(part for part in parts if part))
     draw(rows, folder / "accuracy.png")
@@ -114,19 +115,21 @@ def write_page(
 
 def _behind(rows: Sequence[Row]) -> str:
     """Return the lines that are clearly worse than dense after as many steps."""
-    found = [
-        f"* {row.line.task}, {row.line.optimizer}: {_short(row.line)}, worse by "
-        f"{row.difference:.2f} ± {row.error:.2f}"
-        for row in rows
-        if row.difference is not None and row.error is not None
-        if row.difference > 2 * row.error and not row.line.is_real
-    ]
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        line = row.line
+        if row.difference is None or row.error is None or line.is_real:
+            continue
+        if row.difference > 2 * row.error:
+            words = f"{_short(line)} ({row.difference:.2f} ± {row.error:.2f})"
+            found.setdefault(f"{line.task}, {line.optimizer}", []).append(words)
     text = "## Where it does not pay in steps\n\n"
     if not found:
         return text + "No line is worse than dense by more than two standard errors.\n"
+    lines = [f"* {where}: {'; '.join(lines)}" for where, lines in found.items()]
     return (
-        text + "Lines that end worse than dense by more than two standard errors: here the bytes "
-        "that are not sent cost steps.\n\n" + "\n".join(found) + "\n"
+        text + "Lines that end worse than dense by more than two standard errors, and by how much: "
+        "here the bytes that are not sent cost steps.\n\n" + "\n".join(lines) + "\n"
     )
 
 

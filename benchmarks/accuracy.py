@@ -48,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
     bench = Bench(store, options.jobs, until)
     if not options.page:
         bench.train(wanted, options.rate, is_short=options.quick)
-    rows = [row for each in wanted if (row := row_of(each, store.results)) is not None]
+    # Of the seeds all that are there and that dense has, also those that other calls have made.
+    shown = [replace(each, seeds=max(each.seeds, SEEDS.get(each.line.task, 0))) for each in wanted]
+    rows = [row for each in shown if (row := row_of(each, store.results)) is not None]
     console = Console(width=150, highlight=False)
     if options.method:
         console.print(table_of(rows), markup=False, soft_wrap=True)

@@ -172,6 +172,21 @@ def test_goals_are_judged_by_the_error_or_the_limit(accuracy):
     assert goals.verdict_of(replace(near, line=replace(line, density=0.01))) == "met"
 
 
+def test_the_overview_has_a_line_a_method_and_a_column_a_density(accuracy):
+    overview = _checkout.load("_accuracy_overview").overview_of
+    dense = accuracy.dense_line("gpt", "adamw")
+    line = replace(dense, density=0.001, way="handed", workers=4)
+    row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
+    rows = [replace(row, line=replace(line, method=each)) for each in ("topk", "dgc")]
+    others = {"way": "kept"}, {"workers": 8}, {"steps": 2400}, {"is_real": True}
+    rows += [replace(row, line=replace(line, method="sbc", **other)) for other in others]
+    assert overview(rows) == ""
+    whole = replace(line, method="ef_sign", density=None, optimizer="sgd")
+    *_, topk, dgc, sign = overview([*rows, replace(row, line=whole)]).splitlines()
+    assert topk == "| topk |  |  |  | +1.50 ± 0.50 % |  |  |"
+    assert dgc.startswith("| dgc |") and sign == "| ef_sign |  |  |  |  | +1.50 ± 0.50 % |  |"
+
+
 def test_a_row_whose_best_rate_has_an_untried_neighbour_is_not_searched(accuracy):
     line = accuracy.dense_line("digits", "sgd")
     row = accuracy.Row(line, 0.2, (0.1, 0.2, 0.4), (90.0,), (), (), None, 1.0)
