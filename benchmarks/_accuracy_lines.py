@@ -103,13 +103,14 @@ def _worse(line: Line, runs: Mapping[int, dict[str, Any]], results: Results) -> 
     if line.method == "dense":
         return ()
     usual = min(line.steps, TASKS[line.task].steps)
-    beside = row_of(Wanted(dense_line(line.task, line.optimizer, usual), len(runs)), results)
+    dense = dense_line(line.task, line.optimizer, usual, line.workers)
+    beside = row_of(Wanted(dense, len(runs)), results)
     if beside is None or len(beside.scores) < len(runs):
         return ()
     is_text = TASKS[line.task].is_text
     return tuple(
-        100 * math.expm1(runs[seed]["score"] - dense) if is_text else dense - runs[seed]["score"]
-        for seed, dense in zip(runs, beside.scores)
+        100 * math.expm1(runs[seed]["score"] - score) if is_text else score - runs[seed]["score"]
+        for seed, score in zip(runs, beside.scores)
     )
 
 

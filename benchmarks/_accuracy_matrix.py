@@ -10,8 +10,10 @@ from benchmarks._accuracy_runs import Line
 from benchmarks._accuracy_tasks import TASKS
 
 WORKERS, WARMUP = 4, 0.25
-SEEDS, FEW = {"fashion_mnist": 5, "lstm": 3, "gpt": 3}, 3
-"""Seeds of the lines that goals are set for and of dense, by task; and of all other lines."""
+SEEDS, FEW = 5, 3
+"""Seeds of every line, and how many of these are run of all lines before any line has more."""
+SHORT = 400
+"""Steps of the trainings that have every method side by side, and numbers of workers."""
 MORE_STEPS = {
     ("fashion_mnist", "momentum", 0.001): (1.5, 2.0),
     ("gpt", "adamw", 0.001): (2.0,),
@@ -29,13 +31,18 @@ MAIN = (
     ("fashion_mnist", "adamw"), ("fashion_mnist", "sgd"), ("lstm", "momentum"),
     ("gpt", "momentum"), ("lstm", "sgd"), ("gpt", "sgd"),
 )  # fmt: skip
+SIDE_BY_SIDE = (
+    ("fashion_mnist", "momentum"), ("fashion_mnist", "adamw"), ("gpt", "adamw"), ("lstm", "adamw"),
+    ("fashion_mnist", "sgd"), ("lstm", "momentum"), ("gpt", "momentum"), ("lstm", "sgd"),
+    ("gpt", "sgd"),
+)  # fmt: skip
 NAMED = (
-    "topk", "dgc", "gaussian_k", "sidco", "redsync", "oktopk", "gtopk", "scalecom", "stc", "sbc",
-    "ldte", "radix_select", "random_k", "chunked", "mgs",
+    "ldte_bs", "topk", "dgc", "gaussian_k", "sidco", "redsync", "oktopk", "gtopk", "scalecom",
+    "stc", "sbc", "ldte", "random_k", "chunked", "mgs",
 )  # fmt: skip
 WITHOUT_DENSITY = ("adacomp", "ef_sign")
-"""Methods beside LDTE-BS.  Strom's wants a threshold that suits the task, TernGrad and
-signSGD have no residual."""
+"""Methods side by side.  Of the others radix_select has topk's entries, so that its lines would be
+topk's; Strom's wants a threshold that suits the task; TernGrad and signSGD have no residual."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,14 @@ class Wanted:
     seeds: int
 
 
-def dense_line(task: str, optimizer: str, steps: int | None = None) -> Line:
-    """Return the dense line of a task, which is one training for any number of workers."""
-    return Line(task, optimizer, "dense", None, "", 0.0, 1, steps or TASKS[task].steps)
+def dense_line(task: str, optimizer: str, steps: int | None = None, workers: int = WORKERS) -> Line:
+    """Return dense beside some workers: one training for all who share the task's step.
+
+    More workers than a step has examples take a larger one, and so does dense beside them.
+    steps : None for the task's usual ones
+    """
+    alone = workers if workers > TASKS[task].batch else 1
+    return Line(task, optimizer, "dense", None, "", 0.0, alone, steps or TASKS[task].steps)
 
 
 def sparse_line(
@@ -89,11 +101,7 @@ def other_ways(task: str, optimizer: str) -> list[Line]:
 
 def matrix() -> list[Wanted]:
     """Return every line of the page, the most wanted first."""
-    usual = {line for task, optimizer in MAIN for line in goal_lines(task, optimizer)}
-    return [
-        Wanted(line, SEEDS[line.task] if line in usual else FEW)
-        for line in dict.fromkeys(_ordered())
-    ]
+    return [Wanted(line, SEEDS) for line in dict.fromkeys(_ordered())]
 
 
 def _ordered() -> Iterator[Line]:
@@ -104,22 +112,24 @@ def _ordered() -> Iterator[Line]:
         yield from other_ways(task, optimizer)
     for task, optimizer in MAIN[5:]:
         yield from goal_lines(task, optimizer)
-    yield from _methods("fashion_mnist", ("topk", "dgc"), ("momentum",))
+    for task, optimizer in SIDE_BY_SIDE[:2]:
+        yield from _side_by_side(task, optimizer)
     yield from _more_workers()
+    for task, optimizer in SIDE_BY_SIDE[2:]:
+        yield from _side_by_side(task, optimizer)
     for task, optimizer in MAIN[4:]:
         yield from other_ways(task, optimizer)
-    yield from _methods("fashion_mnist", NAMED)
-    for optimizer, method in product(OPTIMIZERS, WITHOUT_DENSITY):
-        yield sparse_line("fashion_mnist", optimizer, None, method)
-    for task in ("gpt", "lstm"):
-        yield from _methods(task, NAMED)
 
 
-def _methods(
-    task: str, methods: tuple[str, ...], optimizers: tuple[str, ...] = OPTIMIZERS
-) -> Iterator[Line]:
-    for optimizer, density, method in product(optimizers, DENSITIES, methods):
-        yield sparse_line(task, optimizer, density, method)
+def _side_by_side(task: str, optimizer: str) -> Iterator[Line]:
+    """Yield short trainings: dense, and every method as LDTE-BS is advised."""
+    yield dense_line(task, optimizer, SHORT)
+    for density, method in product(DENSITIES, NAMED):
+        advised = advised_line(task, optimizer, density)
+        yield replace(advised, method=method, steps=SHORT)
+    if task == "fashion_mnist":
+        for method in WITHOUT_DENSITY:
+            yield replace(sparse_line(task, optimizer, None, method), steps=SHORT)
 
 
 def _more_steps() -> Iterator[Line]:
@@ -131,5 +141,6 @@ def _more_steps() -> Iterator[Line]:
 
 def _more_workers() -> Iterator[Line]:
     for workers, (task, optimizer) in product((8, 32), MAIN[:3]):
+        yield dense_line(task, optimizer, SHORT, workers)
         for density in DENSITIES:
-            yield replace(advised_line(task, optimizer, density), workers=workers)
+            yield replace(advised_line(task, optimizer, density), workers=workers, steps=SHORT)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks._accuracy_goals import goals_table
 from benchmarks._accuracy_lines import Results, Row
-from benchmarks._accuracy_matrix import FEW, OPTIMIZERS, WORKERS, Wanted
-from benchmarks._accuracy_overview import overview_of
+from benchmarks._accuracy_matrix import OPTIMIZERS, SEEDS, SHORT, WORKERS, Wanted
+from benchmarks._accuracy_overview import overview_of, workers_of
 from benchmarks._accuracy_picture import draw
 from benchmarks._accuracy_runs import Line, Run
 from benchmarks._accuracy_tasks import TASKS
@@ -33,18 +33,19 @@ was tried on the way to these memories, and dropped, is on [a page of its own](a
 DistributedDataParallel on real ranks, with PyTorch's own fp16 and PowerSGD hooks beside ours, is on
 [another](ddp-accuracy.md).
 
-Workers are simulated in one process, with the package's sessions between them. All lines of a task
-take the same steps over the same examples, 64 images or 16 windows of 64 characters a step, which
-the workers share; so dense is one training for any number of workers. Rates fall to 0 along a
+Workers are simulated in one process, with the package's sessions between them. Lines take the same
+examples, 64 images or 16 windows of 64 characters a step, which the workers share; so dense is one
+training for any number of workers. LDTE-BS is trained for 1,200 steps, and for more where that
+misses a goal; all methods side by side, and more workers, for {SHORT}. Rates fall to 0 along a
 cosine, AdamW decays by 0.01, and no gradient is clipped. The rate of every line, dense or sparse,
 is searched alike with its first seed: three of a ladder of doubling rates, and further ones while
 the best is at an end. *Worse by* is paired with dense seed by seed, with its standard error: points
 of test accuracy, or percent of perplexity on text that was held out; less than nothing is better
-than dense. Lines with a *warm-up* send 0.25, 0.0625, 0.0156 and 0.0039 of the entries over the
-first quarter of their steps; of these the first run dense, which is fewer bytes. *Sent* has the
-other steps, *bytes a step* all of them: in runs as short as these the warm-up is most of them, and
-0.01 without one sends less. *Dense's end after* is the step at which the
-mean curve first is where dense's ends.
+than dense. Lines with a *warm-up*, in the short trainings all at density 0.001, send 0.25, 0.0625,
+0.0156 and 0.0039 of the entries over the first quarter of their steps; of these the first run
+dense, which is fewer bytes. *Sent* has the other steps, *bytes a step* all of them: in runs as
+short as these the warm-up is most of them, and 0.01 without one sends less. *Dense's end after* is
+the step at which the mean curve first is where dense's ends.
 
 The runs are short, a minute or less each: nothing has converged, a line that is better than dense
 need not stay so in a long training, and one that is worse may catch up. The small networks are hard
@@ -69,7 +70,7 @@ def _cells(row: Row, end: float | None) -> list[str]:
         line.optimizer,
         str(line),
         f"{line.density or ''}",
-        "" if line.method == "dense" else str(line.workers),
+        "" if line.workers == 1 else str(line.workers),
         f"{line.steps:,}",
         "" if row.density is None else f"{row.density:.4f}",
         f"{row.rate:g}",
@@ -84,10 +85,15 @@ def _cells(row: Row, end: float | None) -> list[str]:
 def _end_of_dense(row: Row, rows: Sequence[Row]) -> float | None:
     """Return the last score of dense's curve."""
     for other in rows:
-        same = (other.line.task, other.line.optimizer) == (row.line.task, row.line.optimizer)
-        if same and other.line.method == "dense" and row.line.method != "dense":
+        is_pair = other.line.method == "dense" and row.line.method != "dense"
+        if is_pair and _shared(other.line) == _shared(row.line):
             return other.curve[-1][1]
     return None
+
+
+def _shared(line: Line) -> tuple[str, str, int, int]:
+    """Return what a line has in common with the dense line beside it."""
+    return line.task, line.optimizer, line.batch, min(line.steps, TASKS[line.task].steps)
 
 
 def _reached(row: Row, end: float, *, is_text: bool) -> str:
@@ -102,13 +108,16 @@ def write_page(
     folder: Path, rows: Sequence[Row], missing: Sequence[Wanted], results: Results
 ) -> None:
     """Write accuracy.md and accuracy.png."""
-    parts = [INTRODUCTION, "![Learning curves](accuracy.png)\n"]
+    parts = [INTRODUCTION.format(SHORT=SHORT), "![Learning curves](accuracy.png)\n"]
     parts += ["## The goals\n", goals_table(rows)]
     for task in sorted({row.line.task for row in rows}, key=list(TITLES).index):
         mine = [row for row in rows if row.line.task == task and not row.line.is_real]
         ordered = sorted(mine, key=lambda row: OPTIMIZERS.index(row.line.optimizer))
-        parts += [f"## {TITLES[task]}\n", overview_of(ordered), table_of(ordered) + "\n"]
-    parts += [_behind(rows), _real_ranks(results), _missing(rows, missing)]
+        whole = [row for row in ordered if row.line.steps >= TASKS[task].steps]
+        short = [row for row in ordered if row.line.steps < TASKS[task].steps]
+        parts += [f"## {TITLES[task]}\n", table_of(whole) + "\n" if whole else ""]
+        parts += [overview_of(short), table_of(short) + "\n" if short else ""]
+    parts += [workers_of(rows), _behind(rows), _real_ranks(results), _missing(rows, missing)]
     (folder / "accuracy.md").write_text("\n".join(part for part in parts if part))
     draw(rows, folder / "accuracy.png")
 
@@ -154,9 +163,13 @@ def _real_ranks(results: Results) -> str:
 
 def _missing(rows: Sequence[Row], missing: Sequence[Wanted]) -> str:
     """Return what the page has not, in words."""
-    if not missing and all(len(row.scores) >= FEW for row in rows):
+    fewer = sum(len(row.scores) < SEEDS for row in rows)
+    if not missing and not fewer:
         return ""
-    text = "## What is missing\n\nA column says how many seeds a line has.\n"
+    text = (
+        f"## What is missing\n\n{fewer} lines have fewer than {SEEDS} seeds; a column says how "
+        "many a line has.\n"
+    )
     for task in dict.fromkeys(each.line.task for each in missing):
         lines = [each.line for each in missing if each.line.task == task]
         text += f"\nOf `{task}` {len(lines)} lines were not run:\n\n"
@@ -171,5 +184,5 @@ def _short(line: Line) -> str:
     """Return a line in words, without its task and optimizer."""
     density = f" at {spell_density(line.density)}" if line.density else ""
     workers = "" if line.workers in (1, WORKERS) else f" with {line.workers} workers"
-    more = f" for {line.steps:,} steps" if line.steps > TASKS[line.task].steps else ""
+    more = f" for {line.steps:,} steps" if line.steps != TASKS[line.task].steps else ""
     return f"{line}{density}{workers}{more}"

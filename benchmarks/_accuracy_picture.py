@@ -45,7 +45,7 @@ def _place(pair: tuple[str, str]) -> tuple[int, int]:
 
 def _is_shown(row: Row) -> bool:
     line = row.line
-    usual = line.method == "dense" or line.workers == WORKERS
+    usual = line.workers == (1 if line.method == "dense" else WORKERS)
     return (
         line.method in METHODS
         and usual

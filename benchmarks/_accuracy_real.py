@@ -112,7 +112,7 @@ def rank_main() -> None:
     wrapped = hvd.DistributedOptimizer(
         optimizer, named_parameters=network.named_parameters(), compression=compression
     )
-    each, watch = task.batch // line.workers, Stopwatch()
+    each, watch = line.batch // line.workers, Stopwatch()
 
     def reduced(chosen: torch.Tensor) -> float:
         if not watch.is_running:

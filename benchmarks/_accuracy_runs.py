@@ -45,6 +45,11 @@ class Line:
     steps: int
     is_real: bool = False
 
+    @property
+    def batch(self) -> int:
+        """Examples a step: the task's, or one for each worker where these are more."""
+        return max(TASKS[self.task].batch, self.workers)
+
     def __str__(self) -> str:
         if self.method == "dense":
             return "dense"
@@ -110,7 +115,7 @@ def train(
     curve: list[tuple[int, float]] = []
     losses: list[float] = []
     for step in range(line.steps):
-        losses.append(gradients(data.draw(run.seed, step, TASKS[line.task].batch)))
+        losses.append(gradients(data.draw(run.seed, step, line.batch)))
         optimizer.step()
         schedule.step()
         if (step + 1) % every == 0 or step + 1 == line.steps:

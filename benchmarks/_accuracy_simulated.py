@@ -128,7 +128,7 @@ def simulate(run: Run) -> dict[str, Any]:
     network = task.network()
     optimizer = make_optimizer(line.optimizer, network, run.rate)
     workers = None if line.method == "dense" else Workers(line, network, optimizer)
-    each = task.batch // line.workers
+    each = line.batch // line.workers
 
     def gradients_of(chosen: torch.Tensor) -> float:
         network.zero_grad()

@@ -13,14 +13,15 @@ import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks._accuracy_lines import best_of, is_searched, row_of
-from benchmarks._accuracy_matrix import SEEDS, WORKERS, Wanted, dense_line, matrix
+from benchmarks._accuracy_matrix import FEW, SEEDS, WORKERS, Wanted, dense_line, matrix
 from benchmarks._accuracy_page import table_of, write_page
 from benchmarks._accuracy_real import on_real_ranks
 from benchmarks._accuracy_runs import Line, Run
@@ -47,9 +48,11 @@ def run(options: argparse.Namespace) -> int:
     until = time.monotonic() + 60 * options.minutes if options.minutes else None
     bench = Bench(store, options.jobs, until)
     if not options.page:
-        bench.train(wanted, options.rate, is_short=options.quick)
+        first = [replace(each, seeds=min(each.seeds, FEW)) for each in wanted]
+        for each_round in [first, wanted] if first != wanted else [wanted]:
+            bench.train(each_round, options.rate, is_short=options.quick)
     # Of the seeds all that are there and that dense has, also those that other calls have made.
-    shown = [replace(each, seeds=max(each.seeds, SEEDS.get(each.line.task, 0))) for each in wanted]
+    shown = [replace(each, seeds=max(each.seeds, SEEDS)) for each in wanted]
     rows = [row for each in shown if (row := row_of(each, store.results)) is not None]
     console = Console(width=150, highlight=False)
     if options.method:
@@ -68,16 +71,11 @@ def _line_and_dense(options: argparse.Namespace) -> list[Wanted]:
     """Return the line that the command line asks for, behind the dense one beside it."""
     task = options.task or "digits"
     steps = options.steps or (QUICK_STEPS if options.quick else TASKS[task].steps)
-    seeds = options.seeds or (1 if options.quick else SEEDS.get(task, 5))
-    dense = Wanted(dense_line(task, options.optimizer, steps), seeds)
+    seeds = options.seeds or (1 if options.quick else SEEDS)
+    way, workers = "kept" if options.kept else "handed", options.workers or WORKERS
+    dense = Wanted(dense_line(task, options.optimizer, steps, workers), seeds)
     if options.method == "dense":
         return [dense]
-    way, workers = "kept" if options.kept else "handed", options.workers or WORKERS
-    if TASKS[task].batch % workers:
-        raise SystemExit(
-            f"--workers {workers}: a step of {task} has {TASKS[task].batch} examples, which do not "
-            "part evenly: give a divisor"
-        )
     line = Line(
         task,
         options.optimizer,
@@ -89,6 +87,11 @@ def _line_and_dense(options: argparse.Namespace) -> list[Wanted]:
         steps,
         options.real,
     )
+    if line.batch % workers:
+        raise SystemExit(
+            f"--workers {workers}: a step of {task} has {line.batch} examples, which do not part "
+            "evenly: give a divisor of them, or more workers than examples"
+        )
     return [dense, Wanted(line, seeds)]
 
 
@@ -108,7 +111,7 @@ class Bench:
         self._until = until
 
     def train(self, wanted: Sequence[Wanted], rate: float | None, *, is_short: bool) -> None:
-        """Make the runs of all lines, one line after the other.
+        """Make the runs of all lines, in their order as far as jobs allow.
 
         rate : of every line; None to search
         is_short : take the first rate that a search would try
@@ -116,16 +119,28 @@ class Bench:
         context = multiprocessing.get_context("spawn")
         with (
             Progress(transient=True) as progress,
-            ProcessPoolExecutor(self._jobs, mp_context=context, initializer=_take_a_core) as pool,
+            ProcessPoolExecutor(
+                self._jobs, context, initializer=_take_a_core, initargs=(context.Value("i"),)
+            ) as pool,
+            ThreadPoolExecutor(self._jobs) as lines,
         ):
             bar = progress.add_task("lines", total=len(wanted))
-            for each in wanted:
+
+            def train(each: Wanted) -> None:
                 progress.update(bar, description=f"{each.line.task} {each.line}")
                 chosen = rate or self._rate_of(each.line, pool, is_short=is_short)
                 if chosen is not None:
                     runs = [Run(each.line, chosen, seed) for seed in range(each.seeds)]
                     self._make(runs, pool)
                 progress.advance(bar)
+
+            # Several lines at a time: one alone would leave cores idle at the end of its search.
+            for begun in as_completed([lines.submit(train, each) for each in wanted]):
+                try:
+                    begun.result()
+                except BaseException:
+                    lines.shutdown(wait=False, cancel_futures=True)
+                    raise
 
     def _rate_of(
         self, line: Line, pool: ProcessPoolExecutor, *, is_short: bool = False
@@ -155,19 +170,29 @@ class Bench:
 
     def _make(self, runs: Sequence[Run], pool: ProcessPoolExecutor) -> None:
         """Make those of the runs that are not there yet."""
-        missing = [run for run in runs if run not in self._store.results]
-        while missing and (self._until is None or time.monotonic() < self._until):
-            now, missing = missing[: self._jobs], missing[self._jobs :]
-            futures = {
-                pool.submit(on_real_ranks if run.line.is_real else simulate, run): run
-                for run in now
-            }
-            for future in as_completed(futures):
-                self._store.add(futures[future], future.result())
+        if self._until is not None and time.monotonic() >= self._until:
+            return
+        futures = {
+            pool.submit(on_real_ranks if run.line.is_real else simulate, run): run
+            for run in runs
+            if run not in self._store.results
+        }
+        for future in as_completed(futures):
+            run = futures[future]
+            try:
+                result = future.result()
+            except Exception as error:
+                raise RuntimeError(f"{run.key} failed: {error}") from error
+            self._store.add(run, result)
 
 
-def _take_a_core() -> None:
-    """Bind a job to one core: threads that take turns would only carry their caches about."""
+def _take_a_core(bound: Any) -> None:
+    """Bind a job to one core: threads that take turns would only carry their caches about.
+
+    bound : shared by the jobs: how many of them have one
+    """
+    with bound.get_lock():
+        place, bound.value = bound.value, bound.value + 1
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+        os.sched_setaffinity(0, {cores[place % len(cores)]})

@@ -7,7 +7,6 @@ dataset-fashion-mnist and bible-kjv; about an hour on two cores.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 from rich.progress import Progress
 
+from benchmarks._accuracy_store import Store
 from benchmarks._accuracy_tasks import TASKS
 from benchmarks._streams import environment
 from benchmarks.ways.page import render, settled
@@ -27,32 +27,6 @@ from benchmarks.ways.training import Training, train
 LINES = (("fashion_mnist", "momentum"), ("fashion_mnist", "adamw"), ("gpt", "adamw"))
 SEEDS = 3
 QUICK_STEPS = 24
-
-
-class Kept:
-    """Results by training, in a JSON file that has one a line.
-
-    Parameters
-    ----------
-    path : of the file; made with the first result
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.results: dict[Training, dict[str, Any]] = {}
-        rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        for row in rows:
-            self.results[Training(**row["training"])] = row["result"]
-
-    def add(self, training: Training, result: dict[str, Any]) -> None:
-        self.results[training] = result
-        rows = [
-            json.dumps({"training": asdict(each), "result": self.results[each]})
-            for each in sorted(self.results, key=lambda each: json.dumps(asdict(each)))
-        ]
-        partial = self.path.with_suffix(".partial")
-        partial.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
-        partial.replace(self.path)
 
 
 def lines(tasks: tuple[tuple[str, str], ...], steps: int | None) -> Iterator[Training]:
@@ -95,7 +69,7 @@ def _with(first: Training, rate: float, seed: int) -> Training:
     return Training(**{**asdict(first), "rate": rate, "seed": seed})
 
 
-def make(kept: Kept, firsts: list[Training], jobs: int, until: float) -> None:
+def make(kept: Store[Training], firsts: list[Training], jobs: int, until: float) -> None:
     """Make what is missing, line after line."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool, Progress(transient=True) as shown:
@@ -121,7 +95,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results/ways"))
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    kept = Kept(options.output.with_suffix(".json"))
+    kept = Store(options.output.with_suffix(".json"), lambda described: Training(**described))
     tasks = (("digits", "momentum"), ("digits", "adamw")) if options.quick else LINES
     if not options.render:
         firsts = list(lines(tasks, QUICK_STEPS if options.quick else None))

@@ -143,18 +143,53 @@ def test_a_seed_that_dense_has_not_is_not_compared(accuracy):
     assert (row.worse, row.difference, row.error) == ((), None, None)
 
 
+def test_more_workers_than_examples_stand_beside_a_dense_line_of_as_large_steps(accuracy):
+    line = accuracy.sparse_line("gpt", "adamw", 0.01)
+    few, many = replace(line, workers=8), replace(line, workers=32)
+    assert (line.batch, few.batch, many.batch) == (16, 16, 32)
+    usual, larger = (
+        accuracy.dense_line("gpt", "adamw", workers=each.workers) for each in (few, many)
+    )
+    assert (usual.batch, larger.batch) == (16, 32) and usual == accuracy.dense_line("gpt", "adamw")
+    short = {replace(each, steps=accuracy.SHORT) for each in (usual, larger, few, many)}
+    assert short <= {each.line for each in accuracy.matrix()}
+    results = {
+        accuracy.Run(each, 0.004, seed): _result(score)
+        for each, score in ((usual, 1.5), (larger, 1.4), (few, 1.5), (many, 1.4))
+        for seed in (0, 1)
+    }
+    for each in (few, many):
+        assert accuracy.row_of(accuracy.Wanted(each, 2), results).worse == (0.0, 0.0)
+
+
+def test_workers_who_cannot_share_a_step_are_refused(accuracy, tmp_path):
+    command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", *LINE, "--workers", "3"]
+    run = subprocess.run(
+        [*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 1 and "--workers 3: a step of digits has 64 examples" in run.stderr
+
+
+def test_a_run_that_fails_is_named(accuracy):
+    run = accuracy.Run(accuracy.dense_line("digits", "sgd"), 0.1, 7)
+    future = Future()
+    future.set_exception(ValueError("broken"))
+    pool = SimpleNamespace(submit=lambda *_: future)
+    with pytest.raises(RuntimeError, match=r'"seed": 7.*broken'):
+        accuracy.Bench(Made(), 1)._make([run], pool)
+
+
 def test_the_matrix_holds_every_method_with_a_density(accuracy):
     from hvd_sparse.methods import METHODS
 
     lines = [each.line for each in accuracy.matrix()]
     assert len(set(lines)) == len(lines)
-    assert {line.method for line in lines} == set(METHODS) - {"strom", "terngrad", "signsgd"} | {
-        "dense"
-    }
+    left_out = {"strom", "terngrad", "signsgd", "radix_select"}
+    assert {line.method for line in lines} == set(METHODS) - left_out | {"dense"}
     for optimizer in ("sgd", "momentum", "adamw"):
         for task in ("fashion_mnist", "lstm", "gpt"):
             found = {
-                (str(line), line.density)
+                (line.method, line.density)
                 for line in lines
                 if (line.task, line.optimizer) == (task, optimizer)
             }
@@ -174,7 +209,7 @@ def test_goals_are_judged_by_the_error_or_the_limit(accuracy):
 
 def test_the_overview_has_a_line_a_method_and_a_column_a_density(accuracy):
     overview = _checkout.load("_accuracy_overview").overview_of
-    dense = accuracy.dense_line("gpt", "adamw")
+    dense = accuracy.dense_line("gpt", "adamw", accuracy.SHORT)
     line = replace(dense, density=0.001, way="handed", workers=4)
     row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
     rows = [replace(row, line=replace(line, method=each)) for each in ("topk", "dgc")]
@@ -185,6 +220,31 @@ def test_the_overview_has_a_line_a_method_and_a_column_a_density(accuracy):
     *_, topk, dgc, sign = overview([*rows, replace(row, line=whole)]).splitlines()
     assert topk == "| topk |  |  |  | +1.50 ± 0.50 % |  |  |"
     assert dgc.startswith("| dgc |") and sign == "| ef_sign |  |  |  |  | +1.50 ± 0.50 % |  |"
+
+
+def test_more_workers_stand_beside_each_other(accuracy):
+    workers_of = _checkout.load("_accuracy_overview").workers_of
+    dense = accuracy.dense_line("gpt", "adamw", accuracy.SHORT)
+    line = replace(dense, method="ldte_bs", density=0.01, way="handed", workers=4)
+    row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
+    other = replace(row, line=replace(line, density=0.001))
+    assert workers_of([row, other]) == ""
+    many = replace(row, line=replace(line, workers=32), worse=(3.0, 3.0))
+    text = workers_of([row, other, many])
+    assert "| worse by | density | 4 workers | 32 workers |" in text
+    assert text.endswith("| gpt, adamw | 0.01 | +1.50 ± 0.50 % | +3.00 ± 0.00 % |\n")
+
+
+def test_goals_are_of_what_is_advised_and_what_closes_one_stands_behind_it(accuracy):
+    goals = _checkout.load("_accuracy_goals")
+    line = accuracy.advised_line("gpt", "adamw", 0.001)
+    row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
+    no_goals = {"steps": accuracy.SHORT}, {"warmup": 0.0}, {"way": "kept"}, {"method": "topk"}
+    others = [replace(row, line=replace(line, **other)) for other in no_goals]
+    longer = replace(row, line=replace(line, steps=2400), worse=(-1.0, -1.0))
+    *_, missed, met = goals.goals_table([longer, *others, row]).splitlines()
+    assert missed.startswith("| gpt, adamw | ldte_bs, warm-up | 0.001 | 4 | 1,200 | +1.50 ± 0.50")
+    assert "2,400 (2 times)" in met and met.endswith("| met |")
 
 
 def test_a_row_whose_best_rate_has_an_untried_neighbour_is_not_searched(accuracy):
