@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import thinning
 from hypothesis import settings
 from installed import horovod_parts, is_installed, left_out, missing
 
@@ -52,7 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("quick" if config.getoption("--quick") else "suite")
+    is_quick = config.getoption("--quick")
+    settings.load_profile("quick" if is_quick else "suite")
+    thinning.parts = thinning.QUICK_PARTS if is_quick else 1
     if config.getoption("--complete") and missing():
         raise pytest.UsageError(f"would be left out: {left_out()}; run scripts/setup")
 

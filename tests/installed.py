@@ -58,8 +58,14 @@ def has_triton() -> bool:
 
 def with_triton() -> dict[str, str]:
     """Return what is to be added to the environment of a process that may load triton."""
-    root = Path(__file__).parent.parent
-    return {"PYTHONPATH": os.pathsep.join(map(str, (root / "tests", root, APART)))}
+    return python_path(APART)
+
+
+def python_path(*more: Path) -> dict[str, str]:
+    """Return what lets a process find the tests' modules, the package, and what is in more
+    folders."""
+    tests = Path(__file__).parent
+    return {"PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent, *more)))}
 
 
 def browser() -> str | None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import python_path
 
 from hvd_sparse.cli import main
 
@@ -21,13 +22,12 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with the package and the tests' modules; return what it printed and how it
     ended."""
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=limit_s,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**os.environ, **python_path(), **environment},
     )
 
 

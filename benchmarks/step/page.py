@@ -47,7 +47,7 @@ with the quartiles in brackets. Every method has a launch of its own. Of the ran
 - *select* (with accumulating), *encode*, *decode* (with adding up) are the spans of
   `hvd_sparse.tracing`, by the thread's clock; *exchange* is what calls of Horovod's operations
   inside `compress` and `decompress` work, polling included; *Python* is the rest. All are times
-  the floor, and of the traced steps.
+  the floor, and of the traced steps, in which every tensor is taken in and decoded in its own turn.
 - *process*: processor time of all threads, with Horovod's and with a backward pass that only hands
   gradients over, times the floor. *wall*: from the first gradient to the last result on the slowest
   rank, over the floor's time; more ranks than cores wait for each other.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +23,9 @@ from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 
+INDEX = np.dtype("<u4")
+_IS_LITTLE = sys.byteorder == "little"
+
 
 @CODECS.register("index_value")
 @dataclass(frozen=True)
@@ -40,16 +44,18 @@ class IndexValue(Codec):
     number: ClassVar[int | None] = 1
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
-        indices = selection.indices.astype("<u4", copy=False)
-        values = selection.values.astype(selection.values.dtype.newbyteorder("<"), copy=False)
+        indices, values = selection.indices.astype(INDEX, copy=False), selection.values
+        if not _IS_LITTLE:
+            values = values.astype(values.dtype.newbyteorder("<"))
         return write_frame(1, values.dtype, selection.numel, indices.size, [indices, values])
 
     def decode(self, buffer: np.ndarray, kernels: Packers = packing) -> Selection:
         frame = open_frame(buffer, self)
         need_size(frame, frame.count * (4 + frame.value_type.itemsize))
-        indices = frame.body[: 4 * frame.count].view("<u4")
+        body, end = frame.body, 4 * frame.count
+        indices = body[:end].view(INDEX)
         need_ascending(indices, frame.numel)
-        values = frame.body[4 * frame.count :].view(frame.value_type)
+        values = body[end:].view(frame.value_type)
         # The sum of squares tells in one pass, unless it leaves the range itself.
         if not (values.dot(values) < math.inf or np.isfinite(values).all()):
             raise CorruptPayload("a payload has values that are NaN or Inf")

@@ -47,8 +47,9 @@ class AllGatherExchange(Exchange):
             whole = slice(0, member.spec.numel)
             parts = []
             for message in messages:
-                if position in message.framed:
-                    parts.append((whole, message.frame(position)))
+                frame = message.frame_of.get(position)
+                if frame is not None:
+                    parts.append((whole, frame))
             # A rank whose device finds NaN or Inf late has no frame: its carrier is long gone.
             is_whole = len(parts) == len(messages)
             arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE

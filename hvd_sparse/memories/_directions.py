@@ -8,7 +8,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, is_number
 from hvd_sparse.core.kernels.aligned import aligned_zeros
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Zeros
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.contract import Accumulated, clip_limit, limited
 from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
@@ -84,6 +84,10 @@ class DirectionState(Generic[Options]):
         written to."""
         raise NotImplementedError
 
+    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        """Do as ``_direct``, accumulate where it points to and take the aim's entries: one pass."""
+        raise NotImplementedError
+
     def compensate(
         self,
         gradient: np.ndarray,
@@ -96,11 +100,13 @@ class DirectionState(Generic[Options]):
             gradient = limited(
                 gradient, clip_limit(clip_norm, world_size, is_average=self.is_average)
             )
-        direction = self._direct(gradient, kernels, world_size)
         self._is_held = self.rate == 0
+        if aim is not None and not self._is_held:
+            return Accumulated(v.new, None, self._take(gradient, kernels, world_size, aim))
+        direction = self._direct(gradient, kernels, world_size)
         if self._is_held:
             return self._hold(direction, kernels)
-        return accumulate(direction, v.old, v.new, aim, kernels)
+        return accumulate(direction, v.old, v.new, None, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction only tells whether the gradient was

@@ -10,7 +10,7 @@ import numpy as np
 from hvd_sparse.checks import check_number
 from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.aligned import empty_like
-from hvd_sparse.core.kernels.contract import Kernels, Zeros
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.memories._directions import DirectionState, check_common
 from hvd_sparse.memories.double_buffer import DoubleBuffer
@@ -60,7 +60,8 @@ class AdamCorrection:
     is not Adam: nothing waits, so nothing is smoothed.
 
     State: m, s and v, float32 (float64 for float64 gradients); all twice with rollback.
-    Cost: two passes, one of them over six vectors.
+    Cost: one pass over all three; two, one of them over six vectors, where a step has no threshold
+    to begin with.
 
     Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and that the
     residual is the momentum.
@@ -121,37 +122,40 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             self._options = replace(options, **told)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        gradient = self._decayed(gradient, kernels)
+        return self._push(gradient, kernels, self._of_this_rank(world_size))
+
+    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        gradient, mean, square = self._decayed(gradient, kernels), self.mean, self.square
+        moments, v = (mean.old, square.old, mean.new, square.new), self.velocity
+        step = self._of_this_rank(world_size)
+        return kernels.push_adam_and_take(gradient, *moments, v.old, v.new, step, aim)
+
+    def _decayed(self, gradient: np.ndarray, kernels: Kernels) -> np.ndarray:
+        """Return the gradient with the L2 penalty's."""
         if self._options.weight_decay and self._parameter is not None:
             # a scalar of the same dtype: a Python float would be one too, but only by numpy's
             # newer rules
             gradient = gradient + self._parameter * gradient.dtype.type(self._options.weight_decay)
         if not self.velocity.can_roll_back:
             self._check_square(gradient, kernels)
+        return gradient
+
+    def _of_this_rank(self, world_size: int) -> AdamStep:
+        """Return the numbers for a gradient of this rank's."""
         # The size of an update says nothing of the gradient's: a sum of N updates is N times too
         # far, where a sum of N gradients is what the user asked for.
-        scale = 1.0 if self.is_average else 1 / world_size
-        return self._push(gradient, kernels, ranks=world_size, scale=scale)
+        return self._numbers(world_size, 1.0 if self.is_average else 1 / world_size)
 
-    def _push(
-        self,
-        gradient: np.ndarray,
-        kernels: Kernels,
-        *,
-        ranks: int = 1,
-        scale: float = 1.0,
-        is_of_mean: bool = False,
-    ) -> np.ndarray:
-        """Take a gradient in, and return the direction."""
-        options, mean, square = self._options, self.mean, self.square
-        step = AdamStep(
-            options.beta1,
-            options.beta2,
-            options.epsilon,
-            self.step + 1,
-            ranks,
-            scale,
-            is_of_mean,
+    def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
+        options = self._options
+        return AdamStep(
+            options.beta1, options.beta2, options.epsilon, self.step + 1, ranks, scale, is_of_mean
         )
+
+    def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> np.ndarray:
+        """Take a gradient in, and return the direction."""
+        mean, square = self.mean, self.square
         direction = empty_like(gradient)
         kernels.push_adam(gradient, mean.old, square.old, mean.new, square.new, direction, step)
         return direction
@@ -181,7 +185,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
         # It is the mean of the ranks already: no correction for their number.
-        return self._push(reduced, kernels, is_of_mean=True)
+        return self._push(reduced, kernels, self._numbers(is_of_mean=True))
 
     def commit(self) -> None:
         super().commit()

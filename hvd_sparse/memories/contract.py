@@ -19,7 +19,8 @@ class Accumulated(NamedTuple):
     vector : residual + gradient; +0.0 where an entry was taken
     moments : of the whole vector; None where the pass had an aim
     taking : the entries that the pass took; None where it had no aim
-    added : what this step added to the residual; None where that is the gradient itself
+    added : what this step added to the residual; None where that is the gradient itself, or where a
+        pass with an aim made it and kept it nowhere
     """
 
     vector: np.ndarray

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.core.kernels.contract import Kernels, Zeros
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.memories._directions import DirectionState, check_common
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -48,8 +48,8 @@ class MomentumCorrection:
     Tensors that are never compressed get the same momentum, applied to their reduced gradient.
 
     State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with
-    rollback. Cost: two passes, and two writes an entry sent; one more to clip, two more for weight
-    decay.
+    rollback. Cost: one pass over both, two where a step has no threshold to begin with, and two
+    writes an entry sent; one more to clip, two more for weight decay.
 
     Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as the authors' later code
     does: the norm over all tensors is known only when the first have long been sent.
@@ -116,6 +116,14 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
         kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
         direction: np.ndarray = u.new + gradient if options.nesterov else u.new
         return direction
+
+    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        u, v, options = self.momentum, self.velocity, self._options
+        if not options.momentum:
+            return kernels.accumulate_and_take(gradient, v.old, v.new, aim)
+        return kernels.push_momentum_and_take(
+            gradient, u.old, u.new, v.old, v.new, options.momentum, options.nesterov, aim
+        )
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

@@ -38,8 +38,8 @@ SCATTER = 8.0
 PLENTY = 4.0
 """Candidates over those needed, above which the margin narrows faster."""
 
-SMALLEST = 2.0**-126
-"""The smallest normal float32."""
+SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
+"""The smallest normal float32, and the largest."""
 
 CAPACITY = 6
 """Candidates over k above which the list is no longer short: the threshold was a bad one."""
@@ -57,11 +57,14 @@ class Cut:
     count : how many candidates are selected
     memo : state for the tensor's next step
     is_fallback : exact top-k on the candidates chose, as the selector's own rule took too many
+    threshold : for the next step's warm start; None for the aim's where all are selected, else for
+        the smallest magnitude that is
     """
 
     count: int
     memo: Memo = None
     is_fallback: bool = False
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,13 @@ class Miss:
     ----------
     aim : the aim of the pass
     count : how many entries reach it; None where they were more than its capacity
+    is_sure : not so where a tensor of a group had no room for its own entries, and nobody knows
+        whether the group's are more than the capacity
     """
 
     aim: Aim
     count: int | None
+    is_sure: bool = True
 
     @property
     def retry(self) -> float:
@@ -90,7 +96,9 @@ class Miss:
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
-def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim | None:
+def aim_below(
+    warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
+) -> Aim | None:
     """Return an aim a margin below the last threshold.
 
     None where there is no last threshold, or a subnormal one, which some threads take for zero.
@@ -98,7 +106,13 @@ def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim |
     if warm is None or warm < SMALLEST or not count:
         return None
     below = float(margin) if isinstance(margin, (int, float)) else START
-    return Aim((1.0 - below) * warm, min(numel, max(CAPACITY * count, count + FEW)))
+    return Aim((1.0 - below) * warm, min(numel, max(CAPACITY * count, count + FEW)), brings)
+
+
+def aim_at(warm: float | None, capacity: int) -> Aim | None:
+    """Return an aim at the last threshold itself, for those who use it again; None as for
+    ``aim_below``."""
+    return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:

@@ -14,6 +14,11 @@ def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection
     return kernels.trim(candidates, count, None)[0] if 0 < count < candidates.count else candidates
 
 
+def least_of(selection: Selection) -> float | None:
+    """Return the smallest magnitude of a selection; None where it is empty."""
+    return float(np.abs(selection.values).min()) if selection.count else None
+
+
 def take_bounded(
     accumulated: np.ndarray,
     threshold: float,

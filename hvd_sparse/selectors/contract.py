@@ -15,7 +15,7 @@ from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.selectors._aim import Cut, Miss
+from hvd_sparse.selectors._aim import Cut, Miss, steer
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 Self = TypeVar("Self", bound="Selector")
@@ -35,6 +35,7 @@ class Found(NamedTuple):
     is_fallback : True if the search did not converge and exact top-k on its candidates chose
     memo : further state for this tensor's next step, JSON-able
     is_one_pass : True if the pass that added the gradient caught all that was needed
+    is_taken : the entries are +0.0 in the vector already: that pass has taken them out
     """
 
     selection: Selection
@@ -43,6 +44,7 @@ class Found(NamedTuple):
     is_fallback: bool = False
     memo: Memo = None
     is_one_pass: bool = False
+    is_taken: bool = False
 
 
 class Context(NamedTuple):
@@ -60,6 +62,7 @@ class Context(NamedTuple):
         residual
     spec : the tensor's name, shape and dtype
     miss : the aim of this step, where its candidates could not be used
+    reached : how many entries reached that aim, where the kernels ask these before the vector
     kept : for ``Selector.cut``, the vector without the entries that reached the aim; None where
         they are of several vectors
     """
@@ -72,6 +75,7 @@ class Context(NamedTuple):
     gradient: np.ndarray | None = None
     spec: TensorSpec | None = None
     miss: Miss | None = None
+    reached: int | None = None
     kept: np.ndarray | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
@@ -82,6 +86,15 @@ class Context(NamedTuple):
     def age(self) -> int:
         """Return the steps that the memo counts; 0 where it is empty."""
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
+
+    def margin_for(self, needed: int) -> Memo:
+        """Return the memo of selectors that keep the margin of their aim there.
+
+        needed : entries that the aim should have been reached by
+        """
+        if self.miss is not None:
+            return steer(self.memo, self.miss.count, needed)
+        return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def random(self) -> np.random.Generator:
         """Return the generator; raise InvalidOption where nobody gave one."""
@@ -117,6 +130,8 @@ class Selector:
         ``find_by``), so that all ranks choose alike
     sends_votes : sends +1 and -1, of which a memory may count the majority
     changes_values : sends other values than the accumulated ones; memories keep the difference
+    asks_kernels : ``find`` asks the vector for its size and its dtype, and the kernels for all
+        else: so a list of its largest entries can answer for it (``core.kernels.listed``)
     """
 
     id: ClassVar[str]
@@ -129,6 +144,7 @@ class Selector:
     is_unbiased: ClassVar[bool] = False
     sums_statistics: ClassVar[bool] = False
     sends_votes: ClassVar[bool] = False
+    asks_kernels: ClassVar[bool] = False
 
     @property
     def changes_values(self) -> bool:
@@ -210,6 +226,11 @@ class Selector:
         context : as for ``find``
         """
         return None
+
+    def as_sent(self, kept: Selection) -> Selection:
+        """Return entries that ``cut`` has decided on as they are sent, for selectors that change
+        values."""
+        return kept
 
     def measures(self, numel: int) -> int:
         """Return the number of statistics of a vector; for selectors that declare

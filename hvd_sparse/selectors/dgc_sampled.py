@@ -41,9 +41,11 @@ class DgcSampled(DensitySelector):
     -----
     Never more than high * k entries, and at least the largest one.
 
-    Cost: the sample alone, in most steps: the pass that adds the gradient takes what is a little
-    smaller than the last step's threshold along; where these are more than high * k, whatever the
-    sample says is found among them. Else also one pass a round, which counts and takes.
+    Cost: hardly anything over the pass that adds the gradient, in most steps. It takes what is a
+    little smaller than the last step's threshold along; where these are more than high * k,
+    whatever the sample says is found among them, and where enough of them are in the sample nothing
+    else is read. Else the sample, and where they are too few also one pass a round, which counts
+    and takes.
 
     Paper: lin2018dgc.  Departs: from its authors' code, which cuts what is over k by position, so
     that the end of every tensor is served last: ours keeps the largest.
@@ -125,16 +127,20 @@ class DgcSampled(DensitySelector):
     ) -> float:
         """Return the smallest of a sample's top density; infinity where it has no non-zero.
 
-        taken : entries that the vector lacks
+        taken : entries that the vector lacks: all that reach the pass's aim
         """
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
-        sample = context.kernels.sample_magnitudes(accumulated, start, stride)
+        top = max(1, math.ceil(len(range(start, accumulated.size, stride)) * self.share))
         if taken is not None:
             ahead = taken.indices.astype(np.int64) - start
             is_sampled = (ahead >= 0) & (ahead % stride == 0)
-            sample[ahead[is_sampled] // stride] = np.abs(taken.values[is_sampled])
-        top = max(1, math.ceil(sample.size * self.share))
+            largest = np.abs(taken.values[is_sampled])
+            if largest.size >= top:  # the rest of the sample lies below the aim: it is not read
+                return float(np.partition(largest, largest.size - top)[largest.size - top])
+        sample = context.kernels.sample_magnitudes(accumulated, start, stride)
+        if taken is not None:
+            sample[ahead[is_sampled] // stride] = largest
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:

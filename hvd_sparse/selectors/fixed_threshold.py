@@ -10,10 +10,13 @@ import numpy as np
 from hvd_sparse.checks import check_density, check_number, check_truth, count_from_density
 from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import Cut
-from hvd_sparse.selectors._candidates import take_bounded
+from hvd_sparse.selectors._aim import Cut, aim_below, steer
+from hvd_sparse.selectors._candidates import least_of, take_bounded
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Memo, Selection
+
+CAPACITY = 2
+"""Entries over those that may be sent, above which a pass takes none."""
 
 
 @SELECTORS.register("fixed_threshold")
@@ -33,8 +36,9 @@ class FixedThreshold(Selector):
     Minimises the total error over training rather than every step's.  At least the largest entry is
     sent, unless only signs are, of which one below the threshold would be wrong.
 
-    Cost: none beside the pass that adds the gradient, while no more than ``max_density`` reach the
-    threshold.
+    Cost: none beside the pass that adds the gradient, in nearly every step: it takes what reaches
+    the threshold, or, where that was more than ``max_density`` at the last step, what is a little
+    smaller than the smallest entry that was sent then.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the cap, and the
     floor of one entry.
@@ -53,30 +57,45 @@ class FixedThreshold(Selector):
         check_truth(self.signs_only, "signs_only of FixedThreshold")
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        most = count_from_density(accumulated.size, self.max_density)
-        moments = context.moments_of(accumulated)
-        if not self.signs_only:
-            return take_bounded(accumulated, self.threshold, most, moments, context, 0)
-        if moments.abs_max < self.threshold:
-            return Found(Selection.empty(accumulated.size, accumulated.dtype), self.threshold)
-        found = take_bounded(accumulated, self.threshold, most, moments, context, 0)
-        kept = found.selection
-        signs = np.copysign(accumulated.dtype.type(self.threshold), kept.values)
-        return Found(
-            Selection(kept.indices, signs, kept.numel),
-            self.threshold,
-            is_fallback=found.is_fallback,
-        )
+        most, miss = count_from_density(accumulated.size, self.max_density), context.miss
+        # More reach the aim than may be sent: nothing needs to be counted.
+        if miss is not None and miss.is_sure and miss.count is None:
+            kept, is_fallback = context.kernels.take_largest(accumulated, most), True
+        elif self.signs_only:
+            count, kept = context.kernels.take_at_most(accumulated, self.threshold, most)
+            is_fallback = count > most
+        else:
+            moments = context.moments_of(accumulated)
+            found = take_bounded(accumulated, self.threshold, most, moments, context, 0)
+            kept, is_fallback = found.selection, found.is_fallback
+        was_cut = miss is not None and miss.aim.threshold > self.threshold
+        memo = steer(context.memo, miss.count, most) if miss and was_cut else context.memo
+        threshold = least_of(kept) if is_fallback else self.threshold
+        return Found(self.as_sent(kept), threshold, is_fallback=is_fallback, memo=memo)
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return (
-            None
-            if self.signs_only
-            else Aim(self.threshold, count_from_density(numel, self.max_density))
-        )
+        most = count_from_density(numel, self.max_density)
+        # The last step ended above the threshold where that many reached it: so may this one.
+        below = aim_below(warm, memo, most, numel)
+        if below is None or below.threshold <= self.threshold:
+            return Aim(self.threshold, most)
+        return below._replace(capacity=min(below.capacity, CAPACITY * most))
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        return Cut(taken.count) if taken.count else None
+        most = count_from_density(taken.numel, self.max_density)
+        if aim.threshold > self.threshold:  # nobody knows how many reach that
+            if taken.count < most:
+                return None
+            return Cut(most, steer(context.memo, taken.count, most), is_fallback=True)
+        if not taken.count and not self.signs_only:
+            return None
+        return Cut(taken.count, context.memo)
+
+    def as_sent(self, kept: Selection) -> Selection:
+        if not self.signs_only:
+            return kept
+        signs = np.copysign(kept.values.dtype.type(self.threshold), kept.values)
+        return Selection(kept.indices, signs, kept.numel)
 
     @property
     def changes_values(self) -> bool:

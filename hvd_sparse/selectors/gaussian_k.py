@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
@@ -9,9 +10,13 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_choice
+from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.core.kernels.listed import count_to
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors._candidates import take_bounded
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo
 
 
 @SELECTORS.register("gaussian_k")
@@ -36,7 +41,9 @@ class GaussianK(DensitySelector):
     Factors of 0.5 and 1.5 do not bracket the threshold, so the count can end far from k; at least
     the largest entry is sent. The one-sided quantile asks for twice the density, if the mean is 0.
 
-    Cost: one pass for mean and standard deviation, one a round, one to take the entries.
+    Cost: one pass for mean and standard deviation, one a round, one to take the entries.  On a
+    device mean and standard deviation come with the pass that adds the gradient in nearly every
+    step, and with it what is a little smaller than the last threshold, among which rounds count.
 
     Paper: shi2019understanding.  Departs, but for "paper": the threshold of the last round is used,
     where Algorithm 1 sends what the round before counted; both tails share the density, as in the
@@ -48,6 +55,7 @@ class GaussianK(DensitySelector):
 
     paper: ClassVar[str | None] = "shi2019understanding"
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
+    asks_kernels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,26 +66,33 @@ class GaussianK(DensitySelector):
     def pass_limit(self) -> int:
         return VARIANTS[self.variant].rounds
 
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel, ("moments", "mean_and_std"))
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         if moments.nonzeros <= wanted:  # no threshold leaves more
-            return Found(context.kernels.take_at_least(accumulated, 0.0))
+            return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
+        most = math.floor(rule.most * wanted)
         mean, std = context.kernels.mean_and_std(accumulated)
         tails = 1 if rule.is_literal else 2
         threshold = mean + std * NormalDist().inv_cdf(1 - self.share / tails)
         passes = 0
         while passes < rule.rounds:
-            count = context.kernels.count_at_least(accumulated, threshold)
+            count = count_to(accumulated, threshold, most, context.kernels)
             passes += 1
             if rule.least * wanted <= count <= rule.most * wanted:
                 break
             if passes < rule.rounds or not rule.is_literal:
                 threshold *= rule.lower if count < wanted else rule.higher
-        return take_bounded(
+        found = take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
+        # A list of more than the band allows settles every count, wherever its threshold lies.
+        needed = max(found.selection.count, most + 1)
+        return found._replace(memo=context.margin_for(needed))
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_cap
-from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors._candidates import take_bounded
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
@@ -48,7 +50,8 @@ class Ldte(DensitySelector):
     tail is cut off and the estimate selects next to nothing: use ``ldte_bs``.  At least the largest
     entry is sent.
 
-    Cost: one pass for the mean, one to take the entries.
+    Cost: one pass for the mean, one to take the entries.  On a device one in nearly every step,
+    which takes what is a little smaller than the last threshold along.
 
     Paper: chen2021ldte.  Departs: the cap, and the floor of one entry.
     """
@@ -56,13 +59,18 @@ class Ldte(DensitySelector):
     cap: float = 8.0
 
     paper: ClassVar[str | None] = "chen2021ldte"
+    asks_kernels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_cap(self.cap, "Ldte")
 
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        return aim_below(warm, memo, self.count(numel), numel, ("moments",))
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
         count = self.count(accumulated.size)
         threshold = laplace_threshold(moments, count) if count else 0.0
-        return take_bounded(accumulated, threshold, int(self.cap * count), moments, context, 0)
+        found = take_bounded(accumulated, threshold, int(self.cap * count), moments, context, 0)
+        return found._replace(memo=context.margin_for(found.selection.count))

@@ -8,7 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors._candidates import least_of
+from hvd_sparse.selectors._exact import ExactSelector
+from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.types import Selection
 
 DIGIT_BITS = 8
@@ -16,7 +18,7 @@ DIGIT_BITS = 8
 
 @SELECTORS.register("radix_select")
 @dataclass(frozen=True)
-class RadixSelect(DensitySelector):
+class RadixSelect(ExactSelector):
     """Keep exactly the k entries of largest magnitude, found digit by digit.
 
         bits(|x|) orders magnitudes; for each of its bytes, the highest first:
@@ -30,18 +32,18 @@ class RadixSelect(DensitySelector):
 
     Notes
     -----
-    The selection is that of ``topk``, bit for bit, ties included; the number of passes does not
-    depend on the data.
+    The selection is that of ``topk``, bit for bit, ties included; the number of counting passes
+    does not depend on the data.
 
-    Cost: at most 4 counting passes (8 in float64), fewer where a digit settles it, and one to take
-    the entries.
+    Cost: none beside the pass that adds the gradient in nearly every step, as for ``topk``.  Else,
+    as at the first step, at most 4 counting passes (8 in float64), fewer where a digit settles it,
+    and one to take the entries.
 
     Paper: alabi2012fast.  Departs: passes go over the whole vector rather than over copied
     candidates, so nothing of its size is written.
     """
 
     paper: ClassVar[str | None] = "alabi2012fast"
-    is_exact: ClassVar[bool] = True
 
     @property
     def pass_limit(self) -> int:
@@ -69,4 +71,5 @@ class RadixSelect(DensitySelector):
                 break
         threshold = float(np.array([prefix], f"u{accumulated.itemsize}").view(accumulated.dtype)[0])
         _, selection = context.kernels.take_at_most(accumulated, threshold, wanted)
-        return Found(selection, threshold, passes)
+        memo = context.margin_for(wanted)
+        return Found(selection, least_of(selection), passes, memo=memo)

@@ -8,9 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole
+from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import Cut, aim_at
 from hvd_sparse.selectors._search import band_around, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo, Selection
 
 
 @SELECTORS.register("redsync_search")
@@ -33,8 +36,8 @@ class RedsyncSearch(DensitySelector):
     A threshold that is used again is dropped when it selects nothing, or more than 2k entries.
     Below the mean the search goes on down to 0, where the paper's ends and takes what it has.
 
-    Cost: one pass for the moments, one a halving, one to take the entries; when reusing, the last
-    only, which is lost where the threshold is dropped.
+    Cost: one pass for the moments, one a halving, one to take the entries.  When reusing, none
+    beside the pass that adds the gradient, which takes what reaches the threshold.
 
     Paper: fang2019redsync.  Departs: from a widely copied code that raises the threshold where too
     few entries reach it; the number of steps of reuse is not known to us.
@@ -55,11 +58,19 @@ class RedsyncSearch(DensitySelector):
     def pass_limit(self) -> int:
         return self.max_passes
 
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        is_due = Context(memo=memo).age >= self.reuse_steps
+        return None if is_due else aim_at(warm, 2 * self.count(numel))
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        return Cut(taken.count, context.age + 1) if taken.count else None
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted = self.count(accumulated.size)
-        age = context.age
+        wanted, age, miss = self.count(accumulated.size), context.age, context.miss
         if not context.warm or age >= self.reuse_steps:
             return self._search(accumulated, wanted, context, 0)
+        if miss is not None and miss.is_sure:  # the pass that added the gradient counted them
+            return self._search(accumulated, wanted, context, 1)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = context.kernels.take_at_most(accumulated, threshold, 2 * wanted)
         if 0 < count <= 2 * wanted:

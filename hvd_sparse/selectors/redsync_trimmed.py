@@ -10,12 +10,14 @@ import numpy as np
 
 from hvd_sparse.checks import check_number
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors._candidates import least_of
+from hvd_sparse.selectors._exact import ExactSelector
+from hvd_sparse.selectors.contract import Context, Found
 
 
 @SELECTORS.register("redsync_trimmed")
 @dataclass(frozen=True)
-class RedsyncTrimmed(DensitySelector):
+class RedsyncTrimmed(ExactSelector):
     """Keep exactly the k largest entries, chosen among those above a coarse cut.
 
         cut = mean(|x|) + r * (max(|x|) - mean(|x|))
@@ -31,7 +33,9 @@ class RedsyncTrimmed(DensitySelector):
     The selection is that of ``topk``. Below r = 0 the cut is 0, so the search ends whatever the
     data.
 
-    Cost: one pass for the moments, one a cut, one to take the candidates, exact top-k on these.
+    Cost: none beside the pass that adds the gradient in nearly every step, as for ``topk``; exact
+    top-k of the whole where that took too little or too much.  At the first step one pass for the
+    moments, one a cut, one to take the candidates, exact top-k on these.
 
     Paper: fang2019redsync.  Departs: from a widely copied code that sends all survivors, up to
     hundreds of times k.
@@ -40,7 +44,6 @@ class RedsyncTrimmed(DensitySelector):
     step: float = 0.2
 
     paper: ClassVar[str | None] = "fang2019redsync"
-    is_exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,8 +54,20 @@ class RedsyncTrimmed(DensitySelector):
         return math.ceil(1 / self.step)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
+        wanted, passes = self.count(accumulated.size), 0
+        if context.miss is not None:  # cuts would want moments, which that pass did not find
+            selection = context.kernels.take_largest(accumulated, wanted)
+        else:
+            coarse, passes = self._coarse_cut(accumulated, wanted, context)
+            _, selection = context.kernels.take_at_most(accumulated, coarse, wanted)
+        memo = context.margin_for(wanted)
+        return Found(selection, least_of(selection), passes, memo=memo)
+
+    def _coarse_cut(
+        self, accumulated: np.ndarray, wanted: int, context: Context
+    ) -> tuple[float, int]:
+        """Return the first cut that enough entries reach, and the passes that it took."""
         moments = context.moments_of(accumulated)
-        wanted = self.count(accumulated.size)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:
             ratio -= self.step
@@ -66,5 +81,4 @@ class RedsyncTrimmed(DensitySelector):
             passes += 1
             if context.kernels.count_at_least(accumulated, cut) >= wanted:
                 break
-        _, selection = context.kernels.take_at_most(accumulated, cut, wanted)
-        return Found(selection, cut, passes)
+        return cut, passes

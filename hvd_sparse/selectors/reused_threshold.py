@@ -8,8 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_number, check_whole
+from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import Cut, aim_at, aim_below
+from hvd_sparse.selectors._candidates import least_of
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Memo, Selection
 
 HIGH, LOW = 5 / 4, 2 / 3
 
@@ -32,8 +36,8 @@ class ReusedThreshold(DensitySelector):
 
     Notes
     -----
-    Cost: an exact top-k every ``period`` steps; else one pass that takes entries, lost where the
-    step turns exact.
+    Cost: none beside the pass that adds the gradient in nearly every step: it takes what reaches
+    the threshold, or, where an exact step is due, what is a little smaller.  Else an exact top-k.
 
     Paper: li2022oktopk.  Departs: ``cap``; ``>=`` keeps the k-th entry.
     """
@@ -56,23 +60,44 @@ class ReusedThreshold(DensitySelector):
     def pass_limit(self) -> int:
         return 1
 
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        wanted, age = self.count(numel), Context(memo=memo).age
+        if wanted == numel:
+            return None
+        if age >= self.period:
+            return aim_below(warm, None, wanted, numel)
+        return aim_at(warm, int(self.cap * wanted))
+
+    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+        wanted, age, count = self.count(taken.numel), context.age, taken.count
+        if age >= self.period:
+            if count < wanted:
+                return None
+            return Cut(wanted, 1, threshold=least_of(taken) if count == wanted else None)
+        if not count:
+            return None
+        return Cut(count, age + 1, threshold=self._drifted(aim.threshold, count, wanted))
+
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted, age = self.count(accumulated.size), context.age
+        wanted, age, miss = self.count(accumulated.size), context.age, context.miss
         if not context.warm or age >= self.period or wanted == accumulated.size:
             return self._exact(accumulated, wanted, context, 0)
+        if miss is not None and miss.is_sure:  # the pass that added the gradient counted them
+            return self._exact(accumulated, wanted, context, 1)
         threshold = min(context.warm, float(np.finfo(accumulated.dtype).max))
         count, selection = context.kernels.take_at_most(
             accumulated, threshold, int(self.cap * wanted)
         )
         if not 0 < count <= self.cap * wanted:
             return self._exact(accumulated, wanted, context, 1)
-        if selection.count > HIGH * wanted:
-            threshold *= self.drift
-        elif selection.count < LOW * wanted:
-            threshold /= self.drift
-        return Found(selection, threshold, memo=age + 1)
+        return Found(selection, self._drifted(threshold, count, wanted), memo=age + 1)
+
+    def _drifted(self, threshold: float, count: int, wanted: int) -> float:
+        """Return the next step's threshold, after one that so many entries reached."""
+        if count > HIGH * wanted:
+            return threshold * self.drift
+        return threshold / self.drift if count < LOW * wanted else threshold
 
     def _exact(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
         selection = context.kernels.take_largest(accumulated, wanted)
-        threshold = float(np.abs(selection.values).min()) if selection.count else None
-        return Found(selection, threshold, passes, memo=1)
+        return Found(selection, least_of(selection), passes, memo=1)

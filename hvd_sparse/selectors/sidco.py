@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole
-from hvd_sparse.core.kernels.contract import Tail
+from hvd_sparse.core.kernels.contract import Aim, Tail
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors._candidates import take_bounded
 from hvd_sparse.selectors._gamma import tail_quantile
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
@@ -47,6 +48,9 @@ def gamma(tail: Tail, ratio: float) -> float:
     return tail.mean / shape * tail_quantile(shape, ratio)
 
 
+MARGIN = 0.1
+"""Part of the last threshold by which a pass on a device aims below it."""
+
 Fit = Callable[[Tail, float], float]
 FITS: dict[str, tuple[Fit, Fit]] = {
     "exponential": (exponential, exponential),
@@ -81,7 +85,9 @@ class Sidco(DensitySelector):
     More stages raise the count on light tails and lower it on heavy ones, so the direction is the
     one that helped last time. At least the largest entry is sent.
 
-    Cost: one pass a stage, one to take the entries.
+    Cost: one pass a stage, one to take the entries.  On a device the first stage's statistics come
+    with the pass that adds the gradient in nearly every step, and with it what is a little smaller
+    than the last threshold; every further stage's threshold is the host's, so it looks again.
 
     Paper: abdelmoniem2021sidco.  Departs: stages are kept for every tensor, where the published
     code shares them between all; an empty tail ends the stages; the vector is not normalised, which
@@ -95,6 +101,7 @@ class Sidco(DensitySelector):
     cap: float = 8.0
 
     paper: ClassVar[str | None] = "abdelmoniem2021sidco"
+    asks_kernels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,6 +114,9 @@ class Sidco(DensitySelector):
     @property
     def pass_limit(self) -> int:
         return max(self.stages, self._most_stages())
+
+    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
+        return aim_below(warm, MARGIN, self.count(numel), numel, ("moments", "tail"))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)

@@ -8,13 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors._candidates import least_of
+from hvd_sparse.selectors._exact import ExactSelector
+from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("stc")
 @dataclass(frozen=True)
-class Stc(DensitySelector):
+class Stc(ExactSelector):
     """Keep the k largest entries and send their sign times their mean magnitude.
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
@@ -34,14 +36,18 @@ class Stc(DensitySelector):
     """
 
     paper: ClassVar[str | None] = "sattler2019stc"
-    is_exact: ClassVar[bool] = True
 
     @property
     def changes_values(self) -> bool:
         return True
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        kept = context.kernels.take_largest(accumulated, self.count(accumulated.size))
+        count = self.count(accumulated.size)
+        kept = context.kernels.take_largest(accumulated, count)
+        memo = context.margin_for(count)
+        return Found(self.as_sent(kept), least_of(kept), memo=memo)
+
+    def as_sent(self, kept: Selection) -> Selection:
         mean = np.abs(kept.values).mean(dtype=np.float64) if kept.count else 0.0
-        values = np.copysign(accumulated.dtype.type(mean), kept.values)
-        return Found(Selection(kept.indices, values, kept.numel))
+        values = np.copysign(kept.values.dtype.type(mean), kept.values)
+        return Selection(kept.indices, values, kept.numel)

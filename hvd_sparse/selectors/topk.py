@@ -7,13 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM, Cut, aim_below, steer
+from hvd_sparse.selectors._aim import AIM
+from hvd_sparse.selectors._exact import ExactSelector
 from hvd_sparse.selectors._search import Band, search_threshold
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
-from hvd_sparse.types import Memo, Selection
 
 MAX_PASSES = 16
 """Counts before the entries above the bracket's low end, all of them, are cut to k."""
@@ -21,7 +20,7 @@ MAX_PASSES = 16
 
 @SELECTORS.register("topk")
 @dataclass(frozen=True)
-class TopK(DensitySelector):
+class TopK(ExactSelector):
     """Keep exactly the k entries of largest magnitude.
 
         k = max(1, min(numel, floor(numel * density + 1e-9)))
@@ -43,20 +42,10 @@ class TopK(DensitySelector):
     """
 
     paper: ClassVar[str | None] = "aji2017sparse"
-    is_exact: ClassVar[bool] = True
 
     @property
     def pass_limit(self) -> int:
         return MAX_PASSES
-
-    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, memo, self.count(numel), numel)
-
-    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        count = self.count(taken.numel)
-        if taken.count < count:
-            return None
-        return Cut(count, steer(context.memo, taken.count, count))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, moments = context.kernels, context.moments_of(accumulated)
@@ -77,5 +66,5 @@ class TopK(DensitySelector):
         selection, threshold = kernels.trim(
             result.selection, count, None
         )  # a converged one is up to 3 k
-        memo = steer(context.memo, miss.count, count) if miss else context.memo
+        memo = context.margin_for(count)
         return Found(selection, threshold, result.passes, memo=memo)

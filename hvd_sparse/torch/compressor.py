@@ -175,7 +175,12 @@ class TorchCompressor(ParameterCompressor):
             elif flat is None:
                 late, flat = late_gradient(tensor, spec), NOTHING
             carrier, ticket = self._driver.compress(
-                position, flat, scale, everything=everything, late=late
+                position,
+                flat,
+                scale,
+                everything=everything,
+                late=late,
+                stays=not self._is_on_devices,
             )
             ticket.extra, context = Given(tensor, memory), ticket
             if self._stays[position]:

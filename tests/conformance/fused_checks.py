@@ -10,6 +10,11 @@ from typing import Any
 
 import numpy as np
 from conformance import hostile
+from conformance.directed_checks import (
+    check_large_directions,
+    check_push_adam_and_take,
+    check_push_momentum_and_take,
+)
 from conformance.kernel_checks import (
     PER_VECTOR,
     assert_takes,
@@ -192,6 +197,7 @@ FUSED = (
     check_count_and_take,
     check_trim,
     check_restore,
+    check_push_momentum_and_take,
 )
 
 
@@ -205,11 +211,12 @@ def check_kernels(kernels: Any) -> None:
     for dtype in ("float32", "float64"):
         check_infinity_is_reported(kernels, dtype)
         check_large(kernels, dtype)
+        check_large_directions(kernels, dtype)
         check_largest_of_many(kernels, dtype)
         for x in vectors(dtype):
             for check in PER_VECTOR + FUSED:
                 put(check, kernels, x)
-            for check in ON_FINITE_DATA if has_statistics(x) else ():
+            for check in (*ON_FINITE_DATA, check_push_adam_and_take) if has_statistics(x) else ():
                 put(check, kernels, x)
     for seed in range(DRAWS):
         hostile.check_beside_the_reference(kernels, seed)

@@ -27,6 +27,11 @@ def adam_of_old_moments(gradient, mean, square, out_mean, out_square, out, step)
     out_square[:] = square
 
 
+def accumulates_the_gradient(gradient, old, new, residual, out, momentum, nesterov, aim):
+    reference.push_momentum(gradient, old, new, momentum, nesterov)
+    return reference.accumulate_and_take(gradient, residual, out, aim)
+
+
 def picked(x, indices):
     return Selection(np.asarray(indices, np.uint32), x[indices], x.size)
 
@@ -300,6 +305,29 @@ BROKEN_KERNELS = {
     ),
     "an infinite square hidden": engine(push_adam=adam_without_overflow),
     "moments of the step before": engine(push_adam=adam_of_old_moments),
+    "a fused push that keeps the old velocity": engine(
+        push_momentum_and_take=lambda g, u, new, *others: reference.push_momentum_and_take(
+            g, u, new.copy(), *others
+        )
+    ),
+    "a fused push that accumulates the gradient": engine(
+        push_momentum_and_take=accumulates_the_gradient
+    ),
+    "a fused push that knows no Nesterov": engine(
+        push_momentum_and_take=lambda *given: reference.push_momentum_and_take(
+            *given[:6], False, given[7]
+        )
+    ),
+    "a fused Adam that keeps its old square": engine(
+        push_adam_and_take=lambda g, m, s, new, square, *others: reference.push_adam_and_take(
+            g, m, s, new, square.copy(), *others
+        )
+    ),
+    "a fused Adam of one rank": engine(
+        push_adam_and_take=lambda *given: reference.push_adam_and_take(
+            *given[:7], given[7]._replace(ranks=1), given[8]
+        )
+    ),
     "momentum after the gradient": engine(
         push_momentum=lambda g, r, out, m, nesterov: reference.push_momentum(g, r, out, m, True)
     ),

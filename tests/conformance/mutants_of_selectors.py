@@ -60,12 +60,9 @@ class Untrimmed(RedsyncTrimmed):
     """All that survives RedSync's cut, as a widely copied code sends it."""
 
     def find(self, accumulated, context):
-        found = super().find(accumulated, context)
-        return Found(
-            context.kernels.take_at_least(accumulated, found.threshold),
-            found.threshold,
-            found.passes,
-        )
+        wanted = self.count(accumulated.size)
+        coarse, passes = self._coarse_cut(accumulated, wanted, context)
+        return Found(context.kernels.take_at_least(accumulated, coarse), coarse, passes)
 
 
 class Uncut(RadixSelect):

@@ -6,6 +6,7 @@ import cases
 import numpy as np
 import pytest
 from conformance import hostile, kernel_checks
+from conformance.directed_checks import check_large_directions, check_push_adam_and_take
 from conformance.fused_checks import DRAWS, FUSED, check_large
 from conformance.kernel_checks import PER_VECTOR, has_statistics, put, vectors
 from conformance.packing_checks import PACKING
@@ -34,7 +35,9 @@ def test_a_kernel_does_what_its_contract_says(kernels, check, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    "check", ON_FINITE_DATA, ids=lambda check: check.__name__.removeprefix("check_")
+    "check",
+    [*ON_FINITE_DATA, check_push_adam_and_take],
+    ids=lambda check: check.__name__.removeprefix("check_"),
 )
 def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check, dtype):
     for x in vectors(dtype):
@@ -75,6 +78,11 @@ def test_what_is_not_finite_never_stays_in_a_residual_that_is_its_own_output(ker
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_fused_pass_over_a_large_vector_is_the_same(kernels, dtype):
     check_large(kernels, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_pass_that_pushes_a_large_memory_is_the_same(kernels, dtype):
+    check_large_directions(kernels, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -42,11 +42,14 @@ METHODS: dict[str, dict[str, Any]] = {
             "sidco": {"density": 0.1},
             "radix_select": {"density": 0.1},
             "redsync_trimmed": {"density": 0.1},
+            "redsync_search": {"density": 0.1},
+            "stc": {"density": 0.1},
         }.items()
     },
 }
-INTERPRETED = ("topk", "ldte_bs", "fixed_threshold", "momentum")
+INTERPRETED = ("topk", "ldte_bs", "ldte", "gaussian_k", "fixed_threshold", "momentum")
 """Those that Triton's interpreter is asked for, which takes seconds for each."""
+ENGINE = ""
 begun: list[int] = []
 """The tensors of every group of passes that an engine was given."""
 added: list[tuple[int, int]] = []
@@ -147,8 +150,14 @@ def _ramp(shape: Sequence[int]) -> np.ndarray:
     return np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32)
 
 
-def main() -> None:
+def main(engine: str) -> None:
+    global ENGINE
+    ENGINE = engine
     torch.set_num_threads(1)
+    if engine == "triton":
+        from devices.interpreter import change_the_language_once
+
+        change_the_language_once()
     same = {}
     is_slow = ENGINE == "triton"
     with mixed():
@@ -176,5 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    ENGINE = sys.argv[1]
-    main()
+    main(*sys.argv[1:])

@@ -23,8 +23,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.kernels import torch as engine
-from hvd_sparse.core.kernels.contract import Aim, Kernels
-from hvd_sparse.core.kernels.torch import vector
+from hvd_sparse.core.kernels.contract import Aim, Brought, Kernels
+from hvd_sparse.core.kernels.torch import passes, vector
 from hvd_sparse.core.kernels.torch.coming import Pass
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 
@@ -87,7 +87,11 @@ def kernels_raise() -> dict[str, str]:
         name: raised(getattr(kernels, name), *on_device(name, given[name])) for name in NO_WAIT
     }
     three = [fake(np.empty(NUMEL, np.float32)) for _ in range(3)]
-    aims = {"takes": Aim(1.0, 50), "looks": None}
+    aims = {
+        "takes": Aim(1.0, 50),
+        "looks": None,
+        "brings statistics": Aim(1.0, 50, Brought._fields),
+    }
     for what, aim in aims.items():
         found[f"a pass that {what}"] = raised(kernels.begin, [Pass(*three, aim)])
     both = [Pass(*three, aim) for aim in aims.values()]
@@ -114,22 +118,26 @@ def planted() -> dict[str, str]:
 
 def with_item(x: torch.Tensor) -> None:
     """Begin a pass by an engine that asks for how many entries it takes."""
-    own = engine.accumulated
+    own = passes.accumulated
 
     def waiting(one: Pass) -> Any:
         answers = own(one)
         int(answers.words[0].item())
         return answers
 
-    engine.accumulated = waiting
+    passes.accumulated = waiting
     try:
         engine.TorchKernels(reference).begin([Pass(x, x, x, Aim(1.0, 50))])
     finally:
-        engine.accumulated = own
+        passes.accumulated = own
 
 
-if __name__ == "__main__":
+def main() -> None:
     _setup_privateuseone_for_python_backend(NAME)
     vector.upload = engine.upload = fake
     with FakeTensorMode(), NoCopies():
         print(json.dumps({"kernels": kernels_raise(), "planted": planted()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -33,6 +33,11 @@ class Watch(TorchDispatchMode):
     found : their names
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing here is traced, and to say so torch would load its compiler."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []

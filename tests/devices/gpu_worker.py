@@ -7,11 +7,12 @@ ENGINE ENTRIES...``, with the library of ``HVD_SPARSE_CUB_TOPK`` if there is one
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,40 +23,74 @@ from devices.vectors_on_device import VectorsOnDevice
 
 from benchmarks._cub import CubTopK
 from benchmarks._peers import PEERS, Peer, Rule
-from hvd_sparse.core.kernels.contract import Aim
-from hvd_sparse.core.kernels.torch.vector import DeviceVector
+from hvd_sparse.core.kernels.contract import Aim, Brought
+from hvd_sparse.core.kernels.torch.coming import Pass
+from hvd_sparse.core.kernels.torch.vector import DeviceVector, fetch
 from hvd_sparse.registry import ENGINES
+from hvd_sparse.types import Selection
 
 DEVICE = torch.device(os.environ.get("HVD_SPARSE_TEST_DEVICE", "cuda"))
 DENSITIES = (0.0001, 0.001, 0.01, 0.05)
 NO_WAIT = ("compensate", "push_momentum", "clear", "restore", "assemble", "scatter_add")
-LEAST_S = 0.2
-"""Seconds for which each work is repeated."""
+ENTRIES = 100_000 if DEVICE.type == "cuda" else 10_000
+LEAST_S = 0.2 if DEVICE.type == "cuda" else 0.01
+"""Seconds for which each work is repeated; without a GPU, only to see that it can be."""
+
+
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    """Let torch raise where something waits behind the program's back."""
+    if DEVICE.type != "cuda":  # nothing to wait for
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 class Strict:
-    """Kernels under which torch raises where one waits behind the program's back."""
+    """Kernels that are called under ``strict``."""
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
-            torch.cuda.set_sync_debug_mode("error")
-            try:
+            with strict():
                 return getattr(self._kernels, name)(*values)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
 
         return call
 
 
 def check_waits(kernels: Any) -> None:
     """Call the kernels that must not wait, with torch's own watch on."""
-    strict = VectorsOnDevice(Strict(kernels), DEVICE)
-    for name, values in calls(100_000).items():
-        if name in NO_WAIT:
-            getattr(strict, name)(*values)
+    watched = VectorsOnDevice(Strict(kernels), DEVICE)
+    given = calls(ENTRIES)
+    for name in NO_WAIT:
+        getattr(watched, name)(*given[name])
+    check_bucket(kernels, given["restore"][1])
+
+
+def check_bucket(kernels: Any, chosen: Selection) -> None:
+    """Begin a bucket's passes, and add up its sums, with torch's own watch on."""
+
+    def vector() -> torch.Tensor:
+        return torch.ones(ENTRIES, device=DEVICE)
+
+    capacity = ENTRIES // 2
+    aims = (Aim(1.0, capacity), None, Aim(3.0, capacity, Brought._fields))
+    passes = [Pass(vector(), vector(), vector(), aim) for aim in aims]
+    sums = [(DeviceVector(vector()), [chosen, chosen], 0.5) for _ in range(2)]
+    surplus = [(DeviceVector(vector()), chosen)]
+    for _ in range(2):  # the first time memory is made, and code is compiled
+        with strict():
+            answers = kernels.begin(passes)
+            kernels.assemble_together(sums, surplus)
+    few, moments, none = answers.read(fetch(answers.words))
+    assert few.taken is None and moments.nonzeros == ENTRIES and none.taken.count == 0
+    assert none.brought.moments.abs_max == 2.0 and none.brought.mean_and_std == (2.0, 0.0)
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
@@ -129,6 +164,10 @@ def peer_of(rule: Callable[[], Rule], gradient: torch.Tensor, density: float) ->
 
 def main(task: str, engine: str, *sizes: str) -> None:
     kernels = ENGINES.create(engine).kernels
+    if engine == "triton" and DEVICE.type == "cpu":  # by its interpreter
+        from devices.interpreter import change_the_language_once
+
+        change_the_language_once()
     if task == "conformance":
         check_all(VectorsOnDevice(kernels, DEVICE))
     elif task == "waits":

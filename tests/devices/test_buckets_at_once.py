@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from installed import has_triton, is_installed, with_triton
-from programs import run_python
+from forks import ON_THE_CPU, interpreted, run_worker
+from installed import has_triton, is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
-WORKER = str(Path(__file__).with_name("bucket_worker.py"))
 TENSORS = 3
-CASES = {"torch": 39, "triton": 6}
+CASES = {"torch": 43, "triton": 8}
 
 
 @pytest.fixture(scope="module", params=["torch", "triton"])
@@ -21,8 +19,8 @@ def told(request):
     engine = request.param
     if engine == "triton" and not has_triton():
         pytest.skip("triton is not installed")
-    environment = with_triton() if engine == "triton" else {}
-    done = run_python("-W", "ignore", WORKER, engine, limit_s=240, **environment)
+    environment = interpreted() if engine == "triton" else ON_THE_CPU
+    done = run_worker("devices.bucket_worker", engine, **environment)
     assert done.returncode == 0, done.stderr
     return engine, json.loads(done.stdout)
 

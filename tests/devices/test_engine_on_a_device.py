@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
+from forks import ON_THE_CPU, run_worker
 from installed import is_installed
-from programs import run_python
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
-WORKER = Path(__file__).with_name("engine_worker.py")
 WAITS = {
     "compensate": 0,
     "push_momentum": 0,
@@ -31,7 +29,7 @@ MAY_ADD_INTEGERS = {"digit_counts": ["scatter_add_"]}
 
 
 def work(*task):
-    return run_python(str(WORKER), *task, limit_s=200)
+    return run_worker("devices.engine_worker", *task, **ON_THE_CPU)
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from forks import ON_THE_CPU, run_worker
 from installed import is_installed
-from programs import run_python
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
-
-WORKER = str(Path(__file__).with_name("fake_worker.py"))
 
 
 @pytest.fixture(scope="module")
 def found():
-    done = run_python(WORKER, limit_s=120)
+    done = run_worker("devices.fake_worker", **ON_THE_CPU)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_no_kernel_that_must_not_wait_asks_for_an_entry(found):
-    assert len(found["kernels"]) == 12
+    assert len(found["kernels"]) == 13
     assert {name: error for name, error in found["kernels"].items() if error} == {}
 
 

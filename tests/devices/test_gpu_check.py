@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from blocks import blocks_for
-from installed import is_installed
-from programs import run_python
+from blocks import blocks_for, commands_of
+from forks import ON_THE_CPU, interpreted, run_worker
+from installed import has_triton, is_installed
 
 pytest.importorskip("torch")
 
@@ -22,31 +23,40 @@ from benchmarks._gpu_checks import checks, judge, judge_stall
 from benchmarks._gpu_page import Result, draw, page, table
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKER = str(ROOT / "tests" / "devices" / "gpu_worker.py")
+WORKER = "devices.gpu_worker"
 
 
-@pytest.mark.parametrize("block", blocks_for("gpu"), ids=lambda each: each.name)
-def test_the_documented_command_passes_on_a_gpu_and_says_elsewhere_that_it_was_not_run(block):
+def documented(block, *options, limit_s=120, **environment):
+    """Run the block's command, which is one, with options behind it."""
+    (command,) = commands_of(block)
+    return subprocess.run(
+        ["sh", "-e", "-c", shlex.join([*shlex.split(command), *options])],
+        cwd=ROOT, env={**os.environ, "PYTHON": sys.executable, **environment},
+        capture_output=True, text=True, timeout=limit_s,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=blocks_for("gpu"), ids=lambda each: each.name)
+def without(request, tmp_path_factory):
+    """The documented command where no GPU can be seen, and the page that it was to write."""
+    page = tmp_path_factory.mktemp("gpu") / "gpu.md"
+    done = documented(request.param, "--page", str(page), CUDA_VISIBLE_DEVICES="")
+    return request.param, done, page
+
+
+def test_the_documented_command_passes_on_a_gpu_and_says_elsewhere_that_it_was_not_run(without):
     import torch
 
-    there = torch.cuda.is_available()
-    done = subprocess.run(
-        ["sh", "-e", "-c", block.text],
-        cwd=ROOT, env={**os.environ, "PYTHON": sys.executable},
-        capture_output=True, text=True, timeout=900 if there else 120,
-    )  # fmt: skip
-    assert done.returncode == (0 if there else 3), done.stdout + done.stderr
-    assert ("NOT RUN" in done.stdout) is not there or there
-
-
-def test_without_a_gpu_nothing_counts_as_passed(tmp_path):
-    page = tmp_path / "gpu.md"
-    done = subprocess.run(
-        [str(ROOT / "scripts" / "gpu-check"), "--page", str(page)],
-        env={**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    block, done, _ = without
     assert done.returncode == 3, done.stdout + done.stderr
+    assert "NOT RUN" in done.stdout
+    if torch.cuda.is_available():
+        there = documented(block, limit_s=900)
+        assert there.returncode == 0, there.stdout + there.stderr
+
+
+def test_without_a_gpu_nothing_counts_as_passed(without):
+    _, done, page = without
     lines = done.stdout.splitlines()
     for name in checks():
         assert f"NOT RUN  {name}" in lines
@@ -57,7 +67,7 @@ def test_without_a_gpu_nothing_counts_as_passed(tmp_path):
 
 
 def test_the_times_that_it_would_take_are_numbers(tmp_path):
-    done = run_python(WORKER, "times", "torch", "20000", HVD_SPARSE_TEST_DEVICE="cpu")
+    done = run_worker(WORKER, "times", "torch", "20000", **ON_THE_CPU)
     assert done.returncode == 0, done.stderr
     lines = json.loads(done.stdout)
     assert len(lines) == 4
@@ -70,6 +80,16 @@ def test_the_times_that_it_would_take_are_numbers(tmp_path):
         assert picture is not None and picture.stat().st_size > 10_000
         assert "gpu.png" in page("none", [], [told], picture)
     assert draw({}, tmp_path / "none.png") is None
+
+
+@pytest.mark.parametrize("engine", ["torch", "triton"])
+def test_the_hidden_waits_that_it_would_look_for_are_looked_for(engine):
+    """A bucket's passes and sums among them, which are an engine's own launches."""
+    if engine == "triton" and not has_triton():
+        pytest.skip("triton is not installed")
+    environment = interpreted() if engine == "triton" else ON_THE_CPU
+    done = run_worker(WORKER, "waits", engine, **environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):
@@ -140,6 +160,21 @@ def test_the_page_tells_what_was_not_run():
         "none", [Result("a", "NOT RUN", "no NCCL"), Result("b", "FAILED", "x\ny")], [], None
     )
     assert "| a | NOT RUN | no NCCL |" in told and "| b | FAILED | y |" in told
+
+
+def test_the_image_runs_it_by_default():
+    lines = (ROOT / "docker" / "Dockerfile.cuda").read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == 'CMD ["scripts/gpu-check"]'
+
+
+@pytest.mark.skipif(
+    (ROOT / "docs" / "results" / "gpu.md").exists(), reason="a GPU has been tried: see its page"
+)
+def test_until_a_gpu_was_tried_readers_are_told_as_the_first_use_tells():
+    words = "tested on a pretend device and by compilation only"
+    for name in ("README.md", "docs/guide/gpu.md", "hvd_sparse/frontend/torch/staging.py"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "experimental" in text and words in text, name
 
 
 def test_a_law_is_judged_by_what_came_of_it():

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from forks import ON_THE_CPU, run_worker
 from frontends._device_cases import STAYING
 from installed import is_installed
-from programs import run_python
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
-WORKER = Path(__file__).with_name("step_worker.py")
-
 
 def test_results_and_memories_have_the_bits_of_the_host():
-    done = run_python(str(WORKER), limit_s=200)
+    done = run_worker("devices.step_worker", **ON_THE_CPU)
     assert done.returncode == 0, done.stderr
     same = json.loads(done.stdout)
     assert len(same) == 2 * (1 + len(STAYING)) + 3

@@ -39,6 +39,11 @@ class Transfers(TorchDispatchMode):
     launches : of the device's code, and of torch
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing here is traced, and to say so torch would load its compiler."""
+        return False
+
     def __init__(self, *, of_torch: bool = False) -> None:
         super().__init__()
         self._of_torch = of_torch

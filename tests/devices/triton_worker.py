@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from conformance.fused_checks import sums
 from conformance.kernel_checks import thresholds, vectors
+from devices.interpreter import change_the_language_once
 from devices.transfers import Transfers
 from distributions import draw
 from triton.runtime.interpreter import interpreter_builder as builder
@@ -161,7 +162,7 @@ def check_assemble() -> None:
 
 def count_transfers() -> dict[str, float]:
     """Bytes that the device's code moves, in vectors of the tensor's size, and its launches."""
-    numel, block = 1 << 18, 4096
+    numel, block = 1 << 16, 4096
     x = draw("laplace", numel, "float32")
     cut = float(np.sort(np.abs(x))[-numel // 1000])
     kernels = engine.TritonKernels(reference, block=block)
@@ -249,6 +250,7 @@ TASKS = {
 
 def main(task: str, *mutants: str) -> None:
     torch.set_num_threads(1)
+    change_the_language_once()
     for mutant in mutants:
         MUTANTS[mutant]()
     with shuffled(), np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ import torch
 from hvd_sparse.core.kernels.contract import Kernels
 from hvd_sparse.core.kernels.torch.vector import DeviceVector
 
-MOMENTS = {"mean", "square", "out_mean", "out_square"}
+MOMENTS = {"mean", "square", "out_mean", "out_square", "velocity", "out_velocity"}
 VECTORS = {"x", "gradient", "residual", "out", "accumulated"} | MOMENTS
 """The parameters of kernels that are vectors; everything else is the host's."""
 

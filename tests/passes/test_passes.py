@@ -19,7 +19,7 @@ import pytest
 from harness import ROOT
 from passes.mutants import MUTANTS
 from passes.page_trap import compile_trap
-from passes.worker import CASES
+from passes.worker import CASES, DIRECTED
 
 # Torch's operations are a pass each: that engine is for devices, where no page faults count them.
 TWO_THREADS = {"id": "numba", "threads": 2}
@@ -100,6 +100,19 @@ def test_the_budget_is_no_larger_than_it_must_be(measured, case):
     assert [
         what for what, passes in counts.items() if passes < BUDGETS[engine][what] - SLACK
     ] == [], counts
+
+
+@pytest.mark.parametrize("memory", DIRECTED)
+def test_an_optimizers_memory_moves_on_in_the_same_pass(measured, memory):
+    engine, steps = measured
+    budget = dict(ONE_PASS)
+    for vector in DIRECTED[memory]:
+        budget |= {f"{vector} read": 1.0, f"{vector} written": 1.0}
+    counts = {what: min(step[what] for step in steps[memory]) for what in budget}
+    if engine == "numpy":  # which makes a pass for every operation
+        assert all(counts[what] > budget[what] - SLACK for what in budget), counts
+    else:
+        assert counts == pytest.approx(budget, abs=SLACK)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

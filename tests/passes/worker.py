@@ -9,8 +9,10 @@ step by step.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,31 +33,44 @@ NUMEL, DENSITY = 1_100_000, 4e-5
 kernels write past the caches."""
 WARM, MEASURED = 30, 4
 """Steps: until the aim has settled, and looked at, of which every other one with the trap."""
+SECOND = "second "
 CASES = {
     f"{selector}, rollback={rollback}": (selector, rollback)
-    for selector in ("topk", "ldte_bs")
-    for rollback in (False, True)
+    for selector, rollback in (
+        *itertools.product(("topk", "ldte_bs"), (False, True)),
+        ("radix_select", False),
+        ("stc", True),
+    )
 }
+
+
+DIRECTED = {"momentum_correction": ("momentum",), "adam_correction": ("mean", "square")}
+"""Memories that do an optimizer's work, and the vectors that they have for it."""
 
 
 class Measurement:
     """One tensor, step by step."""
 
-    def __init__(self, library: Path, kernels: Any, selector: str, rollback: bool) -> None:
+    def __init__(
+        self, library: Path, kernels: Any, selector: str, rollback: bool, memory: str | None = None
+    ) -> None:
+        options = {} if memory is None else {"memory": memory}
         configuration = Configuration.create(
-            selector={"id": selector, "density": DENSITY}, rollback=rollback
+            selector={"id": selector, "density": DENSITY}, rollback=rollback, **options
         )
         self.pipeline = Pipeline(configuration, kernels)
         self.state = TensorState(TensorSpec("x", (NUMEL,), "float32"), configuration)
         self.gradients = Gradients.draw(NUMEL, seed=1)
-        self.state.memory.load({"residual": self.gradients.steady_residual(DENSITY, seed=2)})
+        arrays = self.state.memory.arrays()
+        steady = self.gradients.steady_residual(DENSITY, seed=2)
+        self.state.memory.load({**arrays, "residual": steady})
         self.gradient = np.empty(NUMEL, np.float32)
-        residual = self.state.memory.residual
-        residuals = {
-            "residual": residual.old,
-            **({"second": residual.new} if residual.can_roll_back else {}),
-        }
-        self.trap = PageTrap(library, {"gradient": self.gradient, **residuals})
+        names = DIRECTED.get(memory or "", ())
+        residual = self.state.memory.velocity if names else self.state.memory.residual
+        watched = {"gradient": self.gradient, **_both("residual", residual)}
+        for name in names:
+            watched |= _both(name, getattr(self.state.memory, name))
+        self.trap = PageTrap(library, watched)
 
     def step(self) -> Outgoing:
         outgoing = self.pipeline.send(self.state, self.gradient, 0, 2, dense=False)
@@ -79,14 +94,18 @@ class Measurement:
     def trapped(self) -> dict[str, float]:
         outgoing: list[Outgoing] = []
         passes = self.trap.passes(lambda: outgoing.append(self.step()))
-        gradient = passes.pop("gradient")
-        return {
-            "gradient read": gradient["reads"],
-            "gradient written": gradient["writes"],
-            "residual read": sum(residual["reads"] for residual in passes.values()),
-            "residual written": sum(residual["writes"] for residual in passes.values()),
-            "said to be one pass": float(outgoing[0].found.is_one_pass),
-        }
+        counts: Counter[str] = Counter()
+        for name, times in passes.items():
+            vector = name.removeprefix(SECOND)
+            counts[f"{vector} read"] += times["reads"]
+            counts[f"{vector} written"] += times["writes"]
+        return {**counts, "said to be one pass": float(outgoing[0].found.is_one_pass)}
+
+
+def _both(name: str, buffer: Any) -> dict[str, np.ndarray]:
+    """The one array of a memory, or the two."""
+    second = {SECOND + name: buffer.new} if buffer.can_roll_back else {}
+    return {name: buffer.old, **second}
 
 
 def main(library: Path, engine: Any) -> dict[str, Any]:
@@ -94,6 +113,8 @@ def main(library: Path, engine: Any) -> dict[str, Any]:
     measured = {
         case: Measurement(library, kernels, *options).run() for case, options in CASES.items()
     }
+    for memory in DIRECTED:
+        measured[memory] = Measurement(library, kernels, "ldte_bs", True, memory).run()
     for mutant, mutate in MUTANTS.items():
         measured[mutant] = Measurement(library, mutate(kernels), "topk", False).run()
     return measured

@@ -17,15 +17,19 @@ FAULTY = 1
 
 def break_memory(session, position):
     """From now on, one bit of one tensor is another, as on a machine whose memory is faulty."""
-    receive = session.step.pipeline.receive
+    pipeline = session.step.pipeline
 
-    def faulty(spec, frames, factor, out, *others):
-        most = receive(spec, frames, factor, out, *others)
-        if spec is SPECS[position]:
-            out.view(np.uint32)[2] ^= 1
-        return most
+    def with_fault(add_up):
+        def faulty(spec, parts, factor, out, *others):
+            most = add_up(spec, parts, factor, out, *others)
+            if spec is SPECS[position]:
+                out.view(np.uint32)[2] ^= 1
+            return most
 
-    session.step.pipeline.receive = faulty
+        return faulty
+
+    # Decoded in the tensor's own turn, or with its bucket's others before.
+    pipeline.receive, pipeline.add_up = with_fault(pipeline.receive), with_fault(pipeline.add_up)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ class Unaimed(DgcSampled):
         return None
 
 
-def trained(kind, memory, numel, density, distribution):
+def trained(kind, memory, numel, density, distribution, kernels=reference):
     selector = kind(density=density)
     configuration = Configuration(
         selector=selector,
@@ -41,7 +42,7 @@ def trained(kind, memory, numel, density, distribution):
         exchange=EXCHANGES.create("allgather"),
         schedule=None,
     )
-    pipeline = Pipeline(configuration, reference)
+    pipeline = Pipeline(configuration, kernels)
     state = TensorState(TensorSpec("w", (numel,), "float32"), configuration)
     frames, founds = [], []
     for step in range(STEPS):
@@ -67,6 +68,23 @@ def test_an_aim_changes_no_entry_and_spares_the_pass_in_most_steps(
     caught = [each.is_one_pass for each in founds]
     assert not any(each.is_one_pass for each in plain) and not caught[0]
     assert sum(caught) > STEPS / 2
+
+
+def test_the_sample_is_seldom_read():
+    """Where its top was taken along, nothing else of it matters."""
+    starts = []
+
+    def sample_magnitudes(x, start, stride):
+        starts.append(start)
+        return reference.sample_magnitudes(x, start, stride)
+
+    own = {**vars(reference), "sample_magnitudes": sample_magnitudes}
+    _, founds = trained(
+        DgcSampled, "error_feedback", 20_000, 0.01, "laplace", SimpleNamespace(**own)
+    )
+    aimed = sum(found.is_one_pass for found in founds)
+    read = len(starts) - (STEPS - aimed)
+    assert aimed > STEPS / 2 and read < aimed / 2
 
 
 def test_few_non_zeros_are_all_sent_and_zeros_never():

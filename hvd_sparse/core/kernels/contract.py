@@ -78,10 +78,30 @@ class Aim(NamedTuple):
     threshold : entries that reach it are taken; above 0, and where the data's dtype rounds it to 0
         all non-zeros do
     capacity : more entries than this are not worth it: none is taken
+    brings : what else the aim is for: names of ``Brought``. Engines of devices bring it; those of
+        the host need not, and are given no aim that is worth nothing without
     """
 
     threshold: float
     capacity: int
+    brings: tuple[str, ...] = ()
+
+
+class Brought(NamedTuple):
+    """Statistics of the whole vector that a pass found, as the kernels of these names find them.
+
+    Attributes
+    ----------
+    moments, mean_and_std : None where the aim did not ask
+    tail : above a threshold of 0
+    """
+
+    moments: Moments | None = None
+    mean_and_std: tuple[float, float] | None = None
+    tail: Tail | None = None
+
+
+NOTHING = Brought()
 
 
 class Taking(NamedTuple):
@@ -92,11 +112,13 @@ class Taking(NamedTuple):
     abs_sum : sum of all magnitudes, to about six digits; may be Inf where it leaves the dtype
     nonfinite : how many sums are NaN or Inf
     taken : the entries that reached the aim; None if they were more than its capacity
+    brought : what the aim asked for, where the engine has it
     """
 
     abs_sum: float
     nonfinite: int
     taken: Selection | None
+    brought: Brought = NOTHING
 
 
 class Kernels(Packers, Protocol):
@@ -147,8 +169,8 @@ class Kernels(Packers, Protocol):
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
         """Return the count of non-zeros that reach the threshold, and these entries.
 
-        Where they are more than ``most``, the largest of them are returned. Time and memory are
-        bounded, however many reach it.
+        Where they are more than ``most``, the largest of them are returned, and the count may be
+        any number above ``most``. Time and memory are bounded, however many reach it.
         """
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
@@ -213,6 +235,41 @@ class Kernels(Packers, Protocol):
         """Write out = momentum * residual + gradient, or out = momentum * (residual + gradient).
 
         The second is Nesterov's form. ``out`` may be ``residual`` itself.
+        """
+
+    def push_momentum_and_take(
+        self,
+        gradient: np.ndarray,
+        velocity: np.ndarray,
+        out_velocity: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        momentum: float,
+        nesterov: bool,
+        aim: Aim,
+    ) -> Taking:
+        """Push the velocity, and accumulate where it goes, taking the entries that reach the aim.
+
+        That is ``push_momentum`` to ``out_velocity``, and ``accumulate_and_take`` of the result;
+        with Nesterov's form, of its sum with the gradient.  Every new vector may be the old one.
+        """
+
+    def push_adam_and_take(
+        self,
+        gradient: np.ndarray,
+        mean: np.ndarray,
+        square: np.ndarray,
+        out_mean: np.ndarray,
+        out_square: np.ndarray,
+        residual: np.ndarray,
+        out: np.ndarray,
+        step: AdamStep,
+        aim: Aim,
+    ) -> Taking:
+        """Move Adam's moments, and accumulate the direction, taking the entries that reach the aim.
+
+        That is ``push_adam``, and ``accumulate_and_take`` of the direction, which is not kept.
+        Every new vector may be the old one.
         """
 
     def push_adam(

@@ -217,6 +217,37 @@ def push_adam(
         np.multiply(direction, scale, out=out)
 
 
+def push_momentum_and_take(
+    gradient: np.ndarray,
+    velocity: np.ndarray,
+    out_velocity: np.ndarray,
+    residual: np.ndarray,
+    out: np.ndarray,
+    momentum: float,
+    nesterov: bool,
+    aim: Aim,
+) -> Taking:
+    push_momentum(gradient, velocity, out_velocity, momentum, nesterov)
+    direction = out_velocity + gradient if nesterov else out_velocity
+    return accumulate_and_take(direction, residual, out, aim)
+
+
+def push_adam_and_take(
+    gradient: np.ndarray,
+    mean: np.ndarray,
+    square: np.ndarray,
+    out_mean: np.ndarray,
+    out_square: np.ndarray,
+    residual: np.ndarray,
+    out: np.ndarray,
+    step: AdamStep,
+    aim: Aim,
+) -> Taking:
+    direction = np.empty_like(out)
+    push_adam(gradient, mean, square, out_mean, out_square, direction, step)
+    return accumulate_and_take(direction, residual, out, aim)
+
+
 def clear(residual: np.ndarray, indices: np.ndarray) -> None:
     residual[indices] = 0
 

@@ -97,6 +97,7 @@ class Driver:
         *,
         everything: bool = False,
         late: Late | None = None,
+        stays: bool = False,
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in as ``Sender.compress`` does, and start the bucket's exchange when it
         is full."""
@@ -110,6 +111,7 @@ class Driver:
             scale,
             everything=everything,
             late=late,
+            stays=stays,
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:

@@ -17,6 +17,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.aligned import aligned_empty
 from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.taking import cut_down
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.exchanges._entries import join, region_of
 from hvd_sparse.exchanges.members import Outgoing
@@ -127,18 +128,17 @@ def _cut_of_all(
     cut = selector.cut(joined, aim, context) if joined.count <= aim.capacity else None
     if cut is None:
         return None
-    selection, threshold = context.kernels.trim(joined, cut.count, None)
-    return Found(
-        selection, aim.threshold if cut.count == joined.count else threshold, memo=cut.memo
-    )
+    found = cut_down(selector, joined, cut, aim, context.kernels, None)
+    return found._replace(is_one_pass=False, is_taken=False)  # the entries are back already
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
     """Return what the passes tell a search."""
-    count = 0
-    for taken in lists:
-        count += aim.capacity + 1 if taken is None else taken.count
-    return Miss(aim, count if count <= aim.capacity else None)
+    count = sum(taken.count for taken in lists if taken is not None)
+    if count > aim.capacity:
+        return Miss(aim, None)
+    has_all = all(taken is not None for taken in lists)
+    return Miss(aim, count if has_all else None, has_all)
 
 
 def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:

@@ -21,9 +21,9 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums, Surplus
 from hvd_sparse.core.kernels.randomness import generator
-from hvd_sparse.core.step.bounds import bounded
 from hvd_sparse.core.step.observing import norm_left, observe, squared
 from hvd_sparse.core.step.summation import Gathered, add_up, gather
+from hvd_sparse.core.step.taking import bounded, find_in
 from hvd_sparse.core.step.tensor_state import Source, TensorState
 from hvd_sparse.core.step.unselected import not_finite, send_nothing, send_whole
 from hvd_sparse.exchanges.contract import Exchange
@@ -103,7 +103,7 @@ class Pipeline:
                 aim=aim, taken=taking.taken if taking else None,
             )  # fmt: skip
         # Known before the pass, so that the one that adds the gradient takes the entries too.
-        aim = selector.aim(gradient.size, source.threshold, source.memo)
+        aim = _aim_of(state, selector, source.threshold, source.memo)
         if state.is_on_device and begun is None:
             state.memory.step = state.steps
             accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
@@ -176,8 +176,7 @@ class Pipeline:
         """
         if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
-        numel = state.spec.numel
-        aim = selector.aim(numel, state.threshold, state.memo)
+        aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
         # The tensor may hold far more of the group's largest entries than its size tells.
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
@@ -209,7 +208,7 @@ class Pipeline:
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
             # What leaves is decided among the ranks: until then the vector holds everything.
-            if found.is_one_pass:
+            if found.is_taken:
                 self.kernels.restore(vector, found.selection)
             norm = self._norm(vector)
             return Outgoing(None, None, found.selection.count, norm, found, vector)
@@ -218,8 +217,8 @@ class Pipeline:
             sent = codec.complete(sent, vector)
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated
-        is_taken = found.is_one_pass and is_exact and sent is found.selection
-        if found.is_one_pass and not is_taken:
+        is_taken = found.is_taken and is_exact and sent is found.selection
+        if found.is_taken and not is_taken:
             self.kernels.restore(vector, found.selection)
         # The residual keeps what the others will not see, so it needs what they decode.
         if not parts.is_exact:
@@ -254,24 +253,12 @@ class Pipeline:
         context = self.context(source, selector, accumulated.moments, rank, gradient, vector)
         if aim is None or taking is None:
             return selector.find(vector, context)
-        taken = taking.taken
-        if taken is not None:
-            cut = selector.cut(taken, aim, context)
-            if cut is not None:
-                selection, threshold = taken, aim.threshold
-                if cut.count < taken.indices.size:
-                    into = None if holds else vector
-                    selection, threshold = self.kernels.trim(taken, cut.count, into)
-                return Found(
-                    selection,
-                    threshold,
-                    is_fallback=cut.is_fallback,
-                    memo=cut.memo,
-                    is_one_pass=True,
-                )
-            self.kernels.restore(vector, taken)
-        miss = Miss(aim, taken.count if taken is not None else None)
-        return selector.find(vector, context._replace(miss=miss))
+        found = find_in(selector, taking, aim, vector, context, holds=holds)
+        if found is not None:
+            return found
+        miss = Miss(aim, taking.taken.count if taking.taken is not None else None)
+        known = taking.brought.moments
+        return selector.find(vector, context._replace(miss=miss, moments=known))
 
     def _norm(self, x: np.ndarray) -> float:
         return math.sqrt(squared(x)) if self.observes else 0.0
@@ -327,16 +314,17 @@ class Pipeline:
         steps: int,
         codec: Codec | None = None,
     ) -> float:
-        """Write factor * (sum of the parts) to ``out``: ``summation.add_up``.
+        """Write factor * (sum of the parts) to ``out``: ``summation.gather`` and ``add_up``.
 
-        Returns what that does.
+        Returns what the second does.
 
         steps : completed steps of the tensor, as when they were sent
         codec : of that step, where it is at hand
         """
         began_s = self.spans.now() if self.spans.is_heard else 0.0
         codec = codec or self.configuration.at_step(steps, spec).codec
-        most = add_up(spec, parts, factor, out, codec, self.kernels)
+        arrived = gather(spec, parts, out.dtype, codec, self.kernels)
+        most = add_up(spec, arrived, factor, out, self.kernels)
         if began_s:
             self.spans.tell("decode", spec.key, began_s)
         return most
@@ -360,15 +348,26 @@ class Pipeline:
             self.spans.tell("decode", spec.key, began_s)
         return arrived
 
+    def add_up(self, spec: TensorSpec, arrived: Gathered, factor: float, out: np.ndarray) -> float:
+        """Write factor * the sum of what was gathered to ``out``: ``summation.add_up``."""
+        return add_up(spec, arrived, factor, out, self.kernels)
+
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
         """Add up what was gathered for a bucket's tensors, on their devices, and put back what is
         surplus there."""
         cast(JoiningKernels, self.kernels).assemble_together(sums, surplus)
 
 
+def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
+    """Return the aim of a tensor's pass; None where it is worth nothing without what the kernels of
+    devices bring along."""
+    aim = selector.aim(state.spec.numel, warm, memo)
+    return None if aim is not None and aim.brings and not state.is_on_device else aim
+
+
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
     """Return the vector of what a pass took, and those entries that were not found to be sent."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
-    if taken is None or not found.is_one_pass or found.selection.count == taken.count:
+    if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
     return accumulated.vector, taken.without(found.selection)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hvd_sparse.core.step.devices.contract import Delivery, Late
+from hvd_sparse.core.step.summation import Gathered
 from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.core.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 from hvd_sparse.exchanges.members import Arrival, Observed, Outgoing
@@ -25,8 +26,8 @@ class BucketRun:
     members : positions of its tensors
     entered : those that this step has come to
     sending : the tickets of those that are sent sparse, by position
-    begun : the tickets of those whose passes a device was given, or whose gradients it is copying
-        to the host, until their selections are made
+    begun : the tickets of those whose passes a device was given, or whose gradients are late, until
+        their selections are made
     delivery : all that on its way to the host, once all members have entered
     errors : what went wrong on this rank, in words for the others
     is_exchanged : its exchange has begun
@@ -34,6 +35,7 @@ class BucketRun:
     arrivals : what the exchange brought, by position
     summed : what was added up with others', by position: the factor, and a bound of its magnitudes;
         None until the first of its tensors asks
+    gathered : likewise what arrived for tensors of the host, decoded, until each is added up
     """
 
     index: int
@@ -47,6 +49,7 @@ class BucketRun:
     began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
     summed: dict[int, tuple[float, float]] | None = None
+    gathered: dict[int, Gathered] | None = None
 
 
 @dataclass(eq=False)
@@ -103,7 +106,7 @@ class Ticket:
     error : why not
     scale : of the loss
     is_finite : this rank's gradient has no NaN or Inf
-    late : the gradient on its way from a device, until it is selected from
+    late : the gradient that is taken in once its bucket is full, until it is selected from
     out : where its result will be wanted, on a device; None where that is told when it is
     extra : the frontend's
     report : what all ranks' carriers say, once that was read (``Receiver.report``)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_sparse.core.step.devices.contract import Late
-from hvd_sparse.core.step.devices.passes import DevicePasses
+from hvd_sparse.core.step.devices.passes import DevicePasses, InPlace
 from hvd_sparse.core.step.group_selection import send_merged
 from hvd_sparse.core.step.loss_scale import check_scale, unscaled
 from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words
@@ -22,6 +22,12 @@ from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
+
+SMALL = 1 << 16
+"""Entries of a tensor whose pass costs less than the calls around it.
+
+Such tensors of a bucket are taken in one after the other once it is full: between two gradients a
+backward pass and Horovod have the caches, and calls on cold caches take about twice as long."""
 
 
 class Sender:
@@ -51,6 +57,7 @@ class Sender:
         is_joined: bool = False,
         everything: bool = False,
         late: Late | None = None,
+        stays: bool = False,
     ) -> tuple[np.ndarray, Ticket]:
         """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
 
@@ -66,6 +73,7 @@ class Sender:
         everything : run dense, residual included, whatever the configuration says; the same on all
             ranks
         late : the gradient while it is on its way from a device; None where it is here
+        stays : nobody writes to the gradient's memory before its bucket's message is made
         """
         shared = self._shared
         ticket = self._enter(position, scale)
@@ -85,6 +93,8 @@ class Sender:
         waits = shared.configuration.select_over == "group" and (
             is_joined or len(bucket.members) > 1
         )
+        is_late = stays and len(bucket.members) > 1 and self._waits_for_others(gradient)
+        late = InPlace(gradient) if is_late else late
         try:
             if scale != 1.0:
                 check_scale(scale)
@@ -109,6 +119,11 @@ class Sender:
             if ticket.late is not None or ticket.outgoing.begun is not None:
                 bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
+
+    def _waits_for_others(self, gradient: np.ndarray) -> bool:
+        """Tell whether a gradient is taken in with its bucket's others, where it can be; in its own
+        turn, if somebody listens to what each takes."""
+        return gradient.size <= SMALL and not self._shared.pipeline.spans.is_heard
 
     def _enter(self, position: int, scale: float) -> Ticket:
         shared = self._shared

@@ -75,26 +75,22 @@ def gather(
 
 def add_up(
     spec: TensorSpec,
-    parts: Iterable[Part],
+    arrived: Gathered,
     factor: float,
     out: np.ndarray,
-    codec: Codec,
     kernels: Kernels | ModuleType,
 ) -> float:
-    """Write out = factor * (sum of the parts), in the order given, the same on all ranks.
+    """Write out = factor * (sum of what was gathered), in its order, the same on all ranks.
 
     Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
 
-    parts : as ``gather`` takes them
     out : flat, of the accumulator's dtype; untouched on any error
 
     Raises
     ------
-    CorruptPayload : a payload is not for this tensor
     NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
         none
     """
-    arrived = gather(spec, parts, out.dtype, codec, kernels)
     is_safe = arrived.is_safe(factor)
     if not is_safe:
         _check_range(spec, arrived.parts, factor, kernels)

@@ -56,6 +56,12 @@ def drawn_for(rank: int) -> float:
 
 
 @lru_cache(maxsize=64)
+def _of_rank(rank: int) -> tuple[float, ...]:
+    """Return the entries in full scale of a rank's carrier."""
+    return 1.0, float(rank), float(rank * rank), drawn_for(rank)
+
+
+@lru_cache(maxsize=64)
 def _rank_sums(world_size: int) -> tuple[float, ...]:
     """Return the sums that the three entries of the rank must have."""
     ranks = range(world_size)
@@ -135,6 +141,11 @@ class CarrierLayout:
         return range(0, CHECKSUM_BITS, self.word_bits)
 
     @cached_property
+    def _mask(self) -> int:
+        """Return the bits of a word."""
+        return (1 << self.word_bits) - 1
+
+    @cached_property
     def _units(self) -> tuple[float, float]:
         """Return the factors of a word and of its square."""
         return SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits)
@@ -162,19 +173,18 @@ class CarrierLayout:
         density : part of the entries sent
         norm : L2 norm of the residual, 0 without telemetry
         """
-        mask, (unit, squared) = (1 << self.word_bits) - 1, self._units
-        words: list[int] = []
+        mask, (unit, squared) = self._mask, self._units
+        # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
+        # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
+        carrier, squares = list(_of_rank(rank)), []
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
-                words.append((each >> place) & mask)
-        # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
-        carrier = [1.0, float(rank), float(rank * rank), drawn_for(rank)]
-        # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
-        carrier.extend(map(unit.__mul__, words))
-        for word in words:
-            carrier.append(squared * word * word)
+                word = (each >> place) & mask
+                carrier.append(unit * word)
+                squares.append(squared * word * word)
         # Bounded, so that no norm leaves the carrier's scale.
         squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
+        carrier += squares
         carrier += (SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed)
         return np.array(carrier, self.dtype)
 
@@ -216,9 +226,8 @@ class CarrierLayout:
                 if size * round(second / factor / squared) != round(first / factor / unit) ** 2:
                     self._refuse_words(number, key)
             if checksum is not None:  # carriers of an old step agree among themselves
-                mask = (1 << self.word_bits) - 1
                 for total, place in zip(values[SHARED:], self._places):
-                    if round(total / factor / unit) != size * ((checksum >> place) & mask):
+                    if round(total / factor / unit) != size * ((checksum >> place) & self._mask):
                         self._refuse_step(key)
         density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
         return CarrierReport(factor, failures, non_finite, density / size, norm / size)

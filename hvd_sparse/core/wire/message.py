@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -74,11 +75,17 @@ class Message:
         ------
         CorruptPayload : the message has none for it
         """
-        if position not in self.framed:
+        frame = self.frame_of.get(position)
+        if frame is None:
             raise CorruptPayload(
                 f"the message of rank {self.rank} lacks a frame for tensor number {position}"
             )
-        return self.frames[self.framed.index(position)]
+        return frame
+
+    @cached_property  # asked once for every member, of which there may be hundreds
+    def frame_of(self) -> dict[int, np.ndarray]:
+        """Return the frames by position."""
+        return dict(zip(self.framed, self.frames))
 
 
 def overhead_bytes(members: int) -> int:
@@ -204,9 +211,9 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     framed = tuple(flagged[flagged < WITHOUT_FRAME].tolist())
     frames, offset = [], 0
     for _ in framed:
-        size = measure_frame(body[offset:])
-        frames.append(body[offset : offset + size])
-        offset += size
+        end = offset + measure_frame(body, offset)
+        frames.append(body[offset:end])
+        offset = end
     if offset != body.size:
         raise CorruptPayload(
             f"{body.size - offset} bytes follow the {len(framed)} frames of a message"

@@ -46,7 +46,8 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
     """Return the gradient's own memory, flat, where it lies there as the result will; else None."""
     if gradient.is_cpu and gradient.dtype in _ACCUMULATORS and gradient.is_contiguous():
-        memory: np.ndarray = gradient.detach().numpy().reshape(-1)
+        plain = gradient.detach() if gradient.requires_grad else gradient
+        memory: np.ndarray = plain.numpy().reshape(-1)
         return memory
     return None
 

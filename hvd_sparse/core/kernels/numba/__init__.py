@@ -8,30 +8,19 @@ from functools import partial
 import numpy as np
 
 from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.adam import AdamStep
-from hvd_sparse.core.kernels.contract import Aim, Moments, Taking
-from hvd_sparse.core.kernels.numba import (
-    assembly,
-    copies,
-    counts,
-    directions,
-    fused,
-    lists,
-    moments,
-)
-from hvd_sparse.core.kernels.numba._packers import CompiledPackers
-from hvd_sparse.core.kernels.numba.largest import PATTERNS, SHORT, search
+from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.core.kernels.numba import assembly, copies, counts, lists, moments
+from hvd_sparse.core.kernels.numba._passes import CompiledPasses, joined, pattern_at
+from hvd_sparse.core.kernels.numba.largest import SHORT, search
+from hvd_sparse.core.kernels.numba.packers import CompiledPackers
 from hvd_sparse.core.kernels.numba.segments import SPARE
-from hvd_sparse.core.kernels.numba.threads import Threads
 from hvd_sparse.types import Selection
-
-LARGEST = float(np.finfo(np.float32).max)
 
 CANDIDATES = 8
 """Entries over those wanted that are worth a list to be cut."""
 
 
-class CompiledKernels(CompiledPackers):
+class CompiledKernels(CompiledPasses, CompiledPackers):
     """Compiled kernels: one pass each, bound by memory; the global interpreter lock is free
     meanwhile.
 
@@ -39,11 +28,6 @@ class CompiledKernels(CompiledPackers):
     ----------
     threads : how many work on one vector; vectors too short for that many get fewer
     """
-
-    def __init__(self, threads: int = 1) -> None:
-        self.threads = threads
-        self._threads = Threads(threads)
-        self._spread = self._threads.spread
 
     # Kernels that few selectors ask for are left to numpy.
     mean_and_std = staticmethod(reference.mean_and_std)
@@ -65,25 +49,25 @@ class CompiledKernels(CompiledPackers):
         return self._totals(out.size, add)
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        cut = _pattern(threshold, x.dtype, 0)
+        cut = pattern_at(threshold, x.dtype, 0)
         parts = self._spread(
             x.size, lambda start, stop: int(counts.count_at_least(x, start, stop, cut))
         )
         return sum(parts)
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        cut = _pattern(threshold, x.dtype)
-        if cut < _pattern(float(np.finfo(x.dtype).smallest_normal), x.dtype):
+        cut = pattern_at(threshold, x.dtype)
+        if cut < pattern_at(float(np.finfo(x.dtype).smallest_normal), x.dtype):
             # Some threads take smaller numbers for zero.
             return reference.take_at_least(x, threshold)
-        return _joined([taken for _, taken in self._take(x, cut, x.size)])
+        return joined([taken for _, taken in self._take(x, cut, x.size)])
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        parts = self._take(x, _pattern(threshold, x.dtype), capacity)
+        parts = self._take(x, pattern_at(threshold, x.dtype), capacity)
         count = sum(count for count, _ in parts)
-        return count, _joined([taken for _, taken in parts]) if count <= capacity else None
+        return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
         """Return the count of each part of the vector, and its entries unless they exceed the
@@ -116,13 +100,13 @@ class CompiledKernels(CompiledPackers):
 
         pattern, above, candidates = search(x, count, reached)
         if candidates is not None:
-            taken = _joined([part for _, part in self._take(x, pattern, candidates)])
+            taken = joined([part for _, part in self._take(x, pattern, candidates)])
             return self.trim(taken, count, None)[0]
         # All that is larger, and then the first of those that are equal to the count-th.
-        larger = _joined([part for _, part in self._take(x, above, count)])
+        larger = joined([part for _, part in self._take(x, above, count)])
         indices, values = _room(count - larger.count if pattern < above else 0, x)
         found = copies.take_first(x, pattern, indices.size, indices, values)
-        both = _joined([larger, Selection(indices[:found], values[:found], x.size)])
+        both = joined([larger, Selection(indices[:found], values[:found], x.size)])
         # Indices of the two lists interleave: larger entries and the first of the equal ones.
         order = np.argsort(both.indices, kind="stable")
         return Selection(both.indices[order], both.values[order], x.size)
@@ -133,32 +117,6 @@ class CompiledKernels(CompiledPackers):
         if taken is None:
             return count, self.take_largest(x, most)
         return count, self.trim(taken, most, None)[0] if count > most else taken
-
-    def accumulate_and_take(
-        self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, aim: Aim
-    ) -> Taking:
-        cut = _pattern(aim.threshold, out.dtype)
-
-        def add(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            # Every thread has room for the whole capacity: how many its part has nobody knows.
-            room, totals = min(aim.capacity, stop - start) + SPARE, np.zeros(2)
-            indices, values = np.empty(room, np.uint32), np.empty(room, out.dtype)
-            count = fused.add_and_take(
-                gradient, residual, out, start, stop, cut, indices, values, aim.capacity, totals
-            )
-            listed = max(0, count)
-            return totals, count, Selection(indices[:listed], values[:listed], out.size)
-
-        if self.threads == 1 or not self._threads.is_shared(out.size):
-            totals, count, taken = add(0, out.size)
-            return Taking(float(totals[0]), int(totals[1]), taken if count >= 0 else None)
-        parts = self._spread(out.size, add)
-        taken = _joined([part for _, _, part in parts])
-        is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
-        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
-            self.restore(out, taken)
-        abs_sum, nonfinite = np.sum([totals for totals, _, _ in parts], axis=0)
-        return Taking(float(abs_sum), int(nonfinite), None if is_too_much else taken)
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         room = min(count, taken.indices.size) + 1
@@ -171,31 +129,6 @@ class CompiledKernels(CompiledPackers):
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
         lists.restore(out, selection.indices, selection.values)
-
-    def push_momentum(
-        self,
-        gradient: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        momentum: float,
-        nesterov: bool,
-    ) -> None:
-        loop = directions.push_nesterov if nesterov else directions.push
-        self._spread(out.size, partial(loop, gradient, residual, out, out.dtype.type(momentum)))
-
-    def push_adam(
-        self,
-        gradient: np.ndarray,
-        mean: np.ndarray,
-        square: np.ndarray,
-        out_mean: np.ndarray,
-        out_square: np.ndarray,
-        out: np.ndarray,
-        step: AdamStep,
-    ) -> None:
-        vectors = gradient, mean, square, out_mean, out_square, out
-        loop = partial(directions.push_adam, *vectors, *step.factors(out.dtype), step.is_of_mean)
-        self._spread(out.size, loop)
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
         lists.clear(residual, indices)
@@ -210,11 +143,9 @@ class CompiledKernels(CompiledPackers):
             ends.append(end)
         if parts:
             indices, values = np.concatenate(lists_of_indices), np.concatenate(lists_of_values)
-            if factor != 1.0:
-                values *= out.dtype.type(factor)
         else:
             indices, values = _room(0, out)
-        assembly.assemble(out, indices, values, np.array(ends, np.intp))
+        assembly.assemble(out, indices, values, np.array(ends, np.intp), float(factor))
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         lists.scatter_add(
@@ -236,24 +167,6 @@ class CompiledKernels(CompiledPackers):
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
 
-def _pattern(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of the threshold in the data's dtype, but at least ``least``.
-
-    Parameters
-    ----------
-    threshold : 0 or more
-    dtype : float32 or float64
-    least : 1 is the smallest number above zero: no threshold may lie below it where zeros are never
-        taken
-    """
-    if dtype == np.float64 or threshold < LARGEST:
-        rounded = dtype.type(threshold)
-    else:
-        with np.errstate(over="ignore"):  # too large for the type: infinite
-            rounded = dtype.type(threshold)
-    return max(least, int(rounded.view(PATTERNS[dtype])))
-
-
 def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> np.ndarray:
     """Return how many entries of a part reach each cut."""
     found = np.zeros(cuts.size, np.intp)
@@ -264,14 +177,3 @@ def _counts_of_part(x: np.ndarray, cuts: np.ndarray, start: int, stop: int) -> n
 def _room(count: int, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return uninitialised lists of indices and values."""
     return np.empty(count, np.uint32), np.empty(count, like.dtype)
-
-
-def _joined(parts: Sequence[Selection]) -> Selection:
-    """Join the selections of a vector's parts."""
-    if len(parts) == 1:
-        return parts[0]
-    indices, values = [], []
-    for part in parts:
-        indices.append(part.indices)
-        values.append(part.values)
-    return Selection(np.concatenate(indices), np.concatenate(values), parts[0].numel)

@@ -56,9 +56,9 @@ def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
     return -out.ctypes.data % VECTOR_BYTES // out.itemsize
 
 
-@njit(signatures("OjxI", types.void), nogil=True, cache=True)
-def assemble(out, indices, values, ends):  # type: ignore[no-untyped-def]
-    """Write out = the sum of ascending lists, one behind the other: ``ends`` of them."""
+@njit
+def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def]
+    """Do as ``assemble`` for a long result, a block after the other."""
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
@@ -91,3 +91,20 @@ def assemble(out, indices, values, ends):  # type: ignore[no-untyped-def]
         first = last
     if is_large:
         _fence()
+
+
+@njit(signatures("OjOIf", types.void), nogil=True, cache=True)
+def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
+    """Write out = the sum of ascending lists, one behind the other: ``ends`` of them.
+
+    values : multiplied by the factor, each rounded, before anything is added
+    """
+    multiple = out.dtype.type(factor)
+    for i in range(values.size):
+        values[i] *= multiple
+    if out.size > BLOCK:
+        _assemble_blocks(out, indices, values, ends)
+        return
+    out[:] = 0  # as short as the buffer, which would only be copied
+    for i in range(indices.size):
+        out[indices[i]] += values[i]

@@ -18,11 +18,37 @@ BLOCK = 1 << 11
 
 
 @njit
+def moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
+    """Return the moving average old * factor + entry * rest."""
+    return old * factor + entry * rest
+
+
+@njit
+def momentum_entry(old, entry, momentum, is_nesterov):  # type: ignore[no-untyped-def]
+    """Return momentum * old + entry, or momentum * (old + entry)."""
+    return (old + entry) * momentum if is_nesterov else old * momentum + entry
+
+
+# Division by zero gives infinity, as numpy's; asking for it first would keep LLVM from vectors.
+@njit(error_model="numpy")
+def adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
+    """Return the direction.
+
+    top : what is divided
+    first, second : the moments, without the bias of their start
+    """
+    both = first * first
+    average = second * own + (both if both < second else second) * others
+    # Divided by an infinite square, nothing would show: infinity times 0 is no number.
+    return (top / (math.sqrt(average) + epsilon) + average * (epsilon - epsilon)) * scale
+
+
+@njit
 def _push(gradient, old, new, factor, rest, is_square):  # type: ignore[no-untyped-def]
-    """Write new = old * factor + gradient * rest, or with the gradient's squares."""
+    """Write the moving average of a gradient, or of its squares."""
     for i in range(new.size):
         entry = gradient[i] * gradient[i] if is_square else gradient[i]
-        new[i] = old[i] * factor + entry * rest
+        new[i] = moving(old[i], entry, factor, rest)
 
 
 @njit
@@ -32,37 +58,33 @@ def _copy(x, out):  # type: ignore[no-untyped-def]
         out[i] = x[i]
 
 
-# Division by zero gives infinity, as numpy's; asking for it first would keep LLVM from vectors.
 @njit(error_model="numpy")
 def _direct(top, mean, square, out, unbias1, unbias2, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
     """Write the direction.
 
     top : what is divided
     """
-    nothing = epsilon - epsilon
     for i in range(out.size):
         first, second = mean[i] * unbias1, square[i] * unbias2
-        both = first * first
-        least = both if both < second else second
-        average = second * own + least * others
-        # Divided by an infinite square, nothing would show: infinity times 0 is no number.
-        out[i] = (top[i] / (math.sqrt(average) + epsilon) + average * nothing) * scale
+        out[i] = adam_entry(top[i], first, second, own, others, epsilon, scale)
 
 
-@njit(signatures("xxOvpp", types.void), nogil=True, cache=True)
-def push(gradient, residual, out, momentum, start, stop):  # type: ignore[no-untyped-def]
-    """Write out = momentum * residual + gradient in [start, stop)."""
-    gradient, residual, out = gradient[start:stop], residual[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = residual[i] * momentum + gradient[i]
-
-
-@njit(signatures("xxOvpp", types.void), nogil=True, cache=True)
-def push_nesterov(gradient, residual, out, momentum, start, stop):  # type: ignore[no-untyped-def]
-    """Write out = momentum * (residual + gradient) in [start, stop)."""
-    gradient, residual, out = gradient[start:stop], residual[start:stop], out[start:stop]
-    for i in range(out.size):
-        out[i] = (residual[i] + gradient[i]) * momentum
+@njit(signatures("xxOvppp", types.void), nogil=True, cache=True)
+def push(gradient, residual, out, momentum, is_nesterov, start, stop):  # type: ignore[no-untyped-def]
+    """Write out = momentum * residual + gradient in [start, stop), or Nesterov's."""
+    # By way of memory of its own: where ``out`` is ``residual``, LLVM makes no vector instructions.
+    pushed = np.empty(BLOCK, out.dtype)
+    for low in range(start, stop, BLOCK):
+        part = slice(low, min(low + BLOCK, stop))
+        entries, old = gradient[part], residual[part]
+        new = pushed[: old.size]
+        if is_nesterov:
+            for i in range(new.size):
+                new[i] = momentum_entry(old[i], entries[i], momentum, True)
+        else:
+            for i in range(new.size):
+                new[i] = momentum_entry(old[i], entries[i], momentum, False)
+        _copy(new, out[part])
 
 
 @njit(signatures("xxxOOOvvvvvvvvvvppp", types.void), nogil=True, cache=True)

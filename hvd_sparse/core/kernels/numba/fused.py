@@ -1,24 +1,16 @@
-"""The fused pass: adds the gradient to the residual, and takes the entries that reach the aim.
-
-Entries that reach the threshold are written out by a masked compress-store, which numba has no word
-for, behind one branch that is seldom taken. Processors with AVX-512 have it as an instruction; for
-others LLVM spells it out. Either way the loop makes one pass and is bound by memory.
-"""
+"""The fused pass: adds the gradient, or an optimizer's direction, to the residual, and takes the
+entries that reach the aim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
-from hvd_sparse.core.kernels.numba.intrinsics import Call, instructions
+from hvd_sparse.core.kernels.numba.added import entry_added
 from hvd_sparse.core.kernels.numba.patterns import pattern_of
 from hvd_sparse.core.kernels.numba.segments import SEGMENT, whole_end
 from hvd_sparse.core.kernels.numba.signatures import signatures
-from hvd_sparse.core.kernels.numba.vectors import DOUBLE, counting
+from hvd_sparse.core.kernels.numba.vector_pass import add_and_take_vectors
 
 LARGE_BYTES = 1 << 22
 """Bytes of an array that the caches do not keep until its next use."""
@@ -27,90 +19,8 @@ CROWDED = 10
 """Entries of a vector for each place in the list; with fewer, branches cannot be guessed."""
 
 
-def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make an intrinsic over whole vectors: out = residual + x, with the threshold's entries taken
-    out.
-
-    Parameters
-    ----------
-    past_caches : ``out`` is written without reading its lines first, which must begin at multiples
-        of 64 bytes
-    is_crowded : so many entries reach the threshold that no branch can be guessed: every vector is
-        appended, most of it to be overwritten
-    """
-
-    def emit(call: Call) -> ir.Value:
-        gradient, kept, to, at, found, sums = call.pointers(0, 1, 2, 6, 7, 9)
-        builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[3:6]
-        store = vectors.store_past_caches if past_caches else vectors.store
-        cuts, infinity = vectors.splat_pattern(cut), vectors.infinity()
-        zero = vectors.constant(0.0)
-        states = [call.arguments[8], zero]
-        with counting(builder, start, stop, vectors.lanes, states) as (
-            index,
-            (taken, total),
-            leaving,
-        ):
-            old = vectors.load(kept, index)
-            entry = builder.fadd(old, vectors.load(gradient, index))
-            magnitude = vectors.magnitude(entry)
-            patterns = vectors.patterns(entry)
-            stays = builder.icmp_signed("<", patterns, cuts)  # NaN does not
-            finite = builder.icmp_signed("<", patterns, infinity)
-
-            # Put where it is needed: in the loop for a crowded list, else behind the rare branch.
-            def take() -> list[ir.Value]:
-                reaches = builder.and_(builder.not_(stays), finite)
-                left = builder.select(stays, entry, zero)
-                return [vectors.append(entry, reaches, index, at, found, taken), left]
-
-            states_now = take() if is_crowded else [taken, entry]
-            with vectors.seldom(
-                builder.not_(finite if is_crowded else stays), states_now
-            ) as changed:
-                count, left = states_now if is_crowded else take()
-                changed += [count, builder.select(finite, left, old)]
-                nonfinite = vectors.ones(builder.not_(finite))
-                call.add_up(sums, 1, builder.uitofp(nonfinite, DOUBLE))
-            store(changed[1], to, index)
-            leaving += [changed[0], builder.fadd(total, magnitude)]
-        call.add_up(sums, 0, vectors.sum(states[1]))
-        if past_caches:
-            builder.fence("seq_cst")  # such writes may be seen late by other threads
-        return states[0]
-
-    @intrinsic
-    def add_and_take(typing, x, residual, out, start, stop, cut, indices, values, count, totals):  # type: ignore[no-untyped-def]
-        words = (types.intp, types.intp, types.intp)
-        return types.intp(
-            x, residual, out, *words, indices, values, types.intp, totals
-        ), instructions(emit)
-
-    made: Callable[..., object] = add_and_take
-    return made
-
-
-# Both choices are made when the code is, so that no loop asks for them.
-_add_and_take = _make_add_and_take(False, False)
-_add_and_take_crowded = _make_add_and_take(False, True)
-_add_and_take_past_caches = _make_add_and_take(True, False)
-_add_and_take_past_caches_crowded = _make_add_and_take(True, True)
-
-
 @njit
-def _add_and_take_whole(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
-    """Call the intrinsic that suits."""
-    if past_caches and is_crowded:
-        return _add_and_take_past_caches_crowded(*arguments)
-    if past_caches:
-        return _add_and_take_past_caches(*arguments)
-    if is_crowded:
-        return _add_and_take_crowded(*arguments)
-    return _add_and_take(*arguments)
-
-
-@njit
-def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
+def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     """Tell whether writes to ``out`` may go past the caches.
 
     It must be another array than ``residual``, too large for the caches, and its vectors must be
@@ -122,21 +32,26 @@ def _goes_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
 
 
-@njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
-def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
-    """Write out = residual + gradient in [start, stop), and take the entries that reach the cut.
+@njit
+def _take(  # type: ignore[no-untyped-def]
+    gradient, residual, out, direction, past_caches,
+    start, stop, cut, indices, values, capacity, totals,
+):  # fmt: skip
+    """Write out = residual + what is added in [start, stop), and take the entries that reach the
+    cut.
 
     Returns how many entries are taken, or -1: more than the capacity, so none is.
 
     Parameters
     ----------
+    direction : what is added, see ``added``
+    past_caches : write past the caches
     cut : bit pattern of the threshold, above 0
     indices, values : room for ``capacity + SPARE`` entries
     totals : float64 [2], added to: sum of magnitudes; how many are not finite
     """
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
-    past_caches = _goes_past_caches(residual, out, start)
     is_crowded = capacity * CROWDED > stop - start
     whole = whole_end(gradient, start, stop)
     first = start
@@ -145,7 +60,7 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
         # written past its room.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
-            count = _add_and_take_whole(
+            count = add_and_take_vectors(
                 past_caches,
                 is_crowded,
                 gradient,
@@ -158,10 +73,11 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
                 values,
                 count,
                 totals,
+                direction,
             )
         for i in range(max(first, whole), last):
             old = residual[i]  # read before anything is written: ``out`` may be ``residual``
-            entry = old + gradient[i]
+            entry = old + entry_added(gradient, direction, i)
             pattern, infinity = pattern_of(entry)
             totals[0] += abs(entry)
             out[i] = entry
@@ -180,3 +96,45 @@ def add_and_take(gradient, residual, out, start, stop, cut, indices, values, cap
             limit, count, is_full = nothing_reaches, 0, True
         first = last
     return -1 if is_full else count
+
+
+@njit(signatures("xxOpppJOpS"), nogil=True, cache=True)
+def add_and_take(gradient, residual, out, start, stop, cut, indices, values, capacity, totals):  # type: ignore[no-untyped-def]
+    """Do as ``_take``; the gradient is added."""
+    return _take(
+        gradient, residual, out, (), _go_past_caches(residual, out, start),
+        start, stop, cut, indices, values, capacity, totals,
+    )  # fmt: skip
+
+
+@njit(signatures("xxOxOvppppJOpS"), nogil=True, cache=True)
+def push_and_take(  # type: ignore[no-untyped-def]
+    gradient, residual, out, velocity, out_velocity, momentum, is_nesterov,
+    start, stop, cut, indices, values, capacity, totals,
+):  # fmt: skip
+    """Do as ``_take``; the velocity is pushed first, and where it goes is added."""
+    past_caches = _go_past_caches(residual, out, start)
+    return _take(
+        gradient, residual, out, (velocity, out_velocity, momentum, is_nesterov),
+        past_caches and _go_past_caches(velocity, out_velocity, start),
+        start, stop, cut, indices, values, capacity, totals,
+    )  # fmt: skip
+
+
+@njit(signatures("xxOxxOOvvvvvvvvvvppppJOpS"), nogil=True, cache=True)
+def push_adam_and_take(  # type: ignore[no-untyped-def]
+    gradient, residual, out, mean, square, out_mean, out_square,
+    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
+    start, stop, cut, indices, values, capacity, totals,
+):  # fmt: skip
+    """Do as ``_take``; the moments are moved first, and Adam's direction is added."""
+    past_caches = _go_past_caches(residual, out, start) and _go_past_caches(mean, out_mean, start)
+    direction = (
+        mean, square, out_mean, out_square,
+        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean,
+    )  # fmt: skip
+    return _take(
+        gradient, residual, out, direction,
+        past_caches and _go_past_caches(square, out_square, start),
+        start, stop, cut, indices, values, capacity, totals,
+    )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from llvmlite import ir
+from numba import types
 from numba.core.base import BaseContext
 from numba.core.typing.templates import Signature
 
@@ -39,11 +40,25 @@ class Call:
     def pointers(self, *positions: int) -> list[ir.Value]:
         """Return where the entries of these array arguments begin."""
         return [
-            self._context.make_array(self._types[position])(
-                self._context, self.builder, self.arguments[position]
-            ).data
-            for position in positions
+            self._pointer(self._types[position], self.arguments[position]) for position in positions
         ]
+
+    def members(self, position: int) -> list[ir.Value]:
+        """Return the values in a tuple argument; of an array, where its entries begin."""
+        whole, kinds = self.arguments[position], self._types[position].types
+        values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
+        return [
+            self._pointer(kind, value) if isinstance(kind, types.Array) else value
+            for kind, value in zip(kinds, values)
+        ]
+
+    def is_set(self, number: ir.Value) -> ir.Value:
+        """Return whether an integer is not 0, as ``select`` wants it."""
+        return self.builder.icmp_signed("!=", number, ir.Constant(number.type, 0))
+
+    def _pointer(self, kind: types.Array, value: ir.Value) -> ir.Value:
+        array = self._context.make_array(kind)(self._context, self.builder, value)
+        return array.data
 
     def add_up(self, totals: ir.Value, position: int, amount: ir.Value) -> None:
         """Add an amount to one of the totals, float64."""

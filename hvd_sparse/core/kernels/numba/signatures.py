@@ -12,8 +12,8 @@ def signatures(arguments: str, result: types.Type = types.intp) -> list[Signatur
     Parameters
     ----------
     arguments : a letter each: v a value, x values read, O values written, j indices read, J indices
-        written, p a position or count, I positions written, S float64 totals written; vectors are
-        1-D and C-contiguous
+        written, p a position or count, f a float64, I positions written, S float64 totals
+        written; vectors are 1-D and C-contiguous
     result : numba type of the result
     """
     made = []
@@ -25,6 +25,7 @@ def signatures(arguments: str, result: types.Type = types.intp) -> list[Signatur
             "j": types.Array(types.uint32, 1, "C", readonly=True),
             "J": types.Array(types.uint32, 1, "C"),
             "p": types.intp,
+            "f": types.float64,
             "I": types.Array(types.intp, 1, "C"),
             "S": types.Array(types.float64, 1, "C"),
         }

@@ -1,7 +1,8 @@
 """LLVM instructions on vectors of 64 bytes, for loops that numba has no words for.
 
 A change here does not reach functions that numba has compiled and cached: touch ``fused.py``,
-``moments.py``, ``counts.py``, ``copies.py`` and ``assembly.py`` too.
+``moments.py``, ``counts.py``, ``copies.py`` and ``assembly.py`` too, and ``fused.py`` for one in
+``added.py`` or ``vector_pass.py``.
 """
 
 from __future__ import annotations

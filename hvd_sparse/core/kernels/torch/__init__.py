@@ -10,21 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
-from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.contract import (
-    Aim,
     Kernels,
     Moments,
     Sums,
     Surplus,
     Tail,
-    Taking,
 )
-from hvd_sparse.core.kernels.torch import adam, statistics
-from hvd_sparse.core.kernels.torch.accumulating import accumulated
-from hvd_sparse.core.kernels.torch.coming import Answers, Coming, Pass, joined
+from hvd_sparse.core.kernels.torch import statistics
+from hvd_sparse.core.kernels.torch.passes import TorchPasses
 from hvd_sparse.core.kernels.torch.taking import largest, reaching, rounded, take
 from hvd_sparse.core.kernels.torch.vector import (
     DeviceVector,
@@ -37,7 +32,7 @@ from hvd_sparse.core.kernels.torch.vector import (
 from hvd_sparse.types import Selection
 
 
-class TorchKernels:
+class TorchKernels(TorchPasses):
     """Kernels of torch operations; lists and bytes, which are the host's, go to the host's kernels.
 
     Parameters
@@ -132,44 +127,7 @@ class TorchKernels:
         assert taken is not None
         return fetch(maxima), taken
 
-    # -- the step's passes ------------------------------------------------------------------------
-
-    def compensate(self, gradient: Vector, residual: Vector, out: Vector) -> None:
-        torch.add(tensor_of(residual), tensor_of(gradient), out=tensor_of(out))
-
-    def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
-        return self.later_accumulate(gradient, residual, out).result()
-
-    def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
-        """Do as ``accumulate``, with the other passes of a bucket."""
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
-        return Coming[Moments](one, self.begin)
-
-    def accumulate_and_take(
-        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
-    ) -> Taking:
-        return self.later_accumulate_and_take(gradient, residual, out, aim).result()
-
-    def later_accumulate_and_take(
-        self, gradient: Vector, residual: Vector, out: Vector, aim: Aim
-    ) -> Coming[Taking]:
-        """Do as ``accumulate_and_take``, with the other passes of a bucket."""
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
-        return Coming[Taking](one, self.begin)
-
-    def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors, and wait for nothing.
-
-        Parameters
-        ----------
-        passes : of one dtype, on one device
-
-        Returns
-        -------
-        Answers
-            ``Moments`` or ``Taking`` for every pass, in one piece of the device's memory.
-        """
-        return joined([accumulated(one) for one in passes])
+    # -- lists ------------------------------------------------------------------------------------
 
     def trim(self, taken: Selection, count: int, out: Vector | None) -> tuple[Selection, float]:
         if not isinstance(out, DeviceVector):
@@ -180,29 +138,6 @@ class TorchKernels:
 
     def restore(self, out: Vector, selection: Selection) -> None:
         out[selection.indices] = selection.values
-
-    def push_momentum(
-        self, gradient: Vector, residual: Vector, out: Vector, momentum: float, nesterov: bool
-    ) -> None:
-        factor = rounded(tensor_of(out), momentum)
-        old, new, result = tensor_of(residual), tensor_of(gradient), tensor_of(out)
-        if nesterov:
-            torch.add(old, new, out=result).mul_(factor)
-        else:
-            torch.mul(old, factor, out=result).add_(new)
-
-    def push_adam(
-        self,
-        gradient: Vector,
-        mean: Vector,
-        square: Vector,
-        out_mean: Vector,
-        out_square: Vector,
-        out: Vector,
-        step: AdamStep,
-    ) -> None:
-        vectors = gradient, mean, square, out_mean, out_square, out
-        adam.push([tensor_of(vector) for vector in vectors], step)
 
     def clear(self, residual: Vector, indices: np.ndarray) -> None:
         residual[indices] = 0.0

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.core.kernels.contract import Aim, Taking
-from hvd_sparse.core.kernels.torch import statistics
+from hvd_sparse.core.kernels.torch import brought, statistics
 from hvd_sparse.core.kernels.torch.coming import Answers, Pass
 from hvd_sparse.core.kernels.torch.taking import packed, reaching, unpacked
 
@@ -31,14 +31,16 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     is_finite = magnitudes < float("inf")
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
     sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
+    besides = brought.pending(total, aim.brings)
     # Taken out of the sum before the host knows how many they are: it need not wait for that.
     leaves = reaches & (reaches.sum() <= aim.capacity)
     rest = torch.where(is_finite, total, kept)
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
 
     def read(fetched: np.ndarray) -> list[Taking]:
-        taken = unpacked(fetched, kept, aim.capacity, len(sums))
-        abs_sum, nonfinite = taken.also
-        return [Taking(abs_sum, int(nonfinite), taken.selection)]
+        taken = unpacked(fetched, kept, aim.capacity, len(sums) + len(besides))
+        abs_sum, nonfinite, *numbers = taken.also
+        found = brought.read(numbers, aim.brings, kept.numel())
+        return [Taking(abs_sum, int(nonfinite), taken.selection, found)]
 
-    return Answers(packed(total, reaches, aim.capacity, *sums), read)
+    return Answers(packed(total, reaches, aim.capacity, *sums, *besides), read)

@@ -11,6 +11,8 @@ from hvd_sparse.core.kernels.torch.vector import DeviceVector
 LATE = {
     "accumulate": "later_accumulate",
     "accumulate_and_take": "later_accumulate_and_take",
+    "push_momentum_and_take": "later_push_momentum_and_take",
+    "push_adam_and_take": "later_push_adam_and_take",
 }
 """The passes of a step: begun once a bucket is complete, all of its tensors' together."""
 

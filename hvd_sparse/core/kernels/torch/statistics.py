@@ -37,19 +37,28 @@ def moments(x: torch.Tensor) -> Moments:
     return fetched_moments(pending_moments(x), x.numel())
 
 
-def mean_and_std(x: torch.Tensor) -> tuple[float, float]:
-    """Return mean and standard deviation (n - 1)."""
-    if not x.numel():
-        return 0.0, 0.0
+def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
+    """Return the mean and the sum of the squared distances from it, on the device."""
     wide = x.to(torch.float64)
     mean = wide.mean()
-    squares = (wide - mean).square().sum()
-    found, total = fetch(torch.stack([mean, squares])).tolist()
-    return found, math.sqrt(total / (x.numel() - 1)) if x.numel() > 1 else 0.0
+    return torch.stack([mean, (wide - mean).square().sum()])
 
 
-def tail(x: torch.Tensor, threshold: float) -> Tail:
-    """Return the statistics of the excesses over a threshold."""
+def mean_and_std_in(found: np.ndarray, numel: int) -> tuple[float, float]:
+    """Return what ``pending_mean_and_std`` found, once it is on the host."""
+    if not numel:
+        return 0.0, 0.0
+    mean, squares = found.tolist()
+    return mean, math.sqrt(squares / (numel - 1)) if numel > 1 else 0.0
+
+
+def mean_and_std(x: torch.Tensor) -> tuple[float, float]:
+    """Return mean and standard deviation (n - 1)."""
+    return mean_and_std_in(fetch(pending_mean_and_std(x)), x.numel())
+
+
+def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
+    """Return the statistics of the excesses over a threshold, on the device."""
     magnitudes = x.abs()
     above = reaching(x, magnitudes, threshold)
     excesses = magnitudes.to(torch.float64) - rounded(x, threshold)
@@ -59,11 +68,20 @@ def tail(x: torch.Tensor, threshold: float) -> Tail:
     variance = torch.where(above, (excesses - mean).square(), nothing).sum() / count
     has_log = above & (excesses > 0)
     logs = torch.where(has_log, excesses, torch.ones_like(excesses)).log().sum()
-    found = fetch(torch.stack([count, mean, variance, logs, has_log.sum().to(torch.float64)]))
+    return torch.stack([count, mean, variance, logs, has_log.sum().to(torch.float64)])
+
+
+def tail_in(found: np.ndarray, numel: int) -> Tail:
+    """Return what ``pending_tail`` found, once it is on the host."""
     number, centre, spread, log_sum, log_count = found.tolist()
     if not number:
         return Tail(0, 0.0, 0.0, 0.0)
     return Tail(int(number), centre, spread, log_sum / log_count if log_count else 0.0)
+
+
+def tail(x: torch.Tensor, threshold: float) -> Tail:
+    """Return the statistics of the excesses over a threshold."""
+    return tail_in(fetch(pending_tail(x, threshold)), x.numel())
 
 
 def digit_counts(x: torch.Tensor, shift: int, prefix: int) -> np.ndarray:

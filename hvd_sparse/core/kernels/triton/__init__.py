@@ -14,9 +14,10 @@ import triton
 
 from hvd_sparse.core.kernels.contract import Kernels, Sums, Surplus
 from hvd_sparse.core.kernels.torch import TorchKernels
+from hvd_sparse.core.kernels.torch.brought import brought_beside, with_brought
 from hvd_sparse.core.kernels.torch.coming import Answers, Pass, Sum
 from hvd_sparse.core.kernels.torch.vector import Vector, tensor_of
-from hvd_sparse.core.kernels.triton.launches import assemble, take
+from hvd_sparse.core.kernels.triton.launches import MOMENTS, assemble, take
 from hvd_sparse.types import Selection
 
 Kind = tuple[torch.device, torch.dtype]
@@ -45,11 +46,13 @@ class TritonKernels(TorchKernels):
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Give a device the passes of a bucket's tensors: three launches, whatever their number."""
+        """Give a device the passes of a bucket's tensors: three launches, whatever their number,
+        and torch's for what few selectors ask for besides."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
-        return take(passes, self._block)
+        beside = brought_beside(passes, MOMENTS)  # first: a pass may write where it reads
+        return with_brought(take(passes, self._block), beside)
 
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
         self.assemble_together([(cast(np.ndarray, out), parts, factor)])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from hvd_sparse.core.kernels.contract import Moments, Taking
+from hvd_sparse.core.kernels.contract import NOTHING, Brought, Moments, Taking
 from hvd_sparse.core.kernels.torch.coming import Answers, Pass, Sum
 from hvd_sparse.core.kernels.torch.taking import rounded
 from hvd_sparse.core.kernels.torch.vector import upload
@@ -32,6 +32,10 @@ HEAD = 5
 finite; and where moments are asked for, the largest finite magnitude and the non-zeros."""
 ALIGNED = 16
 """Bytes at whose multiples every piece of memory begins, so that Triton compiles for one case."""
+
+
+MOMENTS = "moments"
+"""What aims may ask for that the launches find themselves."""
 
 
 class Room(NamedTuple):
@@ -84,7 +88,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     rows, cuts, owners, given_out = _given(passes, table, device)
     kind = _kind(dtype)
     is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
-    looks = any(each.aim is None for each in passes)
+    looks = any(each.aim is None or MOMENTS in each.aim.brings for each in passes)
     with on(device):
         device_code.take_blocks[(programs,)](
             rows, owners, cuts, given_out, places, values, counts, bases, sums, nonfinite, most,
@@ -260,7 +264,10 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
         if count <= one.aim.capacity:
             here = slice(start, start + int(count))
             selection = Selection(places[here], values[here], numel)
-        answers.append(Taking(abs_sum, int(nonfinite), selection))
+        brought = NOTHING
+        if MOMENTS in one.aim.brings:
+            brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
+        answers.append(Taking(abs_sum, int(nonfinite), selection, brought))
         start += one.room
     return answers
 

@@ -14,7 +14,8 @@ Answer = Union[Taking, Moments]
 
 
 class Late(Protocol):
-    """A gradient on its way from a device to the host, flat."""
+    """A gradient that is taken in once its bucket is full, flat: where it is on the host, or on its
+    way there from a device."""
 
     def is_here(self) -> bool:
         """Tell whether the copy is done; does not wait."""

@@ -1,5 +1,5 @@
-"""The part of a step that waits for devices: a bucket's passes, and the walks that go on from
-them."""
+"""The part of a step that waits until a bucket is full, or for devices: its passes, and the walks
+that go on from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,22 @@ from hvd_sparse.errors import NonFiniteGradient, SparseError
 NO_GRADIENT = np.empty(0)
 
 
+class InPlace:
+    """A ``Late`` in the host's memory, which stays as it is until its bucket is full."""
+
+    def __init__(self, gradient: np.ndarray) -> None:
+        self._gradient = gradient
+
+    def is_here(self) -> bool:
+        return True
+
+    def array(self) -> np.ndarray:
+        return self._gradient
+
+
 class DevicePasses:
     """Gives a bucket's passes to devices, and goes on with what they find, or with the gradients
-    that they have copied to the host.
+    that they have copied to the host, or that were there and have waited for the others.
 
     shared : the tensors, their states and parts
     """
@@ -32,6 +45,8 @@ class DevicePasses:
 
         Never raises: what cannot be begun here is begun by who reads its answer, and fails there.
         """
+        if self._devices is None:  # all is here
+            return
         answers: list[Answer] = []
         late = [ticket.late for ticket in bucket.begun if ticket.late is not None]
         for ticket in bucket.begun:
@@ -61,15 +76,16 @@ class DevicePasses:
                 with contextlib.suppress(Exception):  # its own walk fails by it
                     ticket.late.array()
                 break
-        self._devices.together(
-            [partial(self._select, bucket, ticket, rank, world_size) for ticket in begun]
-        )
+        walks = [partial(self._select, bucket, ticket, rank, world_size) for ticket in begun]
+        if self._devices is not None:
+            self._devices.together(walks)
+        else:
+            for walk in walks:
+                walk()
 
     @property
-    def _devices(self) -> Devices:
-        devices = self._shared.transactions.devices
-        assert devices is not None
-        return devices
+    def _devices(self) -> Devices | None:
+        return self._shared.transactions.devices
 
     def _select(self, bucket: BucketRun, ticket: Ticket, rank: int, world_size: int) -> None:
         shared = self._shared

@@ -6,7 +6,7 @@ import numpy as np
 
 from hvd_sparse.core.kernels.float16 import as_float32
 from hvd_sparse.core.kernels.levels import GRID_BITS, pack_few
-from hvd_sparse.core.kernels.numba import gaps, levels, packing
+from hvd_sparse.core.kernels.numba.packers import gaps, levels, packing
 from hvd_sparse.core.kernels.packing import BLOCK_BITS, blocks_of
 
 MOST_ON_GRID = float((1 << GRID_BITS) - 1)

@@ -1,0 +1,121 @@
+"""The contracts of the passes that push an optimizer's memory and take from what it points to.
+
+Each must do as the two kernels that it joins, worked out by these: ``push_momentum`` and
+``push_adam`` of the reference, which ``statistics_checks`` holds to their words, and
+``fused_checks``'s account of ``accumulate_and_take``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from conformance.kernel_checks import rounded, untouched
+from conformance.statistics_checks import ADAM_STEPS
+
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.aligned import aligned_zeros
+from hvd_sparse.core.kernels.contract import Aim
+
+Direct = Callable[[list[np.ndarray]], np.ndarray]
+"""Writes the new vectors of an optimizer's memory, and returns the direction."""
+Call = Callable[[Sequence[np.ndarray], Sequence[np.ndarray], np.ndarray, np.ndarray, Aim], Any]
+"""Calls a kernel with an optimizer's old and new vectors, the residual's, and an aim."""
+
+
+def check_push_momentum_and_take(kernels: Any, x: np.ndarray) -> None:
+    gradient, velocity = x[::-1].copy(), np.nan_to_num(x)
+    for nesterov in (False, True):
+        _check(*_momentum(kernels, gradient, velocity, nesterov), gradient, [velocity], 3)
+
+
+def check_push_adam_and_take(kernels: Any, x: np.ndarray) -> None:
+    gradient, old = x[::-1].copy(), [x, np.abs(x[::2]).repeat(2)[: x.size].copy()]
+    for step in ADAM_STEPS:
+        _check(*_adam(kernels, gradient, old, step), gradient, old, 3)
+
+
+def check_large_directions(kernels: Any, dtype: str) -> None:
+    """Vectors that no cache keeps, of which some entries are not finite."""
+    rng, size = np.random.default_rng(6), (1 << 22) // np.dtype(dtype).itemsize + 37
+    gradient, mean, square = (rng.laplace(size=size).astype(dtype) for _ in range(3))
+    gradient[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
+    old = [mean, np.abs(square)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        _check(*_momentum(kernels, gradient, mean, True), gradient, [mean], 2)
+        _check(*_adam(kernels, gradient, old, ADAM_STEPS[1]), gradient, old, 2)
+
+
+def _momentum(
+    kernels: Any, gradient: np.ndarray, velocity: np.ndarray, nesterov: bool
+) -> tuple[Direct, Call]:
+    def direct(new: list[np.ndarray]) -> np.ndarray:
+        reference.push_momentum(gradient, velocity, new[0], 0.9, nesterov)
+        return new[0] + gradient if nesterov else new[0]
+
+    def call(old: Any, new: Any, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Any:
+        return kernels.push_momentum_and_take(
+            gradient, old[0], new[0], residual, out, 0.9, nesterov, aim
+        )
+
+    return direct, call
+
+
+def _adam(
+    kernels: Any, gradient: np.ndarray, moments: list[np.ndarray], step: Any
+) -> tuple[Direct, Call]:
+    def direct(new: list[np.ndarray]) -> np.ndarray:
+        direction = np.empty_like(gradient)
+        reference.push_adam(gradient, *moments, *new, direction, step)
+        return direction
+
+    def call(old: Any, new: Any, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Any:
+        return kernels.push_adam_and_take(gradient, *old, *new, residual, out, step, aim)
+
+    return direct, call
+
+
+def _check(
+    direct: Direct, call: Call, gradient: np.ndarray, old: list[np.ndarray], aims: int
+) -> None:
+    """Into other vectors and in place, with room for all, for some and for none."""
+    size, dtype = gradient.size, gradient.dtype
+    residual = np.nan_to_num(0.5 * old[0][::-1]).astype(dtype)
+    pushed = [np.full_like(each, 9) for each in old]
+    direction = direct(pushed)
+    finite = np.abs(residual + direction)
+    finite = np.sort(finite[np.isfinite(finite)])[::-1]
+    few = float(finite[finite.size // 50]) if finite.size else 1.0
+    for threshold, capacity in ((few, size), (few, max(1, size // 100)), (0.1, size))[:aims]:
+        if not rounded(threshold, dtype) > 0:
+            continue
+        aim, rest = Aim(threshold, capacity), np.full_like(residual, 9)
+        expected = reference.accumulate_and_take(direction, residual, rest, aim)
+        for in_place in (False, True):
+            given = [each.copy() for each in (*old, residual)]
+            out = given if in_place else [_other(each) for each in given]
+            with untouched(gradient, *([] if in_place else given)):
+                taking = call(given[:-1], out[:-1], given[-1], out[-1], aim)
+            for found, wanted in zip(out, (*pushed, rest)):
+                _assert_same(found, wanted)
+            assert taking.nonfinite == expected.nonfinite
+            assert (taking.taken is None) == (expected.taken is None)
+            if expected.taken is not None:
+                assert taking.taken.indices.tobytes() == expected.taken.indices.tobytes()
+                assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
+            if expected.abs_sum < np.finfo(dtype).max:
+                assert np.isclose(taking.abs_sum, expected.abs_sum, rtol=1e-6, atol=1e-37)
+
+
+def _other(x: np.ndarray) -> np.ndarray:
+    """Another vector, where an engine may write past the caches."""
+    out = aligned_zeros(x.size, x.dtype)
+    out += x.dtype.type(9)
+    return out
+
+
+def _assert_same(found: np.ndarray, wanted: np.ndarray) -> None:
+    """The same bits; of what is no number, that it is none."""
+    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+    assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()

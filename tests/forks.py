@@ -1,0 +1,121 @@
+"""Workers whose packages are loaded once: every run is a fork of one process that has them.
+
+Torch, Triton and numba take seconds to load. A fork has them, and nothing of what other forks have
+changed; its end, of whatever kind, is its own.
+
+``python forks.py`` runs the ``main`` of a module for each line of JSON that it reads, [module,
+arguments], in a child, and prints how that ended. It has loaded before what the module imports.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from functools import cache
+from typing import IO
+
+from installed import python_path, with_triton
+
+LIMIT_S = 200
+ON_THE_CPU = {"HVD_SPARSE_TEST_DEVICE": "cpu"}
+"""For workers that can have a real device; where all are told, they share one process."""
+
+
+def run_worker(
+    module: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a module's ``main`` with arguments; return what it printed and how it ended.
+
+    Parameters
+    ----------
+    module : its name, from the folder of tests
+    environment : added to that of the process; runs of the same share one
+    """
+    process = _started(tuple(sorted(environment.items())))
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps([module, arguments]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except BaseException:  # a time limit: the answer is not to be another run's
+        _end(process)
+        _started.cache_clear()
+        raise
+    assert line, f"the process that is forked ended with {process.wait()}"
+    code, printed, said = json.loads(line)
+    return subprocess.CompletedProcess([module, *arguments], code, printed, said)
+
+
+def interpreted() -> dict[str, str]:
+    """Return the environment of workers that have Triton's interpreter."""
+    return {**with_triton(), **ON_THE_CPU, "TRITON_INTERPRET": "1"}
+
+
+@cache
+def _started(environment: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
+    """Return the process that is forked; tests of one process share it."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **python_path(), **dict(environment)},
+    )
+    atexit.register(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()  # closes the pipes, and waits
+
+
+def _run(module: str, arguments: list[str]) -> tuple[int, str, str]:
+    """Run a child; return its exit code, or less than 0 the signal, and what it wrote."""
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if not child:
+            _be_the_child(module, arguments, printed, said)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        texts = []
+        for file in (printed, said):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return code, *texts
+
+
+def _be_the_child(module: str, arguments: list[str], printed: IO[bytes], said: IO[bytes]) -> None:
+    code = 1
+    try:
+        signal.alarm(LIMIT_S)  # which ends it
+        for file, number in ((printed, 1), (said, 2)):
+            os.dup2(file.fileno(), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        importlib.import_module(module).main(*arguments)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed here is no answer
+    for line in sys.stdin:
+        module, arguments = json.loads(line)
+        importlib.import_module(module)
+        print(json.dumps(_run(module, arguments)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""What the pass that adds the gradient took along selects the same entries as the whole vector."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from distributions import draw
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.kernels.contract import Brought
+from hvd_sparse.core.kernels.listed import ListedKernels
+from hvd_sparse.core.step.pipeline import Pipeline
+from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
+from hvd_sparse.types import TensorSpec
+
+STEPS = 36
+NUMEL = 5_000
+DENSITY = 0.02
+ON_THE_HOST = {
+    "radix_select": {},
+    "stc": {},
+    "redsync_trimmed": {},
+    "redsync_search": {},
+    "reused_threshold": {"period": 8},
+    "fixed_threshold": {"threshold": 4.0},
+    "fixed_threshold, signs": {"threshold": 4.0, "signs_only": True},
+    "fixed_threshold, cut": {"threshold": 0.1, "max_density": 0.05},
+    "fixed_threshold, signs, cut": {"threshold": 0.1, "max_density": 0.05, "signs_only": True},
+}
+ON_A_DEVICE = {
+    **ON_THE_HOST,
+    "ldte": {},
+    "ldte, few": {"cap": 1.0},
+    "gaussian_k": {},
+    "gaussian_k, paper": {"variant": "paper"},
+    "gaussian_k, improved": {"variant": "improved"},
+    "sidco": {},
+    "sidco, gamma": {"distribution": "gamma", "stages": 2},
+}
+STAGES = ("sidco", "sidco, gamma")
+"""Those of several stages, whose thresholds between the first and the last no list tells."""
+
+
+def accumulate_and_take(gradient, residual, out, aim):
+    """Take, and bring along what the aim asks for, as engines of devices do."""
+    total = residual + gradient
+    known = {"moments": reference.moments, "mean_and_std": reference.mean_and_std}
+    found = {name: known[name](total) for name in aim.brings if name in known}
+    if "tail" in aim.brings:
+        found["tail"] = reference.tail(total, 0.0)
+    taking = reference.accumulate_and_take(gradient, residual, out, aim)
+    return taking._replace(brought=Brought(**found))
+
+
+def push_momentum_and_take(gradient, velocity, out_velocity, residual, out, *rest):
+    momentum, nesterov, aim = rest
+    reference.push_momentum(gradient, velocity, out_velocity, momentum, nesterov)
+    return accumulate_and_take(out_velocity, residual, out, aim)
+
+
+OWN = {
+    "accumulate_and_take": accumulate_and_take,
+    "push_momentum_and_take": push_momentum_and_take,
+}
+STEADY = 0.6
+"""Share of the steps, at least, that need nothing beside their first pass; less where a momentum
+makes thresholds rise and fall, or a threshold is searched for now and then."""
+
+
+def created(case, *, aims):
+    """Return a case's selector; without aims, every step looks at the whole vector."""
+    id = case.split(",")[0]
+    kind = SELECTORS.get(id)
+    if not aims:
+        kind = type("Unaimed", (kind,), {"aim": lambda *_: None})
+    options = ON_A_DEVICE[case]
+    return kind(**options) if "threshold" in options else kind(density=DENSITY, **options)
+
+
+def counting(kernels, asked):
+    """Return kernels that note by name what is asked of a whole vector."""
+
+    def noted(name, own):
+        def kernel(*values):
+            if any(isinstance(each, np.ndarray) and each.size == NUMEL for each in values):
+                asked.append(name)
+            return own(*values)
+
+        return kernel
+
+    quiet = ("restore", "clear", "scatter_add", "trim")
+    own = {name: each for name, each in kernels.items() if callable(each)}
+    return SimpleNamespace(
+        **{name: each if name in quiet else noted(name, each) for name, each in own.items()}
+    )
+
+
+def trained(case, distribution, memory, *, aims=True, on_device=False):
+    """Return frames, residuals, how each was found, and what was asked of the whole vector, step by
+    step."""
+    configuration = Configuration(
+        selector=created(case, aims=aims),
+        memory=MEMORIES.create(memory),
+        codec=CODECS.create("index_value"),
+        exchange=EXCHANGES.create("allgather"),
+        schedule=None,
+    )
+    asked = []
+    kernels = counting({**vars(reference), **(OWN if on_device else {})}, asked)
+    pipeline = Pipeline(configuration, kernels)
+    state = TensorState(TensorSpec("w", (NUMEL,), "float32"), configuration)
+    state.is_on_device = on_device
+    frames, residuals, founds, questions = [], [], [], []
+    for step in range(STEPS):
+        asked.clear()
+        size = 10.0 if step == STEPS // 2 else 1.0  # a jump, which no aim foresees
+        gradient = (size * draw(distribution, NUMEL, seed=step)).astype(np.float32)
+        sent = pipeline.send(state, gradient, 1, 2, dense=False)
+        if sent.begun is not None:
+            sent = pipeline.send(state, gradient, 1, 2, dense=False, begun=sent.begun)
+        if sent.surplus is not None:  # with the bucket's sums
+            kernels.restore(*sent.surplus)
+        frames.append(sent.frame.tobytes())
+        founds.append(sent.found)
+        questions.append(asked[1:])
+        state.commit()
+        residuals.append(state.memory.arrays()["residual"].tobytes())
+    return frames, residuals, founds, questions
+
+
+@pytest.mark.parametrize("distribution", ["laplace", "normal", "lognormal"])
+@pytest.mark.parametrize("memory", ["error_feedback", "momentum_correction"])
+@pytest.mark.parametrize(
+    ("case", "on_device"),
+    [*((case, False) for case in ON_THE_HOST), *((case, True) for case in ON_A_DEVICE)],
+)
+def test_an_aim_changes_no_bit_and_asks_less(case, memory, distribution, on_device):
+    aimed = trained(case, distribution, memory, on_device=on_device)
+    frames, residuals, founds, questions = aimed
+    expected, kept, plain, without = trained(case, distribution, memory, aims=False)
+    assert frames == expected
+    assert residuals == kept
+    assert [each.is_fallback for each in founds] == [each.is_fallback for each in plain]
+    assert not any(each.is_one_pass for each in plain)
+    # Where nothing reaches a fixed threshold the largest entry has to be looked for.
+    spare = 1 if case == "fixed_threshold" or case == "fixed_threshold, cut" else 0
+    assert all(len(own) <= len(all_) + spare for own, all_ in zip(questions, without))
+    assert sum(map(len, questions)) < 0.7 * sum(map(len, without))
+    assert [each.is_one_pass for each in founds] == [not asked for asked in questions]
+    if memory == "error_feedback" and case not in STAGES:
+        assert sum(each.is_one_pass for each in founds) >= STEADY * STEPS
+
+
+@pytest.mark.parametrize("case", STAGES)
+def test_what_a_list_cannot_tell_is_asked_alone(case):
+    """Between the first stage and the last the tail is another one, and nothing else is asked."""
+    *_, founds, questions = trained(case, "laplace", "error_feedback", on_device=True)
+    alone = [asked for asked in questions if asked and set(asked) == {"tail"}]
+    assert len(alone) + sum(each.is_one_pass for each in founds) > STEADY * STEPS
+
+
+MUTANTS = {
+    "a list that tells everything": ("tells", lambda self, x, threshold: x is self._vector),
+    "a vector that is asked without its entries": (
+        "make_whole",
+        lambda self: setattr(self, "is_whole", True),
+    ),
+    "a count that is as long as the list": (
+        "count_to",
+        lambda self, x, threshold, most: self.taken.count,
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_list_is_caught(monkeypatch, mutant):
+    name, broken = MUTANTS[mutant]
+    monkeypatch.setattr(ListedKernels, name, broken)
+    changed = []
+    for case in ("ldte", "gaussian_k", "sidco, gamma"):
+        expected = trained(case, "lognormal", "error_feedback", aims=False)
+        found = trained(case, "lognormal", "error_feedback", on_device=True)
+        changed.append(found[:2] != expected[:2])
+    assert any(changed)
