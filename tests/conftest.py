@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import thinning
+import tiers
 from hypothesis import settings
 from installed import horovod_parts, is_installed, left_out, missing
+from tiers import RANKS, TESTS, folder_of
 
 # Modules of checks get pytest's explanations of failed asserts, as test files do.
 pytest.register_assert_rewrite(
@@ -18,71 +19,73 @@ pytest.register_assert_rewrite(
     "conformance.selector_checks",
 )
 
-TESTS = Path(__file__).resolve().parent
-RANKS = ("frontends", "launch", "network", "soak")
-"""Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
-are."""
-QUICK = (
-    "architecture",
-    "conformance",
-    "devices",
-    "docker",
-    "golden",
-    "invariants",
-    "passes",
-    "planning",
-    "unit",
-)
-"""Folders whose tests need no ranks."""
-
 common = settings(derandomize=True, deadline=None, database=None)
-settings.register_profile("suite", common, max_examples=50)
-settings.register_profile("quick", common, max_examples=5)
+settings.register_profile("full", common, max_examples=50)
+settings.register_profile("short", common, max_examples=5)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--soak", action="store_true", help="also run the long tests, which take hours"
+    group = parser.getgroup("hvd_sparse")
+    group.addoption("--full", action="store_true", help="run every test, and draw more examples")
+    group.addoption(
+        "--slice", metavar="K/N", help="also run the K-th of N parts of what only --full runs"
     )
-    parser.addoption(
-        "--quick", action="store_true", help="leave out what needs ranks, and draw fewer examples"
-    )
-    parser.addoption(
+    group.addoption("--quick", action="store_true", help="leave out what needs ranks")
+    group.addoption("--soak", action="store_true", help="also run the long tests, of hours")
+    group.addoption(
         "--complete", action="store_true", help="refuse to run where anything must be left out"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_quick = config.getoption("--quick")
-    settings.load_profile("quick" if is_quick else "suite")
-    thinning.parts = thinning.QUICK_PARTS if is_quick else 1
-    if config.getoption("--complete") and missing():
+    settings.load_profile("full" if config.option.full else "short")
+    if config.option.complete and missing():
         raise pytest.UsageError(f"would be left out: {left_out()}; run scripts/setup")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which tests are taken, and which are not."""
+    if takes_all(config):
+        return "tests: all that are named"
+    part = config.option.slice
+    return f"tests: the short run{f' and {tiers.Slice(part)}' if part else ''}; --full takes all"
+
+
+def takes_all(config: pytest.Config) -> bool:
+    """Return whether every test that is collected runs: with ``--full``, and where the command
+    line names files or tests."""
+    return config.option.full or Path(config.args[0]).resolve() != TESTS
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out folders that need ranks with ``--quick``, and where there is no Horovod; a
-    frontend's files where Horovod was built without its framework."""
+    """Leave out what needs ranks with ``--quick``, or where there is no Horovod; a frontend's files
+    where Horovod was built without its framework; and files that the short run takes nothing of,
+    as importing them takes time."""
     for framework in {"torch", "tensorflow"} - horovod_parts():
         if collection_path.match(f"tests/frontends/test_{framework}_*.py"):
             return True
-    if not collection_path.is_relative_to(TESTS) or not collection_path.is_dir():
+    if folder_of(collection_path) not in RANKS:
         return None
-    folder = collection_path.relative_to(TESTS).parts[:1]
-    if config.getoption("--quick") and folder and folder[0] not in QUICK:
+    if config.option.quick or not is_installed("horovod"):
         return True
-    return True if folder and folder[0] in RANKS and not is_installed("horovod") else None
+    if takes_all(config) or config.option.slice or not collection_path.match("test_*.py"):
+        return None
+    return True if collection_path.name not in tiers.SHORT_ON_RANKS else None
 
 
 @pytest.hookimpl(tryfirst=True)  # processes read the groups in this hook of theirs
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--soak"):
+    if not config.option.soak:
         longest = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=longest)
         items[:] = [item for item in items if item not in longest]
+    if not takes_all(config):
+        part = config.option.slice
+        items[:], left = tiers.select(items, tiers.Slice(part) if part else None)
+        config.hook.pytest_deselected(items=left)
     for item in items:
-        file = item.path.relative_to(TESTS)
-        item.add_marker(pytest.mark.xdist_group("ranks" if file.parts[0] in RANKS else str(file)))
+        group = "ranks" if folder_of(item.path) in RANKS else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import sys
 from pathlib import Path
 
 import pytest
-from architecture import docstring_form
 
 from hvd_sparse import registry
 from hvd_sparse.codecs.contract import Codec
@@ -108,119 +106,3 @@ def test_every_kernel_has_a_contract_and_a_reference():
     for name, contract in contracts.items():
         stated = list(inspect.signature(contract).parameters)[1:]
         assert stated == list(inspect.signature(getattr(reference, name)).parameters), name
-
-
-CHECKED: tuple[str, ...] = (
-    ".",
-    "autotune",
-    "autotune/costmodel",
-    "autotune/costmodel/architectures",
-    "cli",
-    "cli/bench",
-    "codecs",
-    "collectives",
-    "core",
-    "core/kernels",
-    "core/kernels/numba",
-    "core/step",
-    "core/wire",
-    "exchanges",
-    "frontend",
-    "keras",
-    "memories",
-    "methods",
-    "resilience",
-    "schedules",
-    "selectors",
-    "tensorflow",
-    "torch",
-    "tracing",
-)
-"""Folders whose docstrings have the form; "." is the package's own files."""
-HELD: tuple[str, ...] = (
-    "codecs.contract",
-    "configuration",
-    "frontend.compressor",
-    "frontend.durable",
-    "methods.builder",
-    "registry",
-    "selectors.contract",
-)
-"""Of ``docstring_form.FOR_USERS``, the modules whose functions have every section."""
-
-
-@pytest.mark.parametrize("folder", CHECKED)
-def test_docstrings_open_with_a_verb_or_a_noun_and_end_their_first_sentence(folder):
-    assert [str(fault) for fault in docstring_form.faults() if fault.folder == folder] == []
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [(module, name) for module in HELD for name in docstring_form.FOR_USERS[module]],
-)
-def test_what_users_call_has_every_section_that_applies(module, name):
-    assert docstring_form.missing_sections(docstring_form.function(module, name)) == []
-
-
-@pytest.mark.parametrize(
-    ("docstring", "reason"),
-    [
-        (None, "no docstring"),
-        ("Whether a number is whole.", "opens with Whether"),
-        ("What travels: bytes.", "opens with What"),
-        ("Of the state: those of the handshake.", "opens with Of"),
-        ("lower case at the start.", "opens in lower case"),
-        ("No end", "the first sentence has no end"),
-        ("No end\n\nA second paragraph.", "the first sentence has no end"),
-    ],
-)
-def test_a_docstring_against_the_form_is_found(docstring, reason):
-    assert docstring_form.faults_of(docstring) == [reason]
-
-
-@pytest.mark.parametrize(
-    "docstring",
-    [
-        "Return the entries above a threshold.",
-        "``count`` entries, or fewer.",
-        "Threshold search by halving: see the paper.",
-        "Whatever exceeds the mean (twice).",
-        "Office hours of a rank.",
-        "Return a list\nthat goes on.\n\nMore",
-    ],
-)
-def test_a_docstring_in_the_form_is_left_alone(docstring):
-    assert docstring_form.faults_of(docstring) == []
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("def f(): ...", ["module", "f"]),
-        ("def _f(): ...", ["module"]),
-        ("class A:\n    def f(self): ...\n    def _g(self): ...", ["module", "A", "A.f"]),
-        ("class _A:\n    def f(self): ...", ["module"]),
-        ("class A:\n    @f.setter\n    def f(self, x): ...", ["module", "A"]),
-    ],
-)
-def test_public_modules_classes_functions_and_methods_are_looked_at(source, names):
-    assert [name for name, _ in docstring_form.owners(ast.parse(source))] == names
-
-
-def test_a_function_for_users_without_its_sections_is_found():
-    node = ast.parse('''def f(a: int) -> int:\n    """Make it."""''').body[0]
-    assert docstring_form.missing_sections(node) == ["Parameters", "Returns", "Raises or Example"]
-    node = ast.parse('''def f(self) -> None:\n    """Do it."""''').body[0]
-    assert docstring_form.missing_sections(node) == []
-
-
-def test_the_lists_name_what_there_is():
-    folders = {
-        str(path.parent.relative_to(docstring_form.PACKAGE))
-        for path in docstring_form.PACKAGE.rglob("*.py")
-    }
-    assert set(CHECKED) <= folders
-    assert set(HELD) <= set(docstring_form.FOR_USERS)
-    for module, names in docstring_form.FOR_USERS.items():
-        for name in names:
-            assert docstring_form.function(module, name)

@@ -17,7 +17,6 @@ from hvd_sparse import errors
 DOCS = ROOT / "docs"
 CI_RUN = ROOT / ".ci" / "run"
 BLOCKS = all_blocks()
-GUIDE = sorted((DOCS / "guide").glob("*.md"))
 NAMES = [
     name
     for name, each in inspect.getmembers(errors, inspect.isclass)
@@ -36,13 +35,6 @@ def test_troubleshooting_names_no_error_that_is_not_there():
     page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
     table = page.partition("## Errors by name")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(NAMES)
-
-
-@pytest.mark.parametrize("page", [*GUIDE, DOCS / "index.md", DOCS / "api.md"], ids=lambda p: p.stem)
-def test_a_page_begins_with_what_its_reader_can_do_after_it(page: Path):
-    title, _, text = page.read_text(encoding="utf-8").partition("\n")
-    assert title.startswith("# ")
-    assert "After this page you" in " ".join(text.split())[:700]
 
 
 def test_the_index_of_results_has_every_page():
@@ -117,12 +109,13 @@ def test_blocks_that_do_not_run_are_few_and_known():
 
 
 def commands_of_ci() -> set[str]:
-    """Return the scripts that ``.ci/run`` runs, with their arguments."""
+    """Return the scripts that ``.ci/run`` runs, with their arguments; a slice of the full run goes
+    beside the short one."""
     lines = CI_RUN.read_text(encoding="utf-8").splitlines()
     parts = [
         each.strip() for line in lines for each in re.split(r"&&|\|\|", line.partition("#")[0])
     ]
-    return {each for each in parts if each.startswith("scripts/")}
+    return {re.sub(r" --slice .*", "", each) for each in parts if each.startswith("scripts/")}
 
 
 def stacks_of_ci() -> set[str]:
@@ -176,13 +169,6 @@ def test_figures_are_quoted():
     assert len(quotations()) >= 20
 
 
-def test_readme_is_short_and_begins_with_two_commands():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 120
-    commands = re.findall(r"^scripts/\w+", text, re.MULTILINE)
-    assert commands[:2] == ["scripts/demo", "scripts/test"]
-
-
 @pytest.mark.parametrize(
     ("page", "count"),
     [
@@ -200,13 +186,9 @@ def test_a_site_whose_notebooks_were_not_run_is_refused(tmp_path: Path):
     mistakes, folder = tool("docs_check").mistakes, tmp_path / "notebooks"
     folder.mkdir()
     assert "no notebooks" in mistakes(tmp_path)[0]
-    use = "<p>After this page\nyou can draw.</p>"
-    (folder / "a.html").write_text(f"{use}<style>a {{background: url(data:image/png,)}}</style>")
+    (folder / "a.html").write_text("<style>a {background: url(data:image/png,)}</style>")
     assert "was it run" in mistakes(tmp_path)[0]
-    picture = '<img src="data:image/png;base64,">'
-    (folder / "a.html").write_text(picture)
-    assert "does not say what its reader can do" in mistakes(tmp_path)[0]
-    (folder / "a.html").write_text(use + picture)
+    (folder / "a.html").write_text('<img src="data:image/png;base64,">')
     assert mistakes(tmp_path) == []
 
 

@@ -41,7 +41,8 @@ from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.constant import Constant
 
 exchanges = pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
-worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8, 16])
+LARGE_WORLDS = [pytest.param(size, marks=pytest.mark.full) for size in (8, 16)]
+worlds_of = pytest.mark.parametrize("world_size", [1, 2, 3, 5, *LARGE_WORLDS])
 
 
 @exchanges
@@ -67,7 +68,7 @@ LOSSY = [
 
 @exchanges
 @pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: f"{codec['id']}-{codec['values']}")
-@pytest.mark.parametrize("world_size", [1, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 3, LARGE_WORLDS[0]])
 def test_what_a_codec_rounds_on_the_way_stays_with_a_rank_that_rounded_it(case, codec, world_size):
     """Invariants 3 and 24 with lossy values, also where partial sums are encoded again; not
     exactly, as sums are rounded."""
@@ -181,7 +182,7 @@ def test_so_they_are_by_every_method(id, selector):
     check_range(configuration, 3)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 5, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 5, LARGE_WORLDS[0]])
 def test_all_of_it_holds_where_one_selection_is_made_from_all_that_travels_together(world_size):
     exchange = EXCHANGES.create("allgather")
     check_replicas(exchange, world_size, select_over="group")

@@ -29,6 +29,8 @@ from hvd_sparse.selectors.redsync_search import RedsyncSearch
 from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
 from hvd_sparse.selectors.topk import TopK
 
+pytestmark = pytest.mark.full
+
 WORDS = {
     "search: bisection: bracket not narrowed": "gave up",
     "search: log_count: bracket not narrowed": "gave up",

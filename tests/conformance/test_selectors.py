@@ -9,7 +9,6 @@ from conformance import selector_checks
 from conformance.pass_checks import check_few_passes_where_no_threshold_is, check_passes_on_all
 from conformance.selector_checks import DENSITIES
 from distributions import ALL, draw
-from thinning import thinned
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import ENGINES, SELECTORS
@@ -19,8 +18,21 @@ with_density = pytest.mark.parametrize(
     [case for case in cases.SELECTORS if hasattr(case.create(SELECTORS, density=0.1), "density")],
     ids=str,
 )
-engines = pytest.mark.parametrize(
-    "engine", [case for case in cases.ENGINES if not case.options], ids=str
+SHORT = {("numpy", 0.01), ("numba", 0.1)}
+"""Engines and densities of the short run; both are crossed in the full one."""
+engines_and_densities = pytest.mark.parametrize(
+    ("engine", "density"),
+    [
+        pytest.param(
+            case,
+            density,
+            id=f"{case}-{density}",
+            marks=() if (case.id, density) in SHORT else pytest.mark.full,
+        )
+        for case in cases.ENGINES
+        if not case.options
+        for density in DENSITIES
+    ],
 )
 selectors = pytest.mark.parametrize("case", cases.SELECTORS, ids=str)
 densities = pytest.mark.parametrize("density", DENSITIES)
@@ -31,13 +43,12 @@ def select(case, density, x):
     return case.create(SELECTORS, density=density).select(x, rng=np.random.default_rng(3))
 
 
-@engines
 @selectors
-@densities
+@engines_and_densities
 def test_selection_keeps_count_order_ties_and_inputs_on_every_distribution(engine, case, density):
     selector = case.create(SELECTORS, density=density)
-    data = thinned(selector_checks.everything(), DENSITIES.index(density))
-    selector_checks.check_everything(selector, engine.create(ENGINES).kernels, data)
+    kernels, data = engine.create(ENGINES).kernels, selector_checks.everything()
+    selector_checks.check_everything(selector, kernels, data)
 
 
 @selectors

@@ -1,10 +1,9 @@
 """Puts the engine torch to its checks on the pretend device; a process of its own, as the device
 changes torch, and mutants may crash.
 
-``engine_worker.py conformance EVERY`` runs the suite on every so many vectors, ``... mutant NAME``
-a part of it on a broken engine, ``... waits`` prints how often every kernel waits and which
-operations it is made of, ``... streams`` whether a bucket whose tensors come from two streams is
-right, and without a wait.
+``engine_worker.py conformance`` runs the suite, ``... mutant NAME`` a part of it on a broken
+engine, ``... waits`` prints how often every kernel waits and which operations it is made of,
+``... streams`` whether a bucket whose tensors come from two streams is right, and without a wait.
 """
 
 from __future__ import annotations
@@ -162,7 +161,7 @@ def main(task: str, *names: str) -> None:
         print(json.dumps([followed, bucket_of_two_streams(device)]))
         return
     if task == "conformance":
-        check_all(kernels, int(names[0]))
+        check_all(kernels)
     else:
         for name in names:
             {**MUTANTS, **FATAL}[name]()

@@ -8,7 +8,10 @@ import pytest
 from forks import ON_THE_CPU, interpreted, run_worker
 from installed import has_triton, is_installed
 
-pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+pytestmark = [
+    pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed"),
+    pytest.mark.full,
+]
 
 TENSORS = 3
 CASES = {"torch": 43, "triton": 8}

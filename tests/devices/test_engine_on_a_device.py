@@ -39,8 +39,9 @@ def counted():
     return json.loads(done.stdout)
 
 
-def test_every_kernel_keeps_its_contract_on_a_device(request):
-    done = work("conformance", "4" if request.config.getoption("--quick") else "1")
+@pytest.mark.full
+def test_every_kernel_keeps_its_contract_on_a_device():
+    done = work("conformance")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) > 1000, "the device was hardly ever waited for: was it used?"
 

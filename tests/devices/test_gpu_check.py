@@ -22,6 +22,8 @@ from benchmarks._gpu_build import build, tools, wants_build
 from benchmarks._gpu_checks import checks, judge, judge_stall
 from benchmarks._gpu_page import Result, draw, page, table
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = "devices.gpu_worker"
 

@@ -8,7 +8,10 @@ import pytest
 from forks import interpreted, run_worker
 from installed import has_triton, with_triton
 
-pytestmark = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
+pytestmark = [
+    pytest.mark.skipif(not has_triton(), reason="triton is not installed"),
+    pytest.mark.full,
+]
 
 NVIDIA = ("cuda:70", "cuda:80", "cuda:90", "cuda:100")
 AMD = "hip:gfx942"

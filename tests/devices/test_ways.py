@@ -77,6 +77,7 @@ def test_a_part_of_a_users_own_is_staged():
 
 
 @pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")
+@pytest.mark.full
 def test_doctor_says_which_parts_leave_gradients_on_their_device():
     from hvd_sparse.frontend.torch.ways import CAN, TABLE
 

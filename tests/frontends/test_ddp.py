@@ -40,8 +40,7 @@ UNUSED = [
 TOLERANCE_ULPS = 16
 """Of the way that the parameters went: sums of ranks in another order, over a few steps."""
 
-RANKS = (2, 3)
-of_each_world = pytest.mark.parametrize("ranks", RANKS)
+of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -177,6 +176,7 @@ def test_who_keeps_the_others_waiting_is_named(ranks: int) -> None:
         assert words.startswith("ExchangeTimeout") and "rank 1 " in words
 
 
+@pytest.mark.full
 def test_the_example_trains(tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     options = ("--epochs", "6", "--density", "0.02", "--log-json", str(log))

@@ -33,13 +33,21 @@ def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("framework", "kills"), [("torch", 2), ("tensorflow", 1), ("keras3", 1)])
+@pytest.mark.parametrize(
+    ("framework", "kills"),
+    [
+        ("torch", 2),
+        pytest.param("tensorflow", 1, marks=pytest.mark.full),
+        pytest.param("keras3", 1, marks=pytest.mark.full),
+    ],
+)
 def test_killed_workers_take_nothing_but_their_own_residual_along(
     framework: str, kills: int, tmp_path: Path
 ) -> None:
     check_elastic(framework, kills, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(200)
 def test_so_it_is_with_gradients_on_a_device(tmp_path: Path) -> None:
     """The pretend one; Horovod carries the messages there."""

@@ -58,7 +58,11 @@ start."""
 pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 
 
-@pytest.fixture(scope="module", params=LAUNCHES, ids=lambda ranks: f"{ranks} ranks")
+@pytest.fixture(
+    scope="module",
+    params=[2, pytest.param(3, marks=pytest.mark.full)],
+    ids=lambda ranks: f"{ranks} ranks",
+)
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     ranks = request.param
     folder = str(tmp_path_factory.mktemp("models"))
@@ -172,6 +176,7 @@ def test_what_nobody_would_average_is_refused_with_the_remedy(outcome: Outcome, 
         assert all(word in result[case]["words"] for word in words), result[case]["words"]
 
 
+@pytest.mark.full
 def test_the_example_trains(tmp_path: Path) -> None:
     log = tmp_path / "digits.jsonl"
     words = ["--epochs=4", "--density=0.05", f"--log-json={log}"]

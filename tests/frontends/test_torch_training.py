@@ -2,8 +2,7 @@
 
 Every case runs in every world, and each number of ranks is one world, as more ranks than cores are
 slow: so every case meets both controllers, even and odd numbers of ranks, and one rank alone.
-``test_real_exchanges`` and ``test_tensorflow_density_one`` take the other controller for each
-number.
+``test_real_exchanges`` takes the other controller for 3 and 4 ranks.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ from passes.worker import CASES, DIRECTED
 TWO_THREADS = {"id": "numba", "threads": 2}
 ENGINES = [case.id for case in cases.ENGINES if case.id != "torch" and not case.options]
 ENGINES += [TWO_THREADS] if "numba" in ENGINES else []
+WITH_TIERS = [
+    pytest.param(each, marks=() if each == "numba" else pytest.mark.full) for each in ENGINES
+]
 
 SLACK = 0.3
 """Passes: candidates that go back to the residual, page by page, are no pass."""
@@ -60,7 +63,7 @@ def library(tmp_path_factory):
     return compile_trap(tmp_path_factory.mktemp("page_trap"))
 
 
-@pytest.fixture(scope="module", params=ENGINES, ids=str)
+@pytest.fixture(scope="module", params=WITH_TIERS, ids=str)
 def measured(request, library: Path):
     """Steps by case and mutant, and the engine that they are of."""
     worker = Path(__file__).with_name("worker.py")

@@ -8,6 +8,8 @@ import pytest
 from adding import added, steps, tried
 from blocks import blocks_for
 
+pytestmark = pytest.mark.full
+
 LAWS = ("tests/conformance/test_selectors.py", "tests/conformance/test_cases.py")
 NAMES = ("tests/unit/test_configuration.py", "tests/unit/test_methods_page.py")
 CHOSEN = "mean_multiple and not curve or every_registered or every_method"

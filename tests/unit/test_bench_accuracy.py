@@ -16,6 +16,8 @@ import pytest
 
 from hvd_sparse.cli.bench import _checkout
 
+pytestmark = pytest.mark.full
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 LINE = ["--method", "ldte_bs", "--optimizer", "adamw", "--density", "0.01"]

@@ -10,6 +10,8 @@ from programs import run_quick_bench
 
 from hvd_sparse.registry import CODECS
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):

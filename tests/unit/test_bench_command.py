@@ -15,6 +15,8 @@ from programs import run_quick_bench
 from hvd_sparse.cli.bench import _checkout
 from hvd_sparse.errors import NotInstalled
 
+pytestmark = pytest.mark.full
+
 PACKAGE = Path(_checkout.__file__).parents[2]
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from hvd_sparse.cli import main
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -53,6 +53,7 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
     [("without-avx", ""), ("avx2", "+avx,+avx2,+fma")],
     ids=["without-avx", "avx2"],
 )
+@pytest.mark.full
 def test_other_processors_get_the_same_bits(name, features, tmp_path):
     """Compiled for a processor without AVX-512, every contract holds.
 

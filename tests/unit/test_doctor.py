@@ -80,6 +80,7 @@ def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):
     )
 
 
+@pytest.mark.full
 def test_where_all_is_installed_it_says_what_is_used_and_misses_nothing():
     for package in ("numba", "isal", "horovod.torch", "horovod.tensorflow"):
         pytest.importorskip(package, reason="all must be installed", exc_type=ImportError)

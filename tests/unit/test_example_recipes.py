@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from example_data import make_cifar10, make_image_folder, make_penn_treebank
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -114,7 +114,7 @@ def test_at_density_one_it_makes_no_difference_to_any_memory(memory):
     assert bits(train(merged, draw=worlds.normals)) == bits(train(by_tensor, draw=worlds.normals))
 
 
-@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize("rollback", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("codec", cases.CODECS, ids=str)
 def test_every_codec_carries_a_tensors_share_and_the_memory_keeps_its_rounding(codec, rollback):
     outcomes = train(configure(codec=codec.create(CODECS), rollback=rollback), draw=worlds.normals)

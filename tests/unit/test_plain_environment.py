@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = (
     "PIL", "atheris", "greenlet", "horovod", "isal", "keras", "matplotlib", "mlflow", "mpi4py",

@@ -174,6 +174,7 @@ def test_gaussian_ks_algorithm_1_asks_one_tail_for_all_entries():
     assert paper == np.count_nonzero(np.abs(x) >= 0.75 * (mean + 2.3263478740408408 * std))
 
 
+@pytest.mark.full
 def test_the_accuracy_bench_trains_a_method_with_its_options(tmp_path):
     pytest.importorskip("horovod.torch", exc_type=ImportError)
     command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", "--quick", "--seeds", "1"]

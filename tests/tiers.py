@@ -1,0 +1,108 @@
+"""Which tests a run takes.
+
+short : every commit. Of the folders that start ranks the files in ``SHORT_ON_RANKS``, in the worlds
+    of ``SHORT_WORLDS``; everything else, but for what is marked ``full``.
+slice K/N : the short run and a part of the rest, another one for each K; N in a row take all.
+full : everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+
+RANKS = ("frontends", "launch", "network", "soak")
+"""Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
+are."""
+SHORT_ON_RANKS = {
+    "test_ddp.py",
+    "test_elastic.py",
+    "test_keras3.py",
+    "test_methods.py",
+    "test_real_exchanges.py",
+    "test_tensorflow_density_one.py",
+    "test_tensorflow_faults.py",
+    "test_tensorflow_optimizers.py",
+    "test_tensorflow_training.py",
+    "test_torch_checkpoints.py",
+    "test_torch_faults.py",
+    "test_torch_input.py",
+    "test_torch_optimizers.py",
+    "test_torch_training.py",
+}
+"""The laws, exchanges, faults, checkpoints, elastic runs and DDP, of each framework."""
+SHORT_WORLDS = {(2, "gloo"), (3, "mpi")}
+"""Ranks and controller of the launches in the short run: even and odd, Gloo and MPI."""
+
+
+def is_short(item: pytest.Item) -> bool:
+    """Return whether the short run takes a test."""
+    if item.get_closest_marker("full") is not None:
+        return False
+    if folder_of(item.path) in RANKS and item.path.name not in SHORT_ON_RANKS:
+        return False
+    world = world_of(item)
+    return world is None or world in SHORT_WORLDS
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder of ``tests`` that a file stands in; an empty text for others."""
+    inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    return inside[0] if len(inside) > 1 or (path.is_dir() and inside) else ""
+
+
+def world_of(item: pytest.Item) -> tuple[int, str] | None:
+    """Return ranks and controller of the launch that a test belongs to, by its parameters."""
+    parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    for value in parameters.values():
+        match value:
+            case (int() as ranks, "mpi" | "gloo" | "torchrun" as controller, *_):
+                return ranks, controller
+    return None
+
+
+def unit_of(item: pytest.Item) -> str:
+    """Return the name of the tests that run together: a launch's, or a function's."""
+    file, _, rest = item.nodeid.partition("::")
+    world = world_of(item)
+    function = rest.partition("[")[0] if world is None else f"{world[0]}-{world[1]}"
+    return f"{file}::{function}"
+
+
+class Slice:
+    """The K-th of N parts of what the short run leaves out.
+
+    A test's part depends on its name alone, so that new tests move no others.
+    """
+
+    def __init__(self, text: str) -> None:
+        found = re.fullmatch(r"(\d+)/([1-9]\d*)", text)
+        if found is None:
+            raise pytest.UsageError(f"--slice {text}: give K/N, for example 3/10")
+        self.parts = int(found[2])
+        self.part = int(found[1]) % self.parts
+
+    def __contains__(self, item: pytest.Item) -> bool:
+        digest = hashlib.sha256(unit_of(item).encode()).digest()
+        return int.from_bytes(digest[:8], "big") % self.parts == self.part
+
+    def __str__(self) -> str:
+        return f"slice {self.part} of {self.parts} of the full run"
+
+
+def select(
+    items: Sequence[pytest.Item], part: Slice | None
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the tests of the short run or of a slice, and the others."""
+    taken, left = [], []
+    for item in items:
+        is_taken = is_short(item) or (part is not None and item in part)
+        (taken if is_taken else left).append(item)
+    return taken, left

@@ -1,0 +1,67 @@
+"""Ten slices in a row take what the short run leaves out, each test once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiers
+from tiers import TESTS, Slice, is_short, select, unit_of
+
+
+class Item:
+    """A test that was collected, as far as the tiers look at it."""
+
+    def __init__(self, file: str, name: str, world: object = None, *marks: str) -> None:
+        self.path = TESTS / file
+        self.nodeid = f"tests/{file}::{name}"
+        self._marks = marks
+        if world is not None:
+            self.callspec = type("Call", (), {"params": {"world": world}})()
+
+    def get_closest_marker(self, name: str) -> object:
+        return name if name in self._marks else None
+
+
+SHORT = [
+    Item("unit/test_a.py", "test_b"),
+    Item("frontends/test_torch_training.py", "test_b[2]", (2, "gloo")),
+    Item("frontends/test_torch_training.py", "test_b[3]", (3, "mpi", "torch")),
+]
+LEFT_OUT = [
+    *(Item("unit/test_a.py", f"test_{number}", None, "full") for number in range(40)),
+    Item("frontends/test_torch_training.py", "test_b[4]", (4, "mpi")),
+    Item("frontends/test_torch_training.py", "test_b[2]", (2, "mpi")),
+    Item("network/test_cluster.py", "test_b"),
+    Item("frontends/test_journey.py", "test_b"),
+]
+
+
+def test_the_short_run_takes_two_ranks_under_gloo_and_three_under_mpi_and_nothing_marked_full():
+    assert select([*SHORT, *LEFT_OUT], None) == (SHORT, LEFT_OUT)
+
+
+def test_ten_slices_take_every_test_that_is_left_out_once():
+    taken = [each for part in range(17, 27) for each in LEFT_OUT if each in Slice(f"{part}/10")]
+    assert sorted(taken, key=id) == sorted(LEFT_OUT, key=id)
+
+
+def test_tests_of_one_launch_are_in_one_slice():
+    launch = [Item("frontends/test_x.py", f"test_{each}[4]", (4, "mpi")) for each in "abc"]
+    assert len({unit_of(item) for item in launch}) == 1
+    assert unit_of(launch[0]) != unit_of(Item("frontends/test_x.py", "test_a[3]", (3, "mpi")))
+
+
+@pytest.mark.parametrize("text", ["", "3", "3/0", "a/b", "-1/10"])
+def test_what_is_no_slice_is_refused(text):
+    with pytest.raises(pytest.UsageError, match="3/10"):
+        Slice(text)
+
+
+def test_every_file_of_the_short_run_is_there():
+    files = {path.name for folder in tiers.RANKS for path in Path(TESTS / folder).glob("test_*.py")}
+    assert files >= tiers.SHORT_ON_RANKS
+
+
+def test_a_file_outside_the_folders_of_ranks_needs_no_entry():
+    assert is_short(Item("planning/test_new.py", "test_a"))
