@@ -26,7 +26,8 @@ class SentBucket:
     future : what DDP waits for
     tickets : of the step, a tensor each
     lengths : entries of each tensor's part of the sum: its carrier, or the gradient itself
-    uses : whether this rank's gradient has an entry other than 0; empty where nobody asks
+    uses : whether this rank has used each parameter; empty where nobody asks
+    holds : whether each gradient has an earlier result in it here; empty where nobody asks
     sum : the one collective that sums over the ranks
     reduced : its result, averaged
     """
@@ -37,6 +38,7 @@ class SentBucket:
     tickets: list[Ticket] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     uses: list[bool] = field(default_factory=list)
+    holds: list[bool] = field(default_factory=list)
     sum: Pending | None = None
     reduced: np.ndarray = field(init=False)
 
@@ -50,9 +52,14 @@ class SentBucket:
         self.reduced = self.sum.wait(timeout_s)
         self.reduced *= 1.0 / world_size
 
+    def spoiled(self) -> list[str]:
+        """Return the names of tensors with an earlier result in their gradients on some rank."""
+        held = self.reduced[self.reduced.size - len(self.holds) :]
+        return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
+
     def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield every tensor's ticket, gradient, part of the sum, and whether it is idle: of zeros
-        on all ranks."""
+        """Yield every tensor's ticket, gradient, part of the sum, and whether it is idle: used on
+        no rank."""
         used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
         place = 0
         for ticket, gradient, length, uses in zip(

@@ -21,6 +21,7 @@ from hvd_sparse.autotune.hiding_policy import HidingPolicy
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.driver import NOTHING, Driver
+from hvd_sparse.ddp.accumulation import Accumulation
 from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
 from hvd_sparse.ddp.ending import let_threads_finish
 from hvd_sparse.ddp.model import parameters_of
@@ -59,6 +60,8 @@ class DdpCompressor(ParameterCompressor):
         self._sent: list[SentBucket] = []
         self._buckets = 0
         self._marks_idle = False
+        self._finishes = configuration.memory.finishes
+        self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
         self._optimizer_hook: Any = None
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self._watch(dist.get_rank(group))
@@ -132,10 +135,16 @@ class DdpCompressor(ParameterCompressor):
                 policy.sent(self, position, ticket)
             sent.tickets.append(ticket)
             wires.append(wire)
-            if self._marks_idle:
-                sent.uses.append(bool(flat.any()))
         sent.lengths = [wire.size for wire in wires]
-        joined = np.concatenate([*wires, np.array(sent.uses, wires[0].dtype)])
+        accumulation = self._accumulation
+        if self._marks_idle:
+            sent.uses = [position in accumulation.used for position in positions]
+        if self._finishes:
+            sent.holds = [
+                accumulation.holds_result(position, gradient)
+                for position, gradient in zip(positions, gradients)
+            ]
+        joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
         name = f"hvd_sparse.{self.name}.sum.{bucket.index()}"
         sent.sum = self.collective.allreduce(joined, name)
         return sent
@@ -153,6 +162,7 @@ class DdpCompressor(ParameterCompressor):
         """Wait for all that the step has sent, and write what it brings into DDP's buckets."""
         del self.step.buckets[self._buckets :]
         sent, self._sent = self._sent, []
+        self._accumulation.end()
         run = sent[0].tickets[0].run
         if self._recorder is not None:
             self._recorder.submitted(run)
@@ -180,6 +190,7 @@ class DdpCompressor(ParameterCompressor):
         try:
             for each in sent:
                 each.arrive(self.limit_s, self.collective.world_size)
+            self._refuse_results(sent)
             for each in sent:
                 self._receive(each)
         except ExchangeTimeout as error:
@@ -190,9 +201,23 @@ class DdpCompressor(ParameterCompressor):
             if self._scale is not None:
                 self._scale.forget()
 
+    def _refuse_results(self, sent: list[SentBucket]) -> None:
+        """Raise InvalidOption, on all ranks alike, where a gradient came with an earlier result in
+        it, and the memory makes something else of gradients."""
+        spoiled = [key for each in sent for key in each.spoiled()]
+        if spoiled:
+            others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
+            error = InvalidOption(
+                f"tensor {spoiled[0]!r}{others}: its .grad was not empty when the backward pass "
+                "began, but held what an earlier pass has brought, which memory "
+                f"{self.configuration.memory.id!r} would take for a gradient: run all passes of a "
+                "step but the last inside model.no_sync(), their forward passes too, and call "
+                "optimizer.zero_grad() before the next step"
+            )
+            self._driver.abandon(sent[0].tickets[0].run, error)
+
     def _receive(self, sent: SentBucket) -> None:
         """Write a bucket's results into its gradients."""
-        finishes = self.configuration.memory.finishes
         for ticket, gradient, reduced, is_idle in sent.results():
             position = ticket.position
             assert position is not None
@@ -201,7 +226,7 @@ class DdpCompressor(ParameterCompressor):
                     self._driver.decompress(reduced, ticket, is_dropped=True)
                 gradient.zero_()
                 continue
-            parameter = self._value_of(position) if finishes else NOTHING
+            parameter = self._value_of(position) if self._finishes else NOTHING
             if ticket.bucket is None:
                 flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
@@ -248,5 +273,6 @@ class DdpCompressor(ParameterCompressor):
     def close(self) -> None:
         """Give the name free and stop watching.  DDP keeps the hook: the model cannot train on."""
         super().close()
+        self._accumulation.close()
         if self._optimizer_hook is not None:
             self._optimizer_hook.remove()

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from _common import SPARSE_ONLY, Cases
-from _ddp_cases import SMALL_BUCKETS, digest_of, flat_parameters, loss_of, network
+from _ddp_cases import SMALL_BUCKETS, caught, digest_of, flat_parameters, loss_of, network
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -35,12 +36,13 @@ def train(
     dtype: torch.dtype,
     passes: int,
     scaler: Any,
+    syncs_always: bool = False,
 ) -> None:
     for step in range(STEPS):
         optimizer.zero_grad()
         for number in range(passes):
-            last = number == passes - 1
-            with contextlib.nullcontext() if last else model.no_sync():
+            syncs = syncs_always or number == passes - 1
+            with contextlib.nullcontext() if syncs else model.no_sync():
                 loss = loss_of(model, passes * step + number, dtype)
                 (loss if scaler is None else scaler.scale(loss)).backward()
         if scaler is None:
@@ -58,6 +60,7 @@ def beside_dense(
     passes: int = 1,
     scaled: bool = False,
     sparse: bool = True,
+    syncs_always: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """How far training with the hook ends from training without, in units of the way."""
@@ -70,7 +73,8 @@ def beside_dense(
         if hooked:
             common = {"density": 1.0, "name": name, "grad_scaler": scaler}
             handle = register(model, "topk", **common, **options_of[sparse])
-        train(model, make(model.parameters()), dtype=dtype, passes=passes, scaler=scaler)
+        how: dict[str, Any] = {"passes": passes, "scaler": scaler, "syncs_always": syncs_always}
+        train(model, make(model.parameters()), dtype=dtype, **how)
         ends.append(flat_parameters(model))
         if handle is not None:
             stats = handle.stats()
@@ -91,6 +95,7 @@ DENSITY_ONE: dict[str, dict[str, Any]] = {
     "find_unused": {"find_unused_parameters": True, **SMALL_BUCKETS},
     "static_graph": {"static_graph": True, **SMALL_BUCKETS},
     "accumulated": {"passes": 3, **SMALL_BUCKETS},
+    "synchronized_at_every_pass": {"passes": 2, "syncs_always": True, **SMALL_BUCKETS},
     "loss_scale": {"scaled": True},
     "zero_redundancy": {"make": zero_redundancy},
     "float64": {"dtype": torch.float64},
@@ -104,6 +109,83 @@ cases = Cases(
         for name, options in DENSITY_ONE.items()
     }
 )
+
+
+MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}
+UNMASKED = {"id": "momentum_correction", "masking": False}
+
+
+def with_momentum(
+    name: str, model: DistributedDataParallel, *, hooked: bool
+) -> tuple[torch.optim.Optimizer, Any]:
+    """An optimizer with momentum and decay, handed over or on its own."""
+    optimizer, handle = torch.optim.SGD(model.parameters(), **MOMENTUM), None
+    if hooked:
+        options = {"density": 1.0, "memory": UNMASKED, "optimizer": optimizer, **SPARSE_ONLY}
+        handle = register(model, "topk", name=name, **options)
+    return optimizer, handle
+
+
+@cases
+def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
+    """A second pass on top of what the first has brought, on one rank or all; then as it should
+    be."""
+    ends, errors = [], []
+    for hooked in (False, True):
+        model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+        optimizer, handle = with_momentum(name, model, hooked=hooked)
+        for keepers in (dist.get_world_size(), 1) if hooked else ():
+            optimizer.zero_grad()
+            loss_of(model, 90).backward()
+            if dist.get_rank() >= keepers:
+                optimizer.zero_grad(set_to_none=False)
+            errors.append(caught(lambda: loss_of(model, 91).backward()))  # noqa: B023
+        if handle is not None:  # the passes above have moved its momentum
+            handle.close()
+            model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+            optimizer, handle = with_momentum(name, model, hooked=True)
+        train(model, optimizer, dtype=torch.float32, passes=2, scaler=None)
+        ends.append(flat_parameters(model))
+        if handle is not None:
+            handle.close()
+    return {"difference": float((ends[0] - ends[1]).abs().max()), "errors": errors}
+
+
+class Branching(nn.Module):
+    """Three layers, of which the second is used with a factor of zero and the third not at all, in
+    some steps."""
+
+    def __init__(self, *, is_static: bool) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.always, self.times, self.seldom = (nn.Linear(12, 12) for _ in range(3))
+        self.is_static, self.step = is_static, 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        outputs = self.always(inputs) + self.times(inputs) * float(self.step % 3 == 1)
+        if self.is_static or self.step % 2:
+            outputs = outputs + self.seldom(inputs)
+        return outputs[:, :4]
+
+
+def zeros_and_unused(name: str, **options: Any) -> dict[str, Any]:
+    """Momentum and decay go on in a step whose gradient is zero on all ranks, and rest where no
+    rank has used the parameter."""
+    ends = []
+    for hooked in (False, True):
+        branching = Branching(is_static="static_graph" in options)
+        model = DistributedDataParallel(branching, **options, **SMALL_BUCKETS)
+        optimizer, handle = with_momentum(name, model, hooked=hooked)
+        train(model, optimizer, dtype=torch.float32, passes=1, scaler=None)
+        ends.append(flat_parameters(model))
+        if handle is not None:
+            handle.close()
+    return {"difference": float((ends[0] - ends[1]).abs().max())}
+
+
+for mode in ("find_unused_parameters", "static_graph"):
+    cases[f"zeros_in_{mode}"] = partial(zeros_and_unused, **{mode: True})
 
 
 @cases

@@ -24,6 +24,7 @@ DENSITY_ONE = {
             "find_unused",
             "static_graph",
             "accumulated",
+            "synchronized_at_every_pass",
             "loss_scale",
             "zero_redundancy",
             "goes_dense",
@@ -70,6 +71,22 @@ def test_density_one_trains_as_ddp_without_a_hook(ranks: int, name: str) -> None
 @of_each_world
 def test_dtypes_may_be_mixed(ranks: int) -> None:
     for result in measured(launched(ranks), "mixed_dtypes"):
+        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+
+
+@of_each_world
+def test_results_are_not_taken_for_gradients(ranks: int) -> None:
+    """By a memory that makes velocities of gradients: the second pass is refused on all ranks."""
+    for result in measured(launched(ranks), "momentum_met_by_its_own_results"):
+        assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
+        for words in result["errors"]:
+            assert words.startswith("InvalidOption: tensor '") and "no_sync()" in words
+
+
+@of_each_world
+@pytest.mark.parametrize("mode", ["find_unused_parameters", "static_graph"])
+def test_a_gradient_of_zeros_is_not_taken_for_unused(ranks: int, mode: str) -> None:
+    for result in measured(launched(ranks), f"zeros_in_{mode}"):
         assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
 
 
