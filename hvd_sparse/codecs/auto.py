@@ -61,6 +61,7 @@ class Auto(Codec):
     number: ClassVar[int | None] = None
     is_exact_for_signs: ClassVar[bool] = False
     has_fixed_size: ClassVar[bool] = False
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_format(self.values, "Auto")

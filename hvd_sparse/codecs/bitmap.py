@@ -37,6 +37,7 @@ class Bitmap(ValuedCodec):
 
     paper: ClassVar[str | None] = "xu2021deepreduce"
     number: ClassVar[int | None] = 5
+    needs_host: ClassVar[str] = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return [encode_presence(selection.indices, selection.numel)]

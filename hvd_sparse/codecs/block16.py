@@ -46,6 +46,7 @@ class Block16(ValuedCodec):
     number: ClassVar[int | None] = 2
     has_fixed_size: ClassVar[bool] = False
     formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
+    needs_host: ClassVar[str] = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel)

@@ -77,6 +77,7 @@ class Bloom(ValuedCodec):
     number: ClassVar[int | None] = 12
     keeps_indices: ClassVar[bool] = False
     has_fixed_size: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "sends entries that the selector did not choose"
 
     def __post_init__(self) -> None:
         super().__post_init__()

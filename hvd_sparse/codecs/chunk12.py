@@ -50,6 +50,7 @@ class Chunk12(ValuedCodec):
     paper: ClassVar[str | None] = "sarfi2025sparseloco"
     number: ClassVar[int | None] = 13
     formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
+    needs_host: ClassVar[str] = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         counts = kernels.count_blocks(selection.indices, selection.numel, CHUNK_BITS)

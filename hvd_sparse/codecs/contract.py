@@ -31,6 +31,8 @@ class Codec:
         ``body_bytes`` is exact
     keeps_indices : receivers see the indices that were chosen, and no others
     numel_limit : tensors must have fewer entries
+    needs_host : why gradients on an accelerator are copied to the host with this part; empty where
+        it works on vectors that lie there
     """
 
     id: ClassVar[str]
@@ -40,6 +42,7 @@ class Codec:
     has_fixed_size: ClassVar[bool] = True
     keeps_indices: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT
+    needs_host: ClassVar[str] = "is not known to work on devices"
 
     @property
     def is_exact(self) -> bool:

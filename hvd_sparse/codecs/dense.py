@@ -45,6 +45,9 @@ class Dense(ValuedCodec):
     """
 
     number: ClassVar[int | None] = 6
+    needs_host: ClassVar[str] = (
+        "sends a value for every entry, so that the whole tensor would travel"
+    )
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         prefix, codes = encode_values(selection.values, self.values, kernels)

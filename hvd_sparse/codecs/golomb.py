@@ -45,6 +45,7 @@ class Golomb(ValuedCodec):
     number: ClassVar[int | None] = 3
     has_fixed_size: ClassVar[bool] = False
     formats: ClassVar[tuple[str, ...]] = ALL_FORMATS
+    needs_host: ClassVar[str] = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
         return encode_gaps(selection.indices, selection.numel, kernels)

@@ -34,6 +34,9 @@ class OneBit(SignCodec):
 
     paper: ClassVar[str | None] = "karimireddy2019error"
     number: ClassVar[int | None] = 10
+    needs_host: ClassVar[str] = (
+        "sends a value for every entry, so that the whole tensor would travel"
+    )
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

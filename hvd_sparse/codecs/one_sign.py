@@ -38,6 +38,7 @@ class OneSign(SignCodec):
     paper: ClassVar[str | None] = "sattler2019sbc"
     number: ClassVar[int | None] = 14
     has_fixed_size: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "is for selectors that work on the vector as an array of the host"
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

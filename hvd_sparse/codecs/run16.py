@@ -42,6 +42,7 @@ class Run16(Codec):
     paper: ClassVar[str | None] = "lin2018dgc"
     number: ClassVar[int | None] = 4
     has_fixed_size: ClassVar[bool] = False
+    needs_host: ClassVar[str] = ""
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         runs, fillers = _runs(selection.indices)

@@ -34,6 +34,7 @@ class SignIndex(SignCodec):
     paper: ClassVar[str | None] = "strom2015scalable"
     number: ClassVar[int | None] = 7
     numel_limit: ClassVar[int] = 2**31 + 1
+    needs_host: ClassVar[str] = ""
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
         return float(magnitudes.min())

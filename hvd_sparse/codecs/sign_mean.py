@@ -34,6 +34,7 @@ class SignMean(SignCodec):
     paper: ClassVar[str | None] = "sattler2019stc"
     number: ClassVar[int | None] = 8
     has_fixed_size: ClassVar[bool] = False
+    needs_host: ClassVar[str] = ""
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

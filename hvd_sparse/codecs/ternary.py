@@ -39,6 +39,7 @@ class Ternary(SignCodec):
 
     paper: ClassVar[str | None] = "chen2018adacomp"
     number: ClassVar[int | None] = 9
+    needs_host: ClassVar[str] = "is for selectors that work on the vector as an array of the host"
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

@@ -31,6 +31,9 @@ class TwoBit(SignCodec):
 
     paper: ClassVar[str | None] = "wen2017terngrad"
     number: ClassVar[int | None] = 11
+    needs_host: ClassVar[str] = (
+        "sends a value for every entry, so that the whole tensor would travel"
+    )
 
     def encode_signs(
         self, indices: np.ndarray, is_negative: np.ndarray, numel: int, kernels: Packers

@@ -29,6 +29,7 @@ class AllGatherExchange(Exchange):
 
     paper: ClassVar[str | None] = "aji2017sparse"
     is_one_allgather: ClassVar[bool] = True
+    needs_host: ClassVar[str] = ""
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         return ("allgather",)

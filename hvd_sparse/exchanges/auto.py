@@ -45,6 +45,7 @@ class Auto(Exchange):
 
     needs_nodes: ClassVar[bool] = True
     only_chooses: ClassVar[bool] = True
+    needs_host: ClassVar[str] = "may choose one that looks at the vector again"
 
     def __post_init__(self) -> None:
         check_number(self.latency_ms, "latency_ms of Auto", 0)

@@ -67,6 +67,8 @@ class Exchange:
     is_one_allgather : consists of one allgather of what every rank has encoded
     selects_everywhere : every rank selects when it is handed its gradient; else ``selects_on`` says
     only_chooses : is replaced by another exchange before the first step
+    needs_host : why gradients on an accelerator are copied to the host with this part; empty where
+        it works on vectors that lie there
     """
 
     id: ClassVar[str]
@@ -80,6 +82,7 @@ class Exchange:
     is_one_allgather: ClassVar[bool] = False
     selects_everywhere: ClassVar[bool] = True
     only_chooses: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "is not known to work on devices"
 
     @property
     def conserves(self) -> bool:

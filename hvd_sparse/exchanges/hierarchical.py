@@ -54,6 +54,7 @@ class Hierarchical(Exchange):
 
     sums_first: ClassVar[bool] = True
     needs_nodes: ClassVar[bool] = True
+    needs_host: ClassVar[str] = "sums whole gradients before anything is selected"
 
     def __post_init__(self) -> None:
         if self.ranks_per_node is not None:

@@ -56,6 +56,7 @@ class SharedIndex(Exchange):
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
     selects_everywhere: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "looks at the vector again between its phases"
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         sums = 2 if selector.sums_statistics else 1

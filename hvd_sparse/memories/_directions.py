@@ -51,6 +51,12 @@ def check_common(options: CommonOptions, *fractions: str) -> None:
         check_number(options.clip_norm, f"clip_norm of {owner}", 0)
 
 
+def host_for_norms(options: CommonOptions) -> str:
+    """Return why such a memory needs the host; nothing where it does not."""
+    clip_norm = options.clip_norm
+    return "" if clip_norm is None else f"with clip_norm {clip_norm!r} takes norms on the host"
+
+
 class DirectionState(Generic[Options]):
     """Keep back the directions that the optimizer would take from this rank's own gradients.
 

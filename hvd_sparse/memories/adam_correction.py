@@ -12,7 +12,7 @@ from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.aligned import empty_like
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.memories._directions import DirectionState, check_common
+from hvd_sparse.memories._directions import DirectionState, check_common, host_for_norms
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -83,6 +83,11 @@ class AdamCorrection:
     def __post_init__(self) -> None:
         check_common(self, "beta1", "beta2")
         check_number(self.epsilon, "epsilon of AdamCorrection", 0)
+
+    @property
+    def needs_host(self) -> str:
+        """Return why gradients are copied to the host; nothing where they need not be."""
+        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
         return AdamCorrectionState(spec, self, rollback)

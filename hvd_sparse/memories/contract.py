@@ -117,7 +117,7 @@ class MemoryState(Protocol):
     def move(self, zeros: Zeros) -> None:
         """Hold the vectors on a device from now on, before the first step.
 
-        The method exists only for memories that can (``frontend.torch.ways``).
+        The method exists only for memories whose ``needs_host`` is empty.
         """
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -141,6 +141,8 @@ class Memory(Protocol):
     finishes : its states have ``finish``, which every reduced gradient goes through, compressed or
         not
     counts_votes : what is applied is the sign of the sum, so selectors must send votes
+    needs_host : why gradients on an accelerator are copied to the host with this memory and its
+        options; empty where its vectors can lie there (``MemoryState.move``)
     """
 
     id: ClassVar[str]
@@ -150,6 +152,10 @@ class Memory(Protocol):
     adds_gradient: ClassVar[bool]
     finishes: ClassVar[bool]
     counts_votes: ClassVar[bool]
+
+    @property
+    def needs_host(self) -> str:
+        """Return the reason, as above."""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step.

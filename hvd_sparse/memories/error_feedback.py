@@ -64,6 +64,12 @@ class ErrorFeedback:
         """Tell whether nothing is lost, not even to rounding."""
         return self.residual == "float32"
 
+    @property
+    def needs_host(self) -> str:
+        """Return why gradients are copied to the host; nothing where they need not be."""
+        is_whole = self.residual == "float32"
+        return "" if is_whole else f"with residual {self.residual!r} rounds on the host"
+
     def create(self, spec: TensorSpec, *, rollback: bool) -> ErrorFeedbackState | Residual16State:
         if self.residual != "float32":
             return Residual16State(spec, self.residual, rollback)

@@ -49,6 +49,7 @@ class LowPass:
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
     counts_votes: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "adds up vectors on the host"
 
     def __post_init__(self) -> None:
         if not is_number(self.beta) or not 0 < self.beta <= 1:

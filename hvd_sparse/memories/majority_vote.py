@@ -36,6 +36,7 @@ class MajorityVote:
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
     counts_votes: ClassVar[bool] = True
+    needs_host: ClassVar[str] = "adds up vectors on the host"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MajorityVoteState:
         return MajorityVoteState()

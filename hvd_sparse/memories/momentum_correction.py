@@ -9,7 +9,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories._directions import DirectionState, check_common
+from hvd_sparse.memories._directions import DirectionState, check_common, host_for_norms
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -72,6 +72,11 @@ class MomentumCorrection:
         check_common(self, "momentum")
         check_truth(self.nesterov, "nesterov of MomentumCorrection")
         check_truth(self.masking, "masking of MomentumCorrection")
+
+    @property
+    def needs_host(self) -> str:
+        """Return why gradients are copied to the host; nothing where they need not be."""
+        return host_for_norms(self)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)

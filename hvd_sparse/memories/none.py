@@ -30,6 +30,7 @@ class NoMemory:
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
     counts_votes: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "selects from the gradient itself, which the result overwrites"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> NoMemoryState:
         return NoMemoryState()

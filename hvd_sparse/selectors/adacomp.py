@@ -46,6 +46,7 @@ class AdaComp(Selector):
     needs_gradient: ClassVar[bool] = True
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+    needs_host: ClassVar[str] = "tells this step's part of the vector from the residual"
 
     def __post_init__(self) -> None:
         if self.bin_length is not None:

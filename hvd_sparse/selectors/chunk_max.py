@@ -36,6 +36,7 @@ class ChunkMax(DensitySelector):
     paper: ClassVar[str | None] = "chen2020scalecom"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+    needs_host: ClassVar[str] = "works on the vector as an array of the host"
 
     @property
     def pass_limit(self) -> int:

@@ -42,6 +42,7 @@ class Chunked(DensitySelector):
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
     sums_statistics: ClassVar[bool] = True
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -132,6 +132,8 @@ class Selector:
     changes_values : sends other values than the accumulated ones; memories keep the difference
     asks_kernels : ``find`` asks the vector for its size and its dtype, and the kernels for all
         else: so a list of its largest entries can answer for it (``core.kernels.listed``)
+    needs_host : why gradients on an accelerator are copied to the host with this part; empty where
+        it works on vectors that lie there
     """
 
     id: ClassVar[str]
@@ -145,6 +147,7 @@ class Selector:
     sums_statistics: ClassVar[bool] = False
     sends_votes: ClassVar[bool] = False
     asks_kernels: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "is not known to work on devices"
 
     @property
     def changes_values(self) -> bool:

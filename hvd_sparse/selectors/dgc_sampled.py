@@ -59,6 +59,7 @@ class DgcSampled(DensitySelector):
     paper: ClassVar[str | None] = "lin2018dgc"
     needs_rng: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

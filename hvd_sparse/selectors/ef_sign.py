@@ -31,6 +31,9 @@ class EfSign(Selector):
     """
 
     paper: ClassVar[str | None] = "karimireddy2019error"
+    needs_host: ClassVar[str] = (
+        "sends a value for every entry, so that the whole tensor would travel"
+    )
 
     @property
     def changes_values(self) -> bool:

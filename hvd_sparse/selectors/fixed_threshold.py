@@ -50,6 +50,7 @@ class FixedThreshold(Selector):
 
     paper: ClassVar[str | None] = "sahu2021rethinking"
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "signs"})
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_number(self.threshold, "threshold of FixedThreshold", 0)

@@ -56,6 +56,7 @@ class GaussianK(DensitySelector):
     paper: ClassVar[str | None] = "shi2019understanding"
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
     asks_kernels: ClassVar[bool] = True
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

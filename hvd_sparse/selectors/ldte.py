@@ -60,6 +60,7 @@ class Ldte(DensitySelector):
 
     paper: ClassVar[str | None] = "chen2021ldte"
     asks_kernels: ClassVar[bool] = True
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

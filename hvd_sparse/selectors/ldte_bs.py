@@ -66,6 +66,7 @@ class LdteBs(DensitySelector):
     warm_start: bool = True
 
     paper: ClassVar[str | None] = "chen2021ldte"
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,6 +44,7 @@ class RadixSelect(ExactSelector):
     """
 
     paper: ClassVar[str | None] = "alabi2012fast"
+    needs_host: ClassVar[str] = ""
 
     @property
     def pass_limit(self) -> int:

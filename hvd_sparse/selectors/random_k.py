@@ -43,6 +43,7 @@ class RandomK(DensitySelector):
     needs_rng: ClassVar[bool] = True
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale", "signs"})
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

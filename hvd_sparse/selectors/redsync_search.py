@@ -48,6 +48,7 @@ class RedsyncSearch(DensitySelector):
 
     paper: ClassVar[str | None] = "fang2019redsync"
     tolerance: ClassVar[tuple[float, float]] = (1.0, 2.0)
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

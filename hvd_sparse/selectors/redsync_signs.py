@@ -47,6 +47,7 @@ class RedsyncSigns(DensitySelector):
     paper: ClassVar[str | None] = "fang2019redsync"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
+    needs_host: ClassVar[str] = "works on the vector as an array of the host"
 
     def __post_init__(self) -> None:
         super().__post_init__()

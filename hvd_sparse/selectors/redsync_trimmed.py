@@ -44,6 +44,7 @@ class RedsyncTrimmed(ExactSelector):
     step: float = 0.2
 
     paper: ClassVar[str | None] = "fang2019redsync"
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

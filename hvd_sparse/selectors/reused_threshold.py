@@ -47,6 +47,7 @@ class ReusedThreshold(DensitySelector):
     cap: float = 2.0
 
     paper: ClassVar[str | None] = "li2022oktopk"
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,6 +40,7 @@ class Sbc(DensitySelector):
     paper: ClassVar[str | None] = "sattler2019sbc"
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale"})
+    needs_host: ClassVar[str] = "works on the vector as an array of the host"
 
     @property
     def changes_values(self) -> bool:

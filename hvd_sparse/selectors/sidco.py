@@ -102,6 +102,7 @@ class Sidco(DensitySelector):
 
     paper: ClassVar[str | None] = "abdelmoniem2021sidco"
     asks_kernels: ClassVar[bool] = True
+    needs_host: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

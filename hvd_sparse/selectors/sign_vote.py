@@ -31,6 +31,9 @@ class SignVote(Selector):
 
     paper: ClassVar[str | None] = "bernstein2019majority"
     sends_votes: ClassVar[bool] = True
+    needs_host: ClassVar[str] = (
+        "sends a value for every entry, so that the whole tensor would travel"
+    )
 
     @property
     def changes_values(self) -> bool:

@@ -36,6 +36,7 @@ class Stc(ExactSelector):
     """
 
     paper: ClassVar[str | None] = "sattler2019stc"
+    needs_host: ClassVar[str] = ""
 
     @property
     def changes_values(self) -> bool:

@@ -43,6 +43,9 @@ class TernGrad(Selector):
     is_unbiased: ClassVar[bool] = True
     is_by_magnitude: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"scale"})
+    needs_host: ClassVar[str] = (
+        "sends a value for every entry, so that the whole tensor would travel"
+    )
 
     def __post_init__(self) -> None:
         if self.clip is not None:

@@ -42,6 +42,7 @@ class TopK(ExactSelector):
     """
 
     paper: ClassVar[str | None] = "aji2017sparse"
+    needs_host: ClassVar[str] = ""
 
     @property
     def pass_limit(self) -> int:

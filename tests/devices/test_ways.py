@@ -1,4 +1,4 @@
-"""The table of ways: every part and option has its row, and what has none is staged."""
+"""The ways of gradients: parts declare where they work, and what declares nothing is staged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ def why(spec=WEIGHT, **options):
 
     chosen = {"selector": {"id": "topk", "density": 0.01}, **options}
     return why_staged(Configuration.create(**chosen), spec)
-
-
-def test_every_registered_part_has_its_row():
-    from hvd_sparse.frontend.torch.ways import TABLE
-
-    assert {kind: sorted(rows) for kind, rows in TABLE.items()} == {
-        kind: registry.ids() for kind, registry in PARTS.items()
-    }
 
 
 def test_every_common_option_has_its_row():
@@ -64,12 +56,11 @@ def test_the_reason_is_told(options, words):
 
 
 def test_a_part_of_a_users_own_is_staged():
-    from hvd_sparse.selectors.topk import TopK
-
-    class Own(TopK):
-        id = "own"
-
     from hvd_sparse.frontend.torch.ways import why_staged
+    from hvd_sparse.selectors.contract import DensitySelector
+
+    class Own(DensitySelector):
+        id = "own"
 
     made = Configuration.create(selector={"id": "topk", "density": 0.01})
     told = why_staged(dataclasses.replace(made, selector=Own(0.01)), WEIGHT)
@@ -79,7 +70,7 @@ def test_a_part_of_a_users_own_is_staged():
 @pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")
 @pytest.mark.full
 def test_doctor_says_which_parts_leave_gradients_on_their_device():
-    from hvd_sparse.frontend.torch.ways import CAN, TABLE
+    from hvd_sparse.frontend.torch.ways import staying
 
     script = (
         "from devices import pretend\n"
@@ -92,8 +83,7 @@ def test_doctor_says_which_parts_leave_gradients_on_their_device():
     assert "on pretend, experimental: device" in told, done.stdout + done.stderr
     stays = told.partition("travels) with ")[2].partition("; staged")[0]
     for kind in ("selector", "memory", "codec", "exchange"):
-        rows = TABLE[kind]
         named = stays.partition(f"{kind} ")[2].partition(";")[0]
-        assert named.split(", ") == [name for name in rows if rows[name] == CAN], kind
+        assert named.split(", ") == staying(kind), kind
     assert "staged (copied to the host and back) with all else" in told
     assert "wire of messages: host; " in done.stdout

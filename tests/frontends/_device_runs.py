@@ -23,7 +23,7 @@ from _torch_laws import optimizer_without_motion
 from devices import carried, pretend
 from torch import nn
 
-from hvd_sparse.configuration import PARTS
+from hvd_sparse.frontend.torch.ways import KINDS
 from hvd_sparse.torch import Compression
 
 NAME = os.environ.get("HVD_SPARSE_TEST_DEVICE", pretend.NAME)
@@ -138,9 +138,8 @@ def with_gradients(
 
 
 def parts_of(configuration: Any) -> list[str]:
-    """The parts of a configuration, each as its kind and id."""
-    parts = {kind: getattr(configuration, kind) for kind in PARTS}
-    return [f"{kind} {part.id}" for kind, part in parts.items() if part is not None]
+    """The parts of a configuration that meet its vectors, each as its kind and id."""
+    return [f"{kind} {getattr(configuration, kind).id}" for kind in KINDS]
 
 
 def method(case: str, **options: Any) -> Run:
