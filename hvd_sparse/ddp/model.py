@@ -7,6 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.torch.arrays import dtype_of
+from hvd_sparse.resilience.state_check import bare
 from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import Params
 
@@ -60,17 +61,26 @@ def check_model(model: Params) -> DistributedDataParallel:
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that DDP reduces, with the names that the bare model has for them.
+    """Return the parameters that DDP reduces, with the names that the bare model has for them,
+    compiled or not.
 
     Raises
     ------
     InvalidOption : there are none
     UnsupportedInput : one has a dtype that cannot be compressed
     """
+    # As DDP asks its list, for every name that a parameter has: one of the root module's own is
+    # ".weight" to it, so that "weight" in the list ignores nothing.
+    reduced = {
+        parameter
+        for place, module in model.module.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if f"{place}.{name}" not in model.parameters_to_ignore
+    }
     named = [
-        (name, parameter)
+        (bare(name), parameter)
         for name, parameter in model.module.named_parameters()
-        if parameter.requires_grad and name not in model.parameters_to_ignore
+        if parameter.requires_grad and parameter in reduced
     ]
     if not named:
         raise InvalidOption(

@@ -23,7 +23,7 @@ from hvd_sparse.resilience.gathering import gather_into_file
 from hvd_sparse.resilience.patient_collective import PatientCollective
 from hvd_sparse.resilience.peers import introduce
 from hvd_sparse.resilience.redistribution import redistribute
-from hvd_sparse.resilience.state_check import IncompatibleKeys
+from hvd_sparse.resilience.state_check import IncompatibleKeys, named_as
 from hvd_sparse.resilience.watchdog import Watchdog
 from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
@@ -213,6 +213,7 @@ class DurableCompressor(Compressor):
             self._policy.forget_world(self)
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
+        state = named_as(state, self.step.specs)
         found = super().load_state_dict(state, strict)
         if self._policy is not None:
             self._policy.loaded(self, state["tensors"])

@@ -32,6 +32,37 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
+OF_COMPILED = "_orig_mod."
+"""``torch.compile`` puts this before the names of a module that it wraps."""
+
+
+def bare(name: str) -> str:
+    """Return a parameter's name as the model that is not compiled has it."""
+    return name.replace(OF_COMPILED, "")
+
+
+def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
+    """Return a state whose tensors have the compressor's names, where ``torch.compile`` alone makes
+    the difference; anything else comes back as it is.
+
+    Parameters
+    ----------
+    state : a saved state, not yet checked
+    specs : the compressor's tensors
+    """
+    if not isinstance(state, Mapping):
+        return state
+    parts = {part: state.get(part) for part in ("model", "tensors")}
+    ours, changed = {bare(spec.key): spec.key for spec in specs}, {}
+    for part, told in parts.items():
+        if not isinstance(told, Mapping) or not all(isinstance(key, str) for key in told):
+            return state
+        changed[part] = {ours.get(bare(key), key): value for key, value in told.items()}
+        if len(changed[part]) < len(told):  # it has both, and is another model's
+            return state
+    return {**state, **changed}
+
+
 def incompatible_keys(state: State, specs: Sequence[TensorSpec]) -> IncompatibleKeys:
     """Return the names of tensors that only the state or only the compressor has."""
     ours, theirs = [spec.key for spec in specs], list(state["model"])

@@ -152,6 +152,64 @@ def test_a_failed_step_leaves_ddp_ready_for_the_next() -> None:
     made.close()
 
 
+def test_states_go_between_compiled_and_plain_models() -> None:
+    options = {"density": 0.1, "min_numel": 1, "allow_dense": False, "name": "compiled"}
+    plain = model_of()
+    compiled = DistributedDataParallel(torch.compile(plain.module, backend="eager"))
+    states = []
+    for model in (plain, compiled):
+        handle = register(model, "topk", **options)
+        model(torch.ones(3, 8)).square().sum().backward()
+        states.append(handle.state_dict())
+        handle.close()
+    first, second = states
+    assert (
+        list(first["model"])
+        == list(second["model"])
+        == [name for name, _ in plain.module.named_parameters()]
+    )
+    # as the names were before, and still are where a program gives them
+    for part in ("model", "tensors"):
+        second[part] = {f"_orig_mod.{name}": told for name, told in second[part].items()}
+    handle = register(model_of(), "topk", **options)
+    assert handle.load_state_dict(second) == ([], [])
+    kept = handle.state_dict()["tensors"]["0.weight"]["arrays"]["residual"]
+    handle.close()
+    assert torch.equal(kept, second["tensors"]["_orig_mod.0.weight"]["arrays"]["residual"])
+    assert kept.any()
+
+
+class Rooted(nn.Module):
+    """A model with a parameter of the root module's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.ones(6)), nn.Linear(8, 6)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs) * self.scale
+
+
+@pytest.mark.parametrize(
+    ("ignored", "reduced"),
+    [
+        (["scale"], ["scale", "layer.weight", "layer.bias"]),  # which DDP reduces all the same
+        (["layer.bias"], ["scale", "layer.weight"]),
+        ([".scale"], ["layer.weight", "layer.bias"]),
+    ],
+)
+def test_what_ddp_ignores_is_what_the_compressor_leaves_alone(
+    ignored: list[str], reduced: list[str]
+) -> None:
+    bare = Rooted()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(bare, ignored)
+    model = DistributedDataParallel(bare)
+    handle = register(model, "topk", density=1.0, min_numel=1, compress_1d=True)
+    model(torch.ones(3, 8)).sum().backward()
+    assert list(handle.state_dict()["model"]) == reduced
+    handle.close()
+
+
 def test_momentum_behind_plain_error_feedback_is_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
