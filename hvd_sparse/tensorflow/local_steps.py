@@ -11,7 +11,8 @@ from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.local_options import check_local_steps
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
-from hvd_sparse.untyped import Report, Value
+from hvd_sparse.tensorflow.variables import VariableSource
+from hvd_sparse.untyped import Params, Report, Value
 
 
 class LocalSteps:
@@ -26,7 +27,7 @@ class LocalSteps:
 
     Parameters
     ----------
-    variables : that are trained, built
+    variables : a built model, the variables that are trained, or a callable that returns them
     compression : makes the compressor of a list of variables: a method of ``Compression`` with its
         options, as ``functools.partial(Compression.topk, density=1 / 64)``
     every : local steps between two exchanges
@@ -34,7 +35,10 @@ class LocalSteps:
 
     Notes
     -----
-    Collective: it broadcasts rank 0's variables, as all ranks start from one anchor.
+    Collective: it broadcasts rank 0's variables, as all ranks start from one anchor. Variables that
+    are not trained now are not exchanged: make this object before a layer is frozen that will be
+    trained later. A model or a callable is asked at every exchange, so that a layer unfrozen since
+    is an error; a list cannot tell.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -43,7 +47,7 @@ class LocalSteps:
     ::
 
         compression = partial(Compression.topk, density=1 / 64)
-        local = LocalSteps(model.trainable_variables, compression=compression, every=16)
+        local = LocalSteps(model, compression=compression, every=16)
         for inputs, targets in batches:
             train_step(inputs, targets)   # a tape and an optimizer of the rank's own
             local.advance()
@@ -52,7 +56,7 @@ class LocalSteps:
 
     def __init__(
         self,
-        variables: Sequence[tf.Variable],
+        variables: Params,
         *,
         compression: Callable[..., TensorflowCompressor],
         every: int,
@@ -67,8 +71,9 @@ class LocalSteps:
             )
         self.every, self.taken = every, 0
         self._lr, self._momentum, self._nesterov = outer_lr, outer_momentum, nesterov
-        self._variables = list(variables)
-        hvd.broadcast_variables(self._variables, root_rank=0)
+        self._source = VariableSource(variables)
+        self._variables = self._source.variables()
+        _broadcast(self._variables)
         self._anchors = [self._beside(v, "anchor", tf.identity(v)) for v in self._variables]
         self._velocities = (
             [self._beside(v, "velocity", tf.zeros_like(v)) for v in self._variables]
@@ -90,12 +95,25 @@ class LocalSteps:
         if self.taken >= self.every:
             self.exchange()
 
+    def _refuse_unfrozen(self) -> None:
+        """Raise InvalidOption where a variable without an anchor is trained, on all ranks alike as
+        their programs are."""
+        known = {variable.ref() for variable in self._variables}
+        for variable in self._source.variables():
+            if variable.ref() not in known:
+                raise InvalidOption(
+                    f"variable {variable.name!r} was frozen when LocalSteps was made, and is "
+                    "trained now: it has no anchor, and ranks would stay apart; make LocalSteps "
+                    "while it is unfrozen, and freeze it then, or make another LocalSteps now"
+                )
+
     def exchange(self) -> None:
         """Exchange now: collective, and without effect where no step was taken since the last.
 
         Call it at the end, where the steps are no multiple of ``every``.
         """
         if self.taken:
+            self._refuse_unfrozen()
             self._run()
             self.taken = 0
 
@@ -157,3 +175,16 @@ class LocalSteps:
         for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):
             for variable, value in zip(kept, state[name]):
                 variable.assign(value)
+
+
+def _broadcast(variables: Sequence[tf.Variable]) -> None:
+    """Overwrite variables by rank 0's; the bits of bfloat16, which Horovod does not know."""
+    known = [variable for variable in variables if variable.dtype != tf.bfloat16]
+    if known:
+        hvd.broadcast_variables(known, root_rank=0)
+    for position, variable in enumerate(variables):
+        if variable.dtype == tf.bfloat16:
+            bits = tf.bitcast(variable.read_value(), tf.int16)
+            name = f"hvd_sparse.local_steps.{position}"
+            bits = tf.cast(hvd.broadcast(tf.cast(bits, tf.int32), 0, name=name), tf.int16)
+            variable.assign(tf.bitcast(bits, tf.bfloat16))

@@ -43,8 +43,10 @@ class LocalSteps:
     Notes
     -----
     Collective: it broadcasts rank 0's parameters, as all ranks start from one anchor. Buffers, as
-    the running means of BatchNorm, stay each rank's own. State: an anchor and a pseudo-gradient,
-    and a velocity where there is outer momentum, besides the compressor's.
+    the running means of BatchNorm, stay each rank's own. Parameters that are frozen now are not
+    exchanged; who unfreezes them later makes this object first and freezes them then. State: an
+    anchor and a pseudo-gradient, and a velocity where there is outer momentum, besides the
+    compressor's.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.  Departs from SparseLoCo: the residual does
     not decay, and the entries are chosen by the method's rule, not from every chunk.
@@ -82,11 +84,12 @@ class LocalSteps:
         _refuse_horovods(optimizer)
         check_local_steps(compression, every, outer_lr, outer_momentum, nesterov)
         self.optimizer, self.every, self.taken = optimizer, every, 0
-        self._named: Named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        named = [(name, p) for name, p in named_parameters if p.is_floating_point()]
+        self._named: Named = [(name, p) for name, p in named if p.requires_grad]
+        self._frozen: Named = [(name, p) for name, p in named if not p.requires_grad]
         chosen = hvd.global_process_set if process_set is None else process_set
-        for name, parameter in self._named if chosen.included() else ():
-            root = _first(chosen)
-            hvd.broadcast_(parameter.data, root, name=f"anchor.{name}", process_set=chosen)
+        for name, parameter in named if chosen.included() else ():
+            _broadcast(parameter.data, f"anchor.{name}", chosen)
         # parameters of their own, as Horovod's optimizer hangs its hooks on leaves of the graph
         self._anchors: Named = [
             (name, torch.nn.Parameter(p.detach().clone())) for name, p in self._named
@@ -121,6 +124,7 @@ class LocalSteps:
         ----------
         closure : as the local optimizer takes it
         """
+        self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
         return loss
@@ -128,9 +132,21 @@ class LocalSteps:
     def advance(self) -> None:
         """Count a local step that was taken by other means, as by ``GradScaler.step(optimizer)``,
         and exchange if it is due."""
+        self._refuse_unfrozen()
         self.taken += 1
         if self.taken >= self.every:
             self.exchange()
+
+    def _refuse_unfrozen(self) -> None:
+        """Raise InvalidOption where a parameter without an anchor is trained, on all ranks alike as
+        their programs are."""
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise InvalidOption(
+                    f"parameter {name!r} was frozen when LocalSteps was made, and is trained now: "
+                    "it has no anchor, and ranks would stay apart; make LocalSteps while it is "
+                    "unfrozen, and freeze it then, or make another LocalSteps now"
+                )
 
     @torch.no_grad()
     def exchange(self) -> None:
@@ -192,6 +208,18 @@ class LocalSteps:
         self.taken = state["taken"]
         for name, anchor in self._anchors:
             anchor.copy_(anchors[name])
+
+
+def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
+    """Overwrite a tensor by that of the lowest rank; the bits of bfloat16, which Horovod does not
+    know."""
+    root = _first(process_set)
+    if values.dtype != torch.bfloat16:
+        hvd.broadcast_(values, root, name=name, process_set=process_set)
+        return
+    bits = values.contiguous().view(torch.int16).to(torch.int32)
+    hvd.broadcast_(bits, root, name=name, process_set=process_set)
+    values.copy_(bits.to(torch.int16).view(torch.bfloat16))
 
 
 def _first(process_set: ProcessSet) -> int:

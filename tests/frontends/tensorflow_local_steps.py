@@ -21,10 +21,12 @@ cases = Cases()
 class Training:
     """Variables, and steps of plain descent on batches that depend on rank and step alone."""
 
-    def __init__(self, name: str, every: int, density: float, **outer: Any) -> None:
+    def __init__(
+        self, name: str, every: int, density: float, dtype: str = "float32", **outer: Any
+    ) -> None:
         draw = np.random.RandomState(hvd.rank())
         self.variables = [
-            tf.Variable(draw.normal(size=shape).astype("f4"), name=f"{name}{i}")
+            tf.Variable(tf.cast(draw.normal(size=shape), dtype), name=f"{name}{i}")
             for i, shape in enumerate(SHAPES)
         ]
         made = partial(Compression.topk, density=density, name=name, **SPARSE_ONLY)
@@ -32,7 +34,7 @@ class Training:
 
     def logits_of(self, inputs: Any) -> Any:
         weights, biases = self.variables
-        return inputs @ weights + biases
+        return tf.cast(inputs, weights.dtype) @ weights + biases
 
     def labels_of(self, inputs: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
         return draw.randint(10, size=len(inputs))
@@ -48,7 +50,7 @@ class Training:
                 )
             )
         for variable, gradient in zip(self.variables, tape.gradient(loss, self.variables)):
-            variable.assign_sub(0.1 * gradient)
+            variable.assign_sub(tf.cast(0.1, gradient.dtype) * gradient)
 
     def flat(self) -> np.ndarray:
         return np.concatenate([v.numpy().reshape(-1).astype("f8") for v in self.variables])
@@ -88,6 +90,39 @@ def local_steps_learn_with_fewer_bytes(name: str) -> dict[str, Any]:
         }
         training.local.compressor.close()
     return {str(every): each for every, each in found.items()}
+
+
+@cases
+def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
+    """From rank 0's start, to the mean of what the ranks' own steps have made of it."""
+    training = Training(name, 2, 1.0, dtype="bfloat16")
+    digests, start = [training.digest()], training.flat()
+    for step in range(2):
+        training.descend(step)
+        if step:
+            mean = summed(training.flat(), f"{name}.{step}") / hvd.size()
+        training.local.advance()
+        digests.append(training.digest())
+    training.local.compressor.close()
+    moved = float(np.abs(training.flat() - start).max())
+    furthest = np.abs(training.flat() - mean) / np.maximum(np.abs(mean), 0.01)
+    return {"furthest": float(furthest.max()), "moved": moved, "digests": digests}
+
+
+@cases
+def a_layer_that_is_unfrozen_is_refused(name: str) -> dict[str, Any]:
+    trained = [tf.Variable(tf.ones([3, 4]), name=f"{name}.0")]
+    made = partial(Compression.topk, density=0.1, name=name, **SPARSE_ONLY)
+    local = LocalSteps(lambda: trained, compression=made, every=2)
+    local.advance()
+    trained.append(tf.Variable(tf.ones([3, 4]), name=f"{name}.1"))
+    words = ""
+    try:
+        local.advance()
+    except InvalidOption as error:
+        words = str(error)
+    local.compressor.close()
+    return {"words": words}
 
 
 @cases

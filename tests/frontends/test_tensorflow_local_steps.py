@@ -35,6 +35,21 @@ def test_a_quarter_of_the_exchanges_learns_as_well_with_a_quarter_of_the_bytes(
         ]
 
 
+def test_bfloat16_becomes_the_ranks_mean(outcome: Outcome) -> None:
+    results = measured(outcome, "bfloat16_is_local_sgd")
+    same = zip(zip(*(result["digests"] for result in results)), (True, False, True))
+    for digests, is_one in same:
+        assert (len(set(digests)) == 1) is is_one
+    for result in results:
+        assert result["furthest"] < 2**-6 and result["moved"] > 0.01  # a few roundings to 8 bits
+
+
+def test_a_layer_that_is_unfrozen_is_refused_with_the_remedy(outcome: Outcome) -> None:
+    for result in measured(outcome, "a_layer_that_is_unfrozen_is_refused"):
+        assert result["words"].startswith("variable 'a_layer_that_is_unfrozen_is_refused.1")
+        assert "make LocalSteps while it is unfrozen" in result["words"]
+
+
 def test_the_outer_step_is_nesterovs(outcome: Outcome) -> None:
     results = measured(outcome, "the_outer_step_is_nesterovs")
     for step, digests in enumerate(zip(*(result["digests"] for result in results))):

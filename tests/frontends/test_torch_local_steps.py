@@ -28,6 +28,25 @@ def test_with_everything_sent_the_parameters_become_the_ranks_mean(outcome: Outc
         assert result["exchanges"] == 3
 
 
+def test_bfloat16_becomes_the_ranks_mean(outcome: Outcome) -> None:
+    results = measured(outcome, "bfloat16_is_local_sgd")
+    for digests, is_one in zip(zip(*(result["digests"] for result in results)), (False, True)):
+        assert (len(set(digests)) == 1) is is_one
+    for result in results:
+        assert result["furthest"] < 2**-6  # a few roundings to 8 bits
+
+
+def test_a_layer_is_exchanged_once_it_is_unfrozen_or_refused(outcome: Outcome) -> None:
+    results = measured(outcome, "a_layer_that_was_frozen_meanwhile_is_exchanged")
+    for step, digests in enumerate(zip(*(result["digests"] for result in results))):
+        assert (len(set(digests)) == 1) is (step != 2)
+    for result in results:
+        assert len(set(result["digests"][:2])) == 1 and result["digests"][3] != result["digests"][1]
+        assert len(result["words"]) == 2
+        for words in result["words"]:
+            assert words.startswith("parameter '0.weight'") and "make LocalSteps while" in words
+
+
 def test_the_outer_step_is_nesterovs(outcome: Outcome) -> None:
     for result in measured(outcome, "outer_momentum_is_nesterovs"):
         assert result["furthest"] < 1e-6

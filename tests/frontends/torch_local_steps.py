@@ -24,12 +24,12 @@ def small_model(seed: int = 4) -> nn.Sequential:
     return nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 10))
 
 
-def backward(model: nn.Module, step: int) -> None:
+def backward(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> None:
     """A backward pass of a batch that depends on rank and step alone."""
     draw = torch.Generator().manual_seed(1000 * step + hvd.rank())
     model.zero_grad()
     nn.functional.cross_entropy(
-        model(torch.randn(8, 24, generator=draw)), torch.randint(10, (8,), generator=draw)
+        model(torch.randn(8, 24, generator=draw).to(dtype)), torch.randint(10, (8,), generator=draw)
     ).backward()
 
 
@@ -71,6 +71,51 @@ def everything_sent_is_local_sgd(name: str) -> dict[str, Any]:
     steps = local.stats()["steps"]
     local.compressor.close()
     return {"furthest": furthest, "digests": apart, "exchanges": steps}
+
+
+@cases
+def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
+    """From rank 0's start, to the mean of what the ranks' own steps have made of it."""
+    model, beside = small_model(seed=hvd.rank()).bfloat16(), small_model(seed=0).bfloat16()
+    local = local_steps(model, name, every=2)
+    descent, apart = torch.optim.SGD(beside.parameters(), lr=0.1, momentum=0.5), []
+    for step in range(2):
+        for each, stepper in ((model, local), (beside, descent)):
+            backward(each, step, torch.bfloat16)
+            stepper.step()
+        apart.append(digest_of(model.parameters()))
+    mean = mean_over_ranks(beside, name)
+    local.compressor.close()
+    furthest = float(((flat_parameters(model) - mean) / mean.abs().clamp(min=0.01)).abs().max())
+    return {"furthest": furthest, "digests": apart}
+
+
+@cases
+def a_layer_that_was_frozen_meanwhile_is_exchanged(name: str) -> dict[str, Any]:
+    """Frozen behind LocalSteps and unfrozen later; and one that was frozen before, refused."""
+    model, digests, words = small_model(seed=hvd.rank()), [], []
+    local = local_steps(model, name, every=2)
+    model[0].requires_grad_(False)
+    for step in range(4):
+        if step == 2:
+            model[0].requires_grad_(True)
+        backward(model, step)
+        local.step()
+        digests.append(digest_of(model[0].parameters()))
+    local.compressor.close()
+    model = small_model(seed=hvd.rank())
+    model[0].requires_grad_(False)
+    local = local_steps(model, name, every=2)
+    digests.append(digest_of(model.parameters()))
+    model[0].requires_grad_(True)
+    for take in (local.step, local.advance):
+        backward(model, 0)
+        try:
+            take()
+        except InvalidOption as error:
+            words.append(str(error))
+    local.compressor.close()
+    return {"digests": digests, "words": words}
 
 
 @cases
