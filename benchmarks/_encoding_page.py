@@ -22,7 +22,6 @@ STYLES = {
     "golomb bfloat16": "tab:red",
     "golomb float32": "tab:orange",
     "bitmap float32": "tab:green",
-    "bloom float32": "tab:olive",
     "sign_index": "tab:gray",
     "sign_mean": "tab:purple",
     "ternary": "tab:pink",
@@ -147,7 +146,6 @@ def render(
         "block16 float32": 4,
         "golomb float32": 4,
         "bitmap float32": 4,
-        "bloom float32": 4,
     }
     return PAGE.format(
         environment=", ".join(f"{name} {version}" for name, version in made_with.items()),

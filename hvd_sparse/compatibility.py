@@ -77,11 +77,6 @@ def check_exchange(
             f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no "
             "say: leave out the codec"
         )
-    if exchange.sums_again and not codec.keeps_indices:
-        raise InvalidOption(
-            f"exchange {exchange.id} takes back what was not applied, and codec {codec.id} adds "
-            "indices that nobody sent: use codec='index_value' or 'golomb'"
-        )
     # Entries that come back meet a residual that was already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":

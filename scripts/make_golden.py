@@ -109,17 +109,6 @@ RUNS = {
     "indices": [65_534, 131_070, 196_607, 262_143, 499_999],
 }
 RUNS["values"] = ["0x1.8p+0", "-0x0.0p+0", "0x1.0p-3", "0x0.0p+0", "-0x1.0p-3"]
-CHOSEN = {
-    "value_type": "float32",
-    "numel": 300,
-    "indices": [5, 6, 7, 150, 299],
-    "values": ["0x1.8p+0"] * 5,
-}
-PASSING = {
-    **CHOSEN,
-    "indices": [5, 6, 7, 90, 150, 299],
-    "values": ["0x1.8p+0"] * 3 + ["0x0.0p+0"] + ["0x1.8p+0"] * 2,
-}
 
 FRAMES = {
     "few": FEW,
@@ -171,7 +160,6 @@ OF_CODECS: dict[str, tuple[Any, dict[str, Any]]] = {
         "two_bit",
         {**SIGNED, "sparse": {**SPARSE, "numel": 39_999, "indices": [0, 63, 64, 16_384]}},
     ),
-    "bloom": ("bloom", EXACT),
 }
 
 PAYLOADS: dict[str, dict[str, Any]] = {
@@ -184,7 +172,6 @@ PAYLOADS: dict[str, dict[str, Any]] = {
         for name, (codec, contents) in OF_CODECS.items()
         for case, content in contents.items()
     },
-    "bloom.filtered": {"kind": "frame", "codec": "bloom", "given": CHOSEN, "content": PASSING},
     **{
         f"messages.{name}": {"kind": "messages", "codec": "index_value", "content": c}
         for name, c in MESSAGES.items()

@@ -113,8 +113,6 @@ CODECS = (
     Case("one_sign"),
     Case("one_bit"),
     Case("two_bit"),
-    Case("bloom"),
-    Case("bloom", {"values": "bfloat16", "false_positives": 0.4}),
     Case("auto"),
     Case("auto", {"values": "float32", "density": 0.5}),
     Case("auto", {"values": "float32", "density": 1.0}),

@@ -24,12 +24,12 @@ class Codec:
     Attributes
     ----------
     paper : citation key, or None
-    number : permanent number on the wire; None for a codec that writes the frames of others
+    number : permanent number on the wire; None for a codec that writes the frames of others. 12 was
+        that of a codec that is gone, and stays free
     is_exact : ``decode(encode(s)) == s`` bit for bit; else memories keep the rounding
     is_exact_for_signs : exact where all values have one magnitude
     has_fixed_size : the bytes depend on count, numel and the width of the values alone, so
         ``body_bytes`` is exact
-    keeps_indices : receivers see the indices that were chosen, and no others
     numel_limit : tensors must have fewer entries
     needs_host : why gradients on an accelerator are copied to the host with this part; empty where
         it works on vectors that lie there
@@ -40,7 +40,6 @@ class Codec:
     number: ClassVar[int | None]
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
-    keeps_indices: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT
     needs_host: ClassVar[str] = "is not known to work on devices"
 
@@ -53,18 +52,6 @@ class Codec:
     def sends_zeros(self) -> bool:
         """Tell whether entries that are exactly zero come back; else they are left out."""
         return True
-
-    def complete(self, selection: Selection, accumulated: np.ndarray | None) -> Selection:
-        """Return the selection that is really sent, with the further entries that receivers will
-        see.
-
-        Parameters
-        ----------
-        selection : the entries chosen
-        accumulated : the vector that was selected from; without it the additional entries are sent
-            as zeros
-        """
-        return selection
 
     def encode(self, selection: Selection, kernels: Packers = packing) -> np.ndarray:
         """Return the selection as a whole frame, uint8 [bytes].

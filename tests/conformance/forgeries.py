@@ -43,7 +43,6 @@ FAULTLESS = {
     "ternary": (made(9, "fBBB", 1.5, 2, 13, 18, count=2), [3, 4], [1.5, -1.5]),
     "one_bit": (made(10, "fHB", 1.5, 0b11000, 0b10, count=2), [3, 4], [1.5, -1.5]),
     "two_bit": (made(11, "fBBB", 1.5, 0b01 << 6, 0b10, 0, count=2), [3, 4], [1.5, -1.5]),
-    "bloom": (made(12, "I3sff", 2, b"\x5a\x41\x01", 1.5, 2.5, count=2), [3, 4], [1.5, 2.5]),
 }
 FORGERIES = {
     "index_value": {
@@ -158,18 +157,5 @@ FORGERIES = {
         "padding": made(11, "fBBB", 1.5, 0b01 << 6, 0b10, 1 << 4, count=2),
         "a sign too many": made(11, "fBBB", 1.5, 0b01 << 6, 0b1010, 0, count=2),
         "a tensor too long for its bytes": made(11, "fB", 1.5, 1, numel=LARGEST),
-    },
-    "bloom": {
-        "no filter": forged(b"", codec=12, count=0),
-        "more members than entries": made(12, "IBf", 2, 255, 1.5, numel=1),
-        "members of nothing": made(12, "I", 1, count=0),
-        "no members of something": made(12, "If", 0, 1.5),
-        "a list for one that is not rare": made(12, "IIf", 1, 3, 1.5),
-        "a filter of another size": made(12, "IBf", 1, 255, 1.5),
-        "everything passes and little is announced": made(12, "IHf", 1, 0x07FF, 1.5, numel=10),
-        "nothing passes": made(12, "IHf", 1, 0, 1.5, numel=10),
-        "a bit that no entry sets": made(12, "I3sff", 2, b"\x5b\x41\x01", 1.5, 2.5, count=2),
-        "a rare member beyond the tensor": made(12, "IIf", 1, 100_000, 1.5, numel=100_000),
-        "a tensor too long for its bytes": made(12, "IBf", 1, 255, 1.5, numel=LARGEST),
     },
 }

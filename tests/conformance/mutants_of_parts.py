@@ -6,7 +6,6 @@ import numpy as np
 
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
-from hvd_sparse.codecs.bloom import Bloom
 from hvd_sparse.codecs.golomb import Golomb
 from hvd_sparse.codecs.index_value import IndexValue
 from hvd_sparse.codecs.sign_mean import SignMean
@@ -172,13 +171,6 @@ class NextDoor(Golomb):
         return Selection(selection.indices + np.uint32(1), selection.values, selection.numel)
 
 
-class KeepsOthers(Bloom):
-    def complete(self, selection, accumulated):
-        return super().complete(
-            Selection(selection.indices[1:], selection.values[1:], selection.numel), accumulated
-        )
-
-
 BROKEN_CODECS = {
     "last entry dropped": DropsLast(),
     "values halved": Halves(),
@@ -186,7 +178,6 @@ BROKEN_CODECS = {
     "another magnitude at every turn": Doubles(),
     "fewer bytes announced than written": Understates(),
     "indices one too high": NextDoor(),
-    "a member that does not pass": KeepsOthers(),
 }
 
 

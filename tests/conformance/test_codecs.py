@@ -171,12 +171,10 @@ def test_the_bytes_that_a_codec_announces_are_the_payloads(codec, dtype, density
     if codec.has_fixed_size:
         assert announced == payload.size
     else:
-        assert announced == pytest.approx(payload.size, rel=0.05 if codec.id == "bloom" else 0.01)
+        assert announced == pytest.approx(payload.size, rel=0.01)
     at_density = codec.at_density(density)
     size = at_density.encode(selection("float32")).size - HEADER_BYTES
-    assert codec.entry_bytes(numel, density) == pytest.approx(
-        size / count, rel=0.05 if codec.id == "bloom" else 0.01
-    )
+    assert codec.entry_bytes(numel, density) == pytest.approx(size / count, rel=0.01)
 
 
 @codecs
@@ -197,7 +195,7 @@ def test_a_payload_is_read_wherever_it_lies(codec):
         )
 
 
-@pytest.mark.parametrize("id", ["block16", "chunk12", "golomb", "bitmap", "dense", "bloom", "auto"])
+@pytest.mark.parametrize("id", ["block16", "chunk12", "golomb", "bitmap", "dense", "auto"])
 def test_an_unknown_format_of_values_is_refused_by_name(id):
     with pytest.raises(
         InvalidOption,
@@ -260,7 +258,7 @@ def test_values_of_few_bits_without_a_fault_are_read():
         assert codec.encode(decoded).tobytes() == payload.tobytes()
 
 
-@pytest.mark.parametrize("id", ["bitmap", "dense", "bloom", "auto"])
+@pytest.mark.parametrize("id", ["bitmap", "dense", "auto"])
 def test_codecs_of_whole_bytes_refuse_values_of_few_bits(id):
     with pytest.raises(InvalidOption, match=r"is 'int2': one of bfloat16, float16, float32, int8"):
         CODECS.create(id, values="int2")

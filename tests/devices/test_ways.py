@@ -37,7 +37,6 @@ def test_every_common_option_has_its_row():
         ({"engine": "torch"}, ""),
         ({"memory": "none"}, "memory 'none' selects from the gradient itself"),
         ({"exchange": "oktopk"}, "exchange 'oktopk' looks at the vector again"),
-        ({"codec": "bloom"}, "codec 'bloom' sends entries that the selector did not choose"),
         ({"rollback": False}, "rollback False"),
         ({"select_over": "group"}, "select_over 'group'"),
         ({"telemetry": True}, "telemetry measures"),

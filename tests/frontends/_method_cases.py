@@ -79,7 +79,6 @@ BUILT: dict[str, dict[str, Any]] = {
                 "run16",
                 "bitmap",
                 "dense",
-                "bloom",
                 {"id": "auto", "values": "float32"},
             ]
         )

@@ -315,32 +315,6 @@ def two_bit(letter: str, form: int, numel: int, count: int, body: bytes) -> Entr
     return indices, with_signs(scale, [signs[i] == 2 for i in indices])
 
 
-def bloom(
-    letter: str, form: int, numel: int, count: int, body: bytes, false_positives: float = 0.1
-) -> Entries:
-    rest, values = split_values(letter, form, count, body)
-    need(len(rest) >= 4, "no members")
-    (members,), rest = struct.unpack("<I", rest[:4]), rest[4:]
-    if members * 65_536 < numel or numel == 0:
-        need(members == count and len(rest) == 4 * count, "a list that does not fit")
-        return ascending(list(struct.unpack(f"<{count}I", rest)), numel), values
-    hashes = 1
-    while false_positives * members * 2**hashes < numel:
-        hashes += 1
-    size = (members * hashes * 1_442_695_041 + 10**9 - 1) // 10**9
-    bits = bits_of(rest, size)
-    indices = tuple(i for i in range(numel) if all(bits[_place(i, j, size)] for j in range(hashes)))
-    need(len(indices) == count, "more or fewer entries pass than announced")
-    return indices, values
-
-
-def _place(index: int, number: int, size: int) -> int:
-    mixed = (index + (number + 1) * 0x9E3779B9) & 0xFFFFFFFF
-    mixed = ((mixed ^ mixed >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
-    mixed = ((mixed ^ mixed >> 13) * 0xC2B2AE35) & 0xFFFFFFFF
-    return (mixed ^ mixed >> 16) * size >> 32
-
-
 READERS = {
     1: index_value,
     2: block16,
@@ -353,7 +327,6 @@ READERS = {
     9: ternary,
     10: one_bit,
     11: two_bit,
-    12: bloom,
     13: chunk12,
     14: one_sign,
 }

@@ -48,7 +48,7 @@ def write(entry: dict[str, Any]) -> bytes:
     """What the package makes of a manifest's entry."""
     codec = codec_of(entry)
     if entry["kind"] == "frame":
-        return codec.encode(selection_of(entry.get("given", entry["content"]))).tobytes()
+        return codec.encode(selection_of(entry["content"])).tobytes()
     return b"".join(_write_message(codec, content) for content in entry["content"])
 
 

@@ -1,4 +1,4 @@
-"""What codecs round, invariants 2, 3 and 23: within its bound, never to infinity, and kept in the
+"""What codecs round, invariants 2, 3 and 22: within its bound, never to infinity, and kept in the
 residual."""
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from conformance.codec_checks import selection_of
 from distributions import draw
 from worlds import configure
 
-from hvd_sparse.codecs import bloom
 from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.step.pipeline import Pipeline
 from hvd_sparse.core.step.tensor_state import TensorState
@@ -85,14 +84,3 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype, words):
     frame = CODEC.encode(selection_of((1, 2), numel, dtype))
     with pytest.raises(CorruptPayload, match=f"tensor 't0' has 1000 entries of float32; {words}"):
         pipeline.receive(SPEC, [(slice(0, 1_000), frame)], 1.0, np.zeros(1_000, np.float32), 0)
-
-
-def test_a_filter_of_another_tensor_is_refused_before_it_is_asked(monkeypatch):
-    """It costs what the tensor that it names has entries, and a few bytes can name 2**32."""
-    frame = bloom.Bloom().encode(selection_of((1, 2), 1_000))
-    monkeypatch.setattr(bloom, "_passing", lambda *_, **__: pytest.fail("the filter was asked"))
-    pipeline, _ = pipeline_and_state(codec="bloom")
-    with pytest.raises(
-        CorruptPayload, match="tensor 't0' has 900 entries of float32; a payload for it is for 1000"
-    ):
-        pipeline.receive(SPEC, [(slice(0, 900), frame)], 1.0, np.zeros(1_000, np.float32), 0)

@@ -165,7 +165,6 @@ class Pipeline:
             and not self.observes
             and not self.exchange.settles_later
             and parts.sends_accumulated
-            and parts.codec.keeps_indices
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
@@ -213,11 +212,9 @@ class Pipeline:
             norm = self._norm(vector)
             return Outgoing(None, None, found.selection.count, norm, found, vector)
         sent = found.selection
-        if not codec.keeps_indices:
-            sent = codec.complete(sent, vector)
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated
-        is_taken = found.is_taken and is_exact and sent is found.selection
+        is_taken = found.is_taken and is_exact
         if found.is_taken and not is_taken:
             self.kernels.restore(vector, found.selection)
         # The residual keeps what the others will not see, so it needs what they decode.
