@@ -63,7 +63,6 @@ LOCAL = {
     "timeout_s",
     "telemetry",
     "telemetry_every",
-    "summary_at_end",
     "wire",
 }
 """Options that may differ between ranks, or between a state and who loads it."""
@@ -95,7 +94,6 @@ class Configuration(Parts):
     telemetry : writers of records, each a part of ``hvd_sparse.telemetry`` or a function of a
         record, one or several; or True, which measures residuals at every step and writes nothing
     telemetry_every : steps from one record to the next
-    summary_at_end : print ``summary()`` when the program ends
     engine : of the kernels, as an id or a mapping like the parts; None for the best there is
     wire : memory that messages travel from: "host", "device" by Horovod's NCCL operations, or
         "auto", the device where gradients lie on one and Horovod has NCCL
@@ -115,7 +113,6 @@ class Configuration(Parts):
     check_replicas_every: int = 0
     telemetry: Writers = False
     telemetry_every: int = 100
-    summary_at_end: bool = False
     engine: EngineChoice = None
     wire: str = "auto"
     name: str | None = None
@@ -186,7 +183,7 @@ class Configuration(Parts):
             check_hiding(self.exchange, self.groups, self.select_over)
         object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
         check_whole(self.telemetry_every, "telemetry_every", 1)
-        for option in ("compress_1d", "rollback", "allow_dense", "summary_at_end"):
+        for option in ("compress_1d", "rollback", "allow_dense"):
             check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:

@@ -151,7 +151,6 @@ ENGINES = tuple(case for case in INSTALLED_ENGINES if case.id != "triton")
 """Those that run without a GPU; ``tests/devices`` has the other one's checks."""
 
 WRITERS = (
-    Case("csv"),
     Case("jsonl", {"path": "runs/{rank}.jsonl", "all_ranks": True}),
     Case("mlflow", {"experiment": "x"}),
     Case("tensorboard", {"path": "runs/x"}),

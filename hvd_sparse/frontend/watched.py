@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import weakref
 
 from hvd_sparse.core.step.stats import BYTES
-from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
@@ -23,13 +20,10 @@ class WatchedCompressor(DurableCompressor):
 
     _recorder: Recorder | None = None
     _writes_as = -1
-    _has_summed_up = False
 
     def _record(self) -> None:
         """Open the writers that were asked for; behind ``_watch``."""
         configuration = self.configuration
-        if configuration.summary_at_end and self._writes_as < 0:
-            atexit.register(_sum_up, weakref.ref(self))
         self._writes_as = self.watchdog.rank
         if not isinstance(configuration.telemetry, tuple) or self.watchdog.rank < 0:
             return
@@ -114,26 +108,9 @@ class WatchedCompressor(DurableCompressor):
             print(text, flush=True)
         return text
 
-    def _sum_up(self) -> None:
-        """Print the summary that ``summary_at_end`` asks for, once."""
-        if self.configuration.summary_at_end and not self._has_summed_up:
-            self._has_summed_up = True
-            self.summary()
-
     def close(self) -> None:
         """Give the name free, write the last records and stop watching; the compressor must not be
         used afterwards."""
-        if hasattr(self, "watchdog"):  # TensorFlow's is there when the variables are
-            self._sum_up()
         if self._recorder is not None:
             self._recorder.close()
         super().close()
-
-
-def _sum_up(of: weakref.ref[WatchedCompressor]) -> None:
-    """Sum up a compressor that is still there when the program ends."""
-    compressor = of()
-    if compressor is not None and hasattr(compressor, "watchdog"):
-        # A program that ends by an error of its own has said so: no second one.
-        with contextlib.suppress(InvalidOption):
-            compressor._sum_up()

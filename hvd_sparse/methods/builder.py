@@ -110,11 +110,10 @@ class Builder(Generic[Compressor]):
         in the residual; None, the default, sets no bound
     check_replicas_every : after how many steps ranks compare checksums of the applied gradients; 0,
         the default, for never
-    telemetry : who is told, now and then, what the run sends: "tensorboard", "jsonl", "csv",
+    telemetry : who is told, now and then, what the run sends: "tensorboard", "jsonl",
         "wandb", "mlflow", such a name in a mapping with its options, or a function of a record; one
         or a list.  True measures residuals at every step for ``stats()`` alone; False by default
     telemetry_every : steps from one record to the next; 100 by default
-    summary_at_end : print ``summary()`` when the program ends; False by default
     on_nonfinite : "propagate", the default: NaN or Inf on any rank makes that tensor's gradient NaN
         on all ranks, and the step leaves no trace; "raise" makes it an error on all ranks, with
         rank, tensor and count

@@ -200,18 +200,6 @@ def check_threshold_is_rounded(kernels: Any) -> None:
         assert kernels.take_at_least(x, threshold).indices.tolist() == [0, 1]
 
 
-def check_compensate(kernels: Any, x: np.ndarray) -> None:
-    gradient, residual = x, x[::-1].copy()
-    expected = np.array([a + b for a, b in zip(residual, gradient)], x.dtype).tobytes()
-    out = np.full_like(x, 9)
-    with untouched(gradient, residual):
-        kernels.compensate(gradient, residual, out)
-    assert out.tobytes() == expected
-    with untouched(gradient):
-        kernels.compensate(gradient, residual, residual)
-    assert residual.tobytes() == expected
-
-
 def check_clear(kernels: Any, x: np.ndarray) -> None:
     residual, indices = x.copy(), np.arange(0, x.size, 3, dtype=np.uint32)
     with untouched(indices):
@@ -259,7 +247,6 @@ PER_VECTOR = (
     check_take_at_least,
     check_take_at_most,
     check_take_largest,
-    check_compensate,
     check_clear,
     check_scatter_add,
 )

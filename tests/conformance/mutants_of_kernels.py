@@ -249,8 +249,6 @@ BROKEN_KERNELS = {
             np.flatnonzero(np.abs(x) >= max(t, 1e-300)), x[np.abs(x) >= t], x.size
         )
     ),
-    "residual subtracted": engine(compensate=lambda g, r, out: np.subtract(g, r, out=out)),
-    "gradient overwritten": engine(compensate=lambda g, r, out: np.add(g, r, out=g)),
     "residual not cleared": engine(clear=lambda r, i: None),
     "cleared to -0.0": engine(clear=lambda r, i: r.__setitem__(i, -0.0)),
     "scatter overwrites": engine(scatter_add=lambda out, i, v: out.__setitem__(i, v)),

@@ -106,7 +106,6 @@ def test_kernels_accept_read_only_vectors(kernels, dtype):
     kernels.take_at_least(x, 0.5)
     kernels.count_and_take(x, 0.5, 100)
     kernels.take_largest(x, 7)
-    kernels.compensate(x, x, np.empty_like(x))
     kernels.accumulate(x, x, np.empty_like(x))
     kernels.accumulate_and_take(x, x, np.empty_like(x), Aim(0.5, 100))
     kernels.trim(Selection(indices, x[:5], 100), 3, np.empty_like(x))

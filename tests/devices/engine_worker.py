@@ -56,7 +56,6 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
         "take_largest": (x, 20),
         "take_indices": (x, some),
         "take_bins": (x, gradient, 50),
-        "compensate": (gradient, x, out),
         "accumulate": (gradient, x, out),
         "accumulate_and_take": (gradient, x, out, Aim(1.0, numel)),
         "trim": (chosen, 5, out),

@@ -12,7 +12,6 @@ from installed import is_installed
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 WAITS = {
-    "compensate": 0,
     "push_momentum": 0,
     "push_adam": 0,
     "clear": 0,

@@ -49,6 +49,5 @@ def watched(name: str) -> dict[str, Any]:
     options: dict[str, Any] = (
         {} if hvd.rank() else {"telemetry": heard.append, "telemetry_every": EVERY}
     )
-    options["summary_at_end"] = True
     found = train(f"{name}.watched", **options)
     return {**found, "records": heard, "plain": plain["gradients"]}

@@ -41,7 +41,6 @@ LOCAL = {
     "timeout_s": 5.0,
     "telemetry": ({"id": "jsonl", "path": "run.jsonl"},),
     "telemetry_every": 7,
-    "summary_at_end": True,
     "wire": "host",
 }
 
@@ -126,7 +125,6 @@ WRONG = [
     ("allow_dense", None),
     ("telemetry", "yes"),
     ("telemetry_every", 0),
-    ("summary_at_end", "yes"),
     ("on_nonfinite", "ignore"),
     ("groups", 0),
     ("groups", "all"),

@@ -189,9 +189,6 @@ class Kernels(Packers, Protocol):
         of ``length`` entries, the last one shorter; zeros are never taken.
         """
 
-    def compensate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """Write out = residual + gradient; ``out`` may be ``residual`` itself."""
-
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
         """Write out = residual + gradient, and return its moments.
 

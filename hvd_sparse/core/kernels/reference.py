@@ -146,10 +146,6 @@ def take_bins(
     return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
 
 
-def compensate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-    np.add(residual, gradient, out=out)
-
-
 def accumulate(gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
     with np.errstate(invalid="ignore", over="ignore"):  # the moments tell
         accumulated = residual + gradient

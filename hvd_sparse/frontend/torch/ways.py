@@ -38,7 +38,6 @@ OPTIONS: Mapping[str, tuple[Callable[[Option], bool], str] | None] = {
     "check_replicas_every": (bool, "reads results on the host"),
     "telemetry": (bool, "measures residuals on the host"),
     "telemetry_every": None,
-    "summary_at_end": None,
     "engine": (lambda engine: not works_on_devices(engine), "is made for arrays of the host"),
     "name": None,
     "timeout_s": None,

@@ -37,7 +37,6 @@ class CompiledKernels(CompiledPasses, CompiledPackers):
     sample_magnitudes = staticmethod(reference.sample_magnitudes)
     take_indices = staticmethod(reference.take_indices)
     take_bins = staticmethod(reference.take_bins)
-    compensate = staticmethod(reference.compensate)
 
     def moments(self, x: np.ndarray) -> Moments:
         return self._totals(x.size, partial(moments.look, x))

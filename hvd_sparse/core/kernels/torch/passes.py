@@ -18,9 +18,6 @@ from hvd_sparse.core.kernels.torch.vector import DeviceVector, Vector, tensor_of
 class TorchPasses:
     """The passes of ``core.kernels.contract``; those that are answered may come with others'."""
 
-    def compensate(self, gradient: Vector, residual: Vector, out: Vector) -> None:
-        torch.add(tensor_of(residual), tensor_of(gradient), out=tensor_of(out))
-
     def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
         return self.later_accumulate(gradient, residual, out).result()
 
