@@ -16,9 +16,9 @@ from pathlib import Path
 from mkdocs.structure.files import File, Files
 
 from hvd_sparse.cli import COMMANDS
+from hvd_sparse.cli.cite import papers
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.papers import bibtex
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
@@ -223,4 +223,4 @@ def _signature(name: str) -> str:
 
 def _paper(name: str) -> str:
     key = METHODS[name]
-    return f"## Paper\n\n`hvd-sparse cite {name}` prints it:\n\n```bibtex\n{bibtex(key)}\n```"
+    return f"## Paper\n\n`hvd-sparse cite {name}` prints it:\n\n```bibtex\n{papers()[key]}\n```"

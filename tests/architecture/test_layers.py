@@ -26,7 +26,7 @@ LAYERS = (
         "collectives.topology",
         "tracing.spans",
     ),
-    ("types", "papers", "registry", "checks"),
+    ("types", "registry", "checks"),
     ("core.kernels", "density_rule"),
     ("core.wire", "density_text"),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
@@ -183,7 +183,7 @@ def test_an_import_against_the_rule_is_found(module, source):
             "hvd_sparse.selectors.topk",
             "from hvd_sparse.core.kernels import reference\nfrom hvd_sparse.registry import ALL",
         ),
-        ("hvd_sparse.papers", "from hvd_sparse.errors import UnknownName"),
+        ("hvd_sparse.types", "from hvd_sparse.errors import UnknownName"),
         ("hvd_sparse.core.kernels.numba.fused", "import numba\nfrom llvmlite import ir"),
         ("hvd_sparse.core.wire.checksum", "from isal.isal_zlib import crc32"),
         ("hvd_sparse.autotune.costmodel.predict", "from hvd_sparse.exchanges import contract"),
@@ -193,7 +193,7 @@ def test_an_import_against_the_rule_is_found(module, source):
             "hvd_sparse",
             "from hvd_sparse.core.kernels import engines\nfrom hvd_sparse import codecs",
         ),
-        ("hvd_sparse.cli.cite", "from hvd_sparse.papers import bibtex"),
+        ("hvd_sparse.cli.cite", "from hvd_sparse.methods import METHODS"),
     ],
 )
 def test_an_import_by_the_rule_is_left_alone(module, source):
