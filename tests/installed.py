@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-
-from hvd_sparse.cli.host_probe import controllers
 
 NEEDED = {
     "numba": "the cases of the engine numba",
@@ -28,6 +27,8 @@ NEEDED = {
     "chromium": "looks at reports in a browser",
 }
 """What each package's absence leaves out, and each part's that Horovod can be built without."""
+CONTROLLERS = {"gloo": b"GlooController", "mpi": b"MPIController"}
+"""By what Horovod can be launched, and the class that its libraries hold for it."""
 APART = Path(sys.prefix) / "apart" / "triton"
 """Folder that ``scripts/setup`` puts triton into.
 
@@ -44,11 +45,18 @@ def is_installed(package: str) -> bool:
 
 @cache
 def horovod_parts() -> frozenset[str]:
-    """Return what the installed Horovod was built with, of Gloo, MPI, PyTorch and TensorFlow."""
+    """Return what the installed Horovod was built with, of Gloo, MPI, PyTorch and TensorFlow.
+
+    Its own functions tell it too, but load the framework for that, which takes seconds.
+    """
     found = find_spec("horovod")
     folders = (found and found.submodule_search_locations) or ()
     libraries = [path for each in folders for path in Path(each).glob("*/mpi_lib*.so")]
-    return frozenset({*controllers(), *(path.parent.name for path in libraries)})
+    parts = {path.parent.name for path in libraries}
+    for library in libraries[:1]:
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
+            parts |= {name for name, word in CONTROLLERS.items() if text.find(word) >= 0}
+    return frozenset(parts)
 
 
 def has_triton() -> bool:

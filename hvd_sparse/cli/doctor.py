@@ -125,7 +125,7 @@ def _check_frontend(framework: str) -> bool:
     )
     if "Gloo" not in (*others, last):
         print(
-            "    without Gloo: hvd-sparse launch and mpirun start it; horovodrun --gloo and "
+            "    without Gloo: mpirun and horovodrun --mpi start it; horovodrun --gloo and "
             "elastic runs need another build"
         )
     if framework == "tensorflow":

@@ -1,6 +1,6 @@
 """Run on every host of a cluster: train until something ends it; say every tenth step.
 
-hvd-sparse launch -H ... -- python endless.py --timeout-s 6
+scripts/launch -H ... -- python endless.py --timeout-s 6
 """
 
 from __future__ import annotations

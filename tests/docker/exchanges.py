@@ -1,7 +1,7 @@
 """Run on every host of a cluster: train on the digits through every registered exchange, and check
 what came of it.
 
-    hvd-sparse launch -H ... -- python exchanges.py --framework torch|tensorflow
+    scripts/launch -H ... -- python exchanges.py --framework torch|tensorflow
 
 Every exchange must bring the loss down to less than half, and leave the very same weights on all
 ranks.
