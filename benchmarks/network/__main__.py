@@ -15,7 +15,6 @@ from benchmarks.network import (
     page,
     plans,
     probe,
-    simulated,
     training,
     whole_steps,
 )
@@ -76,8 +75,6 @@ def main() -> int:
         plans.run(options, run_setting, plans)
     elif options.merging:
         plans.run(options, run_setting, merging)
-    elif options.simulated:
-        simulated.run(options, run_setting, launch)
     elif options.train:
         training.run(options, launch)
     elif options.frontend != "torch":

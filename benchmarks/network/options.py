@@ -31,7 +31,6 @@ NAMES = {
     "exchanges": "exchanges-on-hosts",
     "plans": "plans-on-hosts",
     "merging": "merging-on-hosts",
-    "simulated": "simulation-on-hosts",
     "train": "time-to-accuracy",
 }
 """Pages beside the usual one, by option."""
@@ -62,11 +61,6 @@ def parse() -> argparse.Namespace:
         parser.error("--merging: --compute asleep or busy, whose gradients come one by one")
     if {"topk", "dgc"} & set(options.methods) and not isinstance(options.density, float):
         parser.error("--density: topk and dgc are written for one number; leave them out")
-    if options.simulated and "real" in options.compute:
-        parser.error(
-            "--simulated: --compute none, asleep or busy, whose backward passes are known "
-            "beforehand"
-        )
     if not 2 <= options.least_hosts <= options.hosts:
         parser.error("--hosts: at least 2, and no less than --least-hosts")
     return options
@@ -149,11 +143,6 @@ def create_parser() -> argparse.ArgumentParser:
         help="ways to merge layers instead, MGS-SGD's among them, on as many",
     )
     parser.add_argument(
-        "--simulated",
-        action="store_true",
-        help="steps as hvd-sparse simulate predicts them, on as many",
-    )
-    parser.add_argument(
         "--train",
         nargs="+",
         choices=training.OPTIMIZERS,
@@ -163,15 +152,12 @@ def create_parser() -> argparse.ArgumentParser:
         "--least-hosts",
         type=int,
         default=2,
-        help="of --plans, --merging, --simulated (default 2)",
-    )
-    parser.add_argument(
-        "--densities", type=float, nargs="+", default=[0.001, 0.01], help="of --simulated"
+        help="of --plans, --merging (default 2)",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="of --simulated and --train: few rounds or steps, to see that it works",
+        help="of --train: few rounds or steps, to see that it works",
     )
     parser.add_argument(
         "--append",

@@ -1,79 +1,215 @@
-"""The command ``hvd-sparse advise``: says whether to compress a model on a network, and how.
+"""The command ``hvd-sparse advise``: says whether compressing a model on a network will help.
 
-The network is described by options, or measured on the ranks that the command is launched on.
+It is arithmetic alone.  Messages go while the backward pass computes, and selecting holds it up:
+
+    step   = forward + max(backward + selecting + start, start + bytes * 8 / bandwidth) + settling
+    start  = a cycle of Horovod's + hops of a ring * latency
+    dense  = 2 (N - 1) / N * 4 bytes a parameter, fp16 half of it, over 2 (N - 1) hops
+    sparse = (N - 1) * density * 8 bytes a parameter, over N - 1 hops
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from hvd_sparse.autotune.costmodel.advice import CODEC_IDS, DENSITIES, Advice, advise
-from hvd_sparse.autotune.costmodel.costs import MeasuredWire
-from hvd_sparse.autotune.costmodel.hiding import Hiding, hide
-from hvd_sparse.autotune.costmodel.network import Network, Setting
-from hvd_sparse.autotune.costmodel.predict import Prediction
-from hvd_sparse.autotune.costmodel.profile import Profile
-from hvd_sparse.autotune.measured_costs import MeasuredCosts
-from hvd_sparse.cli import _assumptions, _settings
+from hvd_sparse.checks import is_number
 from hvd_sparse.cli._commands import Commands
-from hvd_sparse.cli._cost_probe import launched_ranks, measure
-from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.density_text import known_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.table import table
 
-ROWS = 8
-"""Candidates that the table shows; JSON has all."""
-WORDS = ("", "codec", "exchange", "layer", "measured", "quartiles")
-"""Headings of columns that hold words."""
+
+@dataclass(frozen=True)
+class Model:
+    """A model's size, and the seconds of its backward pass.
+
+    Attributes
+    ----------
+    numel : entries of all gradients
+    tensors : those that are compressed
+    backward_s : seconds; by default those of 32 samples at 10 Tflop/s
+    """
+
+    numel: int
+    tensors: int
+    backward_s: float
+
+
+MODELS = {
+    "resnet50": Model(25_557_032, 54, 0.0526),
+    "vgg16": Model(138_357_544, 16, 0.1981),
+    "inception_v4": Model(42_679_816, 149, 0.1572),
+    "lstm": Model(66_034_000, 6, 0.0229),
+    "transformer": Model(9_884_944, 27, 0.0061),
+}
+TENSORS = 50
+"""Tensors of a model of which the parameters alone are known."""
+DENSITIES = (0.001, 0.01)
 BANDWIDTH_BIT_S = 1e9
-"""Bandwidth of a network that no option describes."""
-DESCRIPTIONS = ("world_size", "bandwidth", "latency", "ranks_per_node", "costs")
-"""Options that are refused beside a measurement."""
+LATENCY_S = 50e-6
+CALL_S = 1e-3
+"""Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
+TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
+DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
+"""Seconds of selecting and encoding a tensor, each of its entries, and each that is sent; and of
+making it dense again, each of its entries and each that arrives: ``ldte_bs`` with ``index_value``
+by the compiled engine, one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
+ENTRY_BYTES = 8
+MARGIN = 1.05
+"""Factor by which compression must be quicker to be advised, as dense gradients need no trust."""
+AS_GOOD = 1.02
+"""Factor up to which steps count as equally quick: then the one that sends most is taken."""
+BANDWIDTHS = (1e6, 1e12)
+"""Range in which the crossover is searched for, bit/s."""
+
+BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
+BITS |= {
+    prefix + unit: value
+    for prefix, value in {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}.items()
+    for unit in ("", *BITS)
+}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+
+
+def bandwidth(text: str) -> float:
+    """Return the bits a second of "1Gbit", "100mbit" or "25G"."""
+    return _measure(text, BITS, "is no bandwidth: write 100Mbit or 1Gbit, in bits")
+
+
+def duration(text: str) -> float:
+    """Return the seconds of "50us", "80ms" or "1.5s"."""
+    return _measure(text, SECONDS, "is no time: write 50us or 80ms")
+
+
+def count(text: str) -> int:
+    """Return the number of "25M", "1.3B" or "25557032"."""
+    return max(1, round(_measure(text, COUNTS, "is no number of parameters: write 25M or 1.3B")))
+
+
+def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
+    """Return a number with its unit; one without is refused where people mean different units."""
+    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
+    try:
+        value = float(found[1]) * units[found[2]] if found else math.nan
+    except (KeyError, ValueError):
+        value = math.nan
+    if not is_number(value) or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} {remedy}")
+    return value
+
+
+@dataclass(frozen=True)
+class Step:
+    """The expected seconds of one way to send the gradients.
+
+    Attributes
+    ----------
+    way : "dense", "fp16" or "sparse"
+    density : of "sparse"
+    step_s : seconds of all of it
+    waiting_s : seconds of it in which the network is waited for
+    received_bytes : bytes that a rank receives
+    """
+
+    way: str
+    density: float | None
+    step_s: float
+    waiting_s: float
+    received_bytes: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model on a number of ranks, and the network between them."""
+
+    model: Model
+    backward_s: float
+    forward_s: float
+    world_size: int
+    bandwidth_bit_s: float
+    latency_s: float
+
+    def step(self, way: str, density: float | None = None) -> Step:
+        """Return the expected step; ``density`` is for "sparse" alone."""
+        others, numel = self.world_size - 1, self.model.numel
+        works_s = settles_s = 0.0
+        if density is None:
+            nbytes = 2 * others / self.world_size * numel * (4 if way == "dense" else 2)
+            hops = 2 * others
+        else:
+            sent, hops = density * numel, others
+            nbytes = others * sent * ENTRY_BYTES
+            works_s = TENSOR_S * self.model.tensors + ENTRY_S * numel + SENT_S * sent
+            settles_s = DENSE_S * numel + RECEIVED_S * others * sent
+        start_s = CALL_S + hops * self.latency_s
+        computes_s = self.backward_s + works_s
+        ends_s = start_s + max(computes_s, nbytes * 8 / self.bandwidth_bit_s)
+        step_s = self.forward_s + ends_s + settles_s
+        return Step(way, density, step_s, ends_s - computes_s, nbytes)
+
+    def steps(self, densities: Sequence[float]) -> list[Step]:
+        """Return dense, fp16, and sparse at every density."""
+        found = [self.step("dense"), self.step("fp16")]
+        return found + [self.step("sparse", density) for density in densities]
+
+    def crossover_bit_s(self, density: float) -> float:
+        """Return the bandwidth below which compressing is quicker; 0 for none, infinity for any."""
+
+        def pays(logarithm: float) -> bool:
+            here = Setting(**{**vars(self), "bandwidth_bit_s": math.exp(logarithm)})
+            dense, fp16, sparse = here.steps([density])
+            return sparse.step_s < min(dense.step_s, fp16.step_s)
+
+        low, high = map(math.log, BANDWIDTHS)
+        if pays(high):
+            return math.inf
+        while high - low > 0.01:
+            middle = (low + high) / 2
+            low, high = (middle, high) if pays(middle) else (low, middle)
+        return math.exp(low) if pays(low) else 0.0
+
+
+def choose(steps: Sequence[Step]) -> Step:
+    """Return the step to advise: sparse where it is quicker by ``MARGIN``, at the highest density
+    of those about as quick; else dense, unless fp16 is quicker by more than ``AS_GOOD``."""
+    dense, fp16, *sparse = steps
+    better_s = min(dense.step_s, fp16.step_s)
+    quickest_s = min((each.step_s for each in sparse), default=math.inf)
+    if quickest_s * MARGIN <= better_s:
+        quick = [each for each in sparse if each.step_s <= AS_GOOD * quickest_s]
+        return max(quick, key=lambda each: each.density or 0.0)
+    return dense if dense.step_s <= AS_GOOD * fp16.step_s else fp16
 
 
 def add_parser(commands: Commands) -> None:
     """Add the sub-command to the parser."""
     parser = commands.add_parser(
         "advise",
-        help="say whether compression will help, and how to compress",
-        description="Offline by what it is told; under horovodrun or mpirun it measures the ranks "
-        "that it is launched on.",
+        help="say whether compression will help, and at which density",
+        description="Arithmetic on what it is told: nothing is measured and nothing sent.",
     )
-    _settings.add_options(parser, model_required=False)
-    parser.add_argument("--world-size", type=int, metavar="N", help="number of ranks")
-    parser.add_argument("--bandwidth", type=_settings.bandwidth, help="of a node's link (1Gbit)")
-    parser.add_argument("--latency", type=_settings.duration, help="between nodes (50us)")
-    parser.add_argument("--ranks-per-node", type=int, metavar="L", help="consecutive ranks (1)")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
+    which.add_argument("--parameters", type=count, metavar="N", help="of yours: 25M, 1.3B")
+    parser.add_argument("--world-size", type=int, required=True, metavar="N", help="ranks")
+    parser.add_argument("--bandwidth", type=bandwidth, help="of a rank's link (1Gbit)")
+    parser.add_argument("--latency", type=duration, help="between ranks (50us)")
+    parser.add_argument("--backward", type=duration, help="of the whole backward pass, as 80ms")
     parser.add_argument(
-        "--measure", action="store_true", help="the ranks that this is launched on, as by default"
+        "--forward", type=duration, help="of the rest of a step (half the backward pass)"
     )
     parser.add_argument(
         "--density",
         type=known_density,
         nargs="+",
         default=DENSITIES,
-        help="that training stands, as a number or NAME=DENSITY,... (0.001 0.01)",
-    )
-    parser.add_argument("--codec", nargs="+", default=CODEC_IDS, help="ids (index_value block16)")
-    parser.add_argument(
-        "--exchange", nargs="+", help="ids; by default all that assume nothing about gradients"
-    )
-    parser.add_argument(
-        "--hiding",
-        type=float,
-        nargs=2,
-        metavar=("LOW", "HIGH"),
-        help="also the density of every layer, between these, whose message hides behind the rest "
-        "of the backward pass",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="measure few and small ones, to see that it works"
-    )
-    parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="also write what was measured, for --costs"
+        help="that training stands (0.001 0.01)",
     )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.set_defaults(run=run)
@@ -81,196 +217,88 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the sub-command; return its exit code."""
-    if options.measure or launched_ranks() > 1:
-        return _run_measured(options)
-    if options.save is not None:
-        raise InvalidOption(
-            "--save keeps what is measured, and nothing is: launch it, as horovodrun -np N does"
-        )
-    if options.quick:
-        raise InvalidOption(
-            "--quick is of measuring, and nothing is measured: launch it, as horovodrun -np N does"
-        )
-    for name in ("model", "world_size"):
-        if getattr(options, name) is None:
-            raise InvalidOption(
-                f"--{name.replace('_', '-')} is missing: name it, or measure, under horovodrun -np "
-                "N"
-            )
-    profile = _settings.profile_of(options)
-    setting = _described(options)
-    assumed = _assumptions.of_model(options, profile) + _assumptions.of_work(setting.work)
-    assumed += _assumptions.of_networks(options, [setting.wire])
-    _tell(options, profile, setting, None, assumed)
-    return 0
-
-
-def _run_measured(options: argparse.Namespace) -> int:
-    """Measure on all ranks, and print the advice on rank 0."""
-    given = [name for name in DESCRIPTIONS if getattr(options, name) is not None]
-    if given:
-        raise InvalidOption(
-            f"--{given[0].replace('_', '-')} describes what is measured on the ranks that this is "
-            "launched on: leave it out, or "
-            "do not launch it"
-        )
-    profile = _settings.profile_of(options) if options.model is not None else None
-    measured, placement = measure(options.method, quick=options.quick)
-    if placement.rank != 0:
-        return 0
-    if options.save is not None:
-        options.save.write_text(json.dumps(measured.to_dict(), indent=1) + "\n", encoding="utf-8")
-    assumed = [] if profile is None else _assumptions.of_model(options, profile)
-    _tell(
-        options,
-        profile,
-        Setting(placement, MeasuredWire(measured.lines), measured.work),
-        measured,
-        assumed,
-    )
-    return 0
-
-
-def _described(options: argparse.Namespace) -> Setting:
-    work, measured = _settings.costs_of(options)
-    per_node = 1 if options.ranks_per_node is None else options.ranks_per_node
-    network = Network(
-        options.bandwidth or BANDWIDTH_BIT_S, _or(options.latency, _settings.LATENCY_S), per_node
-    )
-    if measured is None:
-        return Setting.on(network, options.world_size, work)
-    return Setting(in_nodes_of(per_node, 0, options.world_size), measured, work)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _tell(
-    options: argparse.Namespace,
-    profile: Profile | None,
-    setting: Setting,
-    measured: MeasuredCosts | None,
-    assumed: list[str],
-) -> None:
-    """Print the measured costs, and the advice for the model, if there is one."""
-    placement = setting.placement
-    if options.ranks_per_node is None and 1 < placement.world_size == placement.node_count:
-        assumed = [*assumed, "every rank has a node of its own (--ranks-per-node)"]
-    said: dict[str, object] = {}
-    advice = hiding = None
-    if profile is not None:
-        advice = advise(
-            profile,
-            setting,
-            method=options.method,
-            densities=options.density,
-            codecs=options.codec,
-            exchange_ids=options.exchange,
-        )
-        said |= {**advice.to_dict(), "assumed": assumed}
-        if options.hiding is not None:
-            hiding = hide(
-                profile, setting, *options.hiding, method=options.method, codec=options.codec[0]
-            )
-            said["hiding"] = hiding.to_dict()
-    if measured is not None:
-        said["measured"] = measured.to_dict()
-        if profile is None:
-            said = measured.to_dict()
+    setting, assumed = _described(options)
+    steps = setting.steps(options.density)
+    chosen = choose(steps)
+    told = chosen if chosen.way == "sparse" else min(steps[2:], key=lambda each: each.step_s)
+    crossover = setting.crossover_bit_s(told.density or 0.0)
+    sentence = _sentence(chosen, told, steps, crossover)
     if options.json:
-        print(json.dumps(said, indent=1))
-        return
-    if measured is not None:
-        _print_measured(measured)
-    if advice is not None:
-        _print(advice)
-        print(_assumptions.in_lines(assumed))
-    if hiding is not None:
-        _print_hiding(hiding)
-
-
-def _print(advice: Advice) -> None:
+        found = {
+            "choice": chosen.way,
+            "density": chosen.density,
+            "step_s": chosen.step_s,
+            "steps": [asdict(each) for each in steps],
+            "crossover_bit_s": None if math.isinf(crossover) else crossover,
+            "sentence": sentence,
+            "assumed": assumed,
+        }
+        print(json.dumps(found, indent=1))
+        return 0
     rows = [
-        [name, "", "", "", *_cells(step)]
-        for name, step in (("dense", advice.dense), ("fp16", advice.fp16))
-    ]
-    for each in advice.candidates[:ROWS]:
-        mark = (
-            "advised"
-            if each == advice.chosen
-            else "goes dense"
-            if each.prediction.goes_dense
-            else ""
-        )
-        rows.append(
-            [mark, f"{each.density:g}", each.codec, each.exchange, *_cells(each.prediction)]
-        )
-    headings = (
-        "",
-        "density",
-        "codec",
-        "exchange",
-        "messages",
-        "ms a step",
-        "ms waiting",
-        "ms computing",
-    )
-    print(table(headings, rows, WORDS))
-    strategies = ", ".join(
-        f"{name} {1e3 * step_s:.1f}" for name, step_s in advice.strategies.items()
-    )
-    print(f"ms a step by plan: {strategies}")
-    sizes = " + ".join(str(len(group)) for group in advice.groups)
-    print(f"layers that travel together, first ready first: {sizes}")
-    print(advice.sentence)
-
-
-def _print_measured(measured: MeasuredCosts) -> None:
-    rows = []
-    for each in measured.samples:
-        low, median, high = (f"{1e3 * seconds:.3g}" for seconds in each.quartiles_s)
-        row = [
-            each.what,
-            f"{each.size:,.0f}",
+        [
+            "advised" if each == chosen else "",
+            each.way,
             "" if each.density is None else f"{each.density:g}",
-            str(len(each.seconds)),
-            median,
-            f"{low} to {high}",
+            f"{1e3 * each.step_s:,.1f}",
+            f"{1e3 * each.waiting_s:,.1f}",
+            f"{each.received_bytes / 1e6:,.2f}",
         ]
-        rows.append(row)
-    print(table(("measured", "size", "density", "rounds", "ms", "quartiles"), rows, WORDS))
-    for kind, line in measured.lines.items():
-        rate = f"{8e-9 / line.byte_s:.3g} Gbit/s" if line.byte_s else "no time a byte"
-        print(
-            f"{kind} on {measured.world_size} ranks: {1e3 * line.start_s:.3g} ms, and {rate} "
-            "received"
-        )
-    work = measured.work
-    print(f"cores of a rank while all {measured.world_size} work: {measured.cores:.2g}")
-    print(
-        f"selecting: {1e6 * work.call_s:.3g} us, {1e9 * work.entry_s:.3g} ns an entry and "
-        f"{1e9 * work.sent_s:.3g} ns one that "
-        f"is sent; making dense: {1e9 * work.dense_s:.3g} ns an entry and "
-        f"{1e9 * work.received_s:.3g} ns one that arrived"
-    )
-
-
-def _print_hiding(hiding: Hiding) -> None:
-    each = zip(hiding.layers, hiding.groups, hiding.densities)
-    rows = [
-        [layer.name, f"{layer.numel:,}", str(group + 1), f"{density:.4g}"]
-        for layer, group, density in each
+        for each in steps
     ]
-    print(table(("layer", "entries", "message", "density"), rows, WORDS))
-    print(
-        f"With these densities a step takes {1e3 * hiding.step_s:,.1f} ms, with {hiding.low:g} "
-        "everywhere "
-        f"{1e3 * hiding.low_step_s:,.1f} ms; {hiding.share:.3%} of the entries are sent instead of "
-        f"{hiding.low_share:.3%}."
-    )
+    headings = ("", "way", "density", "ms a step", "ms waiting", "MB received")
+    print(table(headings, rows, ("", "way")))
+    print(sentence)
+    print("\n".join(["assumed, as no option says otherwise:", *(f"  {each}" for each in assumed)]))
+    return 0
 
 
-def _cells(prediction: Prediction) -> list[str]:
-    times = (prediction.step_s, prediction.waiting_s, prediction.compute_s + prediction.settle_s)
-    return [str(len(prediction.plan)), *(f"{1e3 * seconds:,.1f}" for seconds in times)]
+def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
+    """Return the setting, and what of it is assumed, with the option that says otherwise."""
+    if options.world_size < 2:
+        raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
+    for density in options.density:
+        if not isinstance(density, float):
+            raise InvalidOption("--density of advise is a number: the arithmetic knows no names")
+    if options.model is None and options.backward is None:
+        raise InvalidOption("--parameters tells no time: say --backward 80ms, of your own model")
+    model = MODELS.get(options.model) or Model(options.parameters, TENSORS, 0.0)
+    backward_s = options.backward or model.backward_s
+    forward_s = options.forward or backward_s / 2
+    speed = options.bandwidth or BANDWIDTH_BIT_S
+    latency_s = options.latency or LATENCY_S
+    assumed = {
+        "backward": f"the backward pass takes {1e3 * backward_s:.1f} ms, as 32 samples do at 10 "
+        "Tflop/s (--backward)",
+        "forward": f"the rest of a step takes {1e3 * forward_s:.1f} ms, half of the backward pass "
+        "(--forward)",
+        "bandwidth": f"a rank's link has {speed / 1e9:g} Gbit/s (--bandwidth)",
+        "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
+    }
+    told = [words for name, words in assumed.items() if getattr(options, name) is None]
+    told.append("one core of a server's processor computes the gradients and selects from them")
+    told.append(f"a collective starts after {1e3 * CALL_S:g} ms, and fp16 costs no computing")
+    return Setting(model, backward_s, forward_s, options.world_size, speed, latency_s), told
+
+
+def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float) -> str:
+    """Return the advice with its reason, and the bandwidth at which it changes."""
+    dense, fp16 = steps[:2]
+    both = f"dense {1e3 * dense.step_s:,.1f} ms and fp16 {1e3 * fp16.step_s:,.1f} ms"
+    if chosen is told:
+        times = min(dense.step_s, fp16.step_s) / told.step_s
+        text = (
+            f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, {both}: "
+            f"{times:.1f} times as quick as the better of the two."
+        )
+    else:
+        text = (
+            f"Compression will not help here: use {chosen.way}. Density {told.density:g} takes "
+            f"{1e3 * told.step_s:,.1f} ms a step, {both}; {1e3 * chosen.waiting_s:,.1f} ms of "
+            f"{chosen.way}'s step are spent waiting for the network."
+        )
+    if crossover == 0.0:
+        return f"{text} No bandwidth of 1 Mbit/s or more changes that."
+    if math.isinf(crossover):
+        return f"{text} That holds for any bandwidth up to 1 Tbit/s."
+    return f"{text} It pays below about {crossover / 1e9:.2g} Gbit/s."

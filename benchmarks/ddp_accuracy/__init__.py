@@ -1,1 +1,0 @@
-"""Short trainings by DistributedDataParallel: our hook beside PyTorch's own, on accuracy."""

@@ -1,1 +1,0 @@
-"""LGC beside exact values and values of few bits: is a learned code worth its time?"""

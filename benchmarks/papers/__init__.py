@@ -1,1 +1,0 @@
-"""Tables and figures of the papers behind the methods: ``python -m benchmarks.papers``."""
