@@ -42,7 +42,7 @@ from benchmarks._models import large_tasks, small_tasks
 from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
-from hvd_sparse.autotune.costmodel.architectures import resnet50
+from benchmarks.architectures import resnet50
 from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
 
 PAYLOADS = (1, 2, 4, 8, 16)

@@ -146,7 +146,7 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that "
-            "hvd-sparse advise --hiding finds"
+            "such a run in PyTorch has found (compressor.hiding.densities)"
         )
 
 

@@ -87,7 +87,7 @@ def known_density(text: str) -> Union[float, dict[str, float]]:
     if isinstance(density, str):
         raise argparse.ArgumentTypeError(
             f"density {text!r} is measured in a training, and there is none here: give a number or "
-            "names with theirs; hvd-sparse advise --hiding LOW HIGH predicts what hides"
+            "names with theirs"
         )
     return density
 

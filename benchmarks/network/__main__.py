@@ -11,7 +11,6 @@ import time
 
 from benchmarks.network import (
     counting,
-    merging,
     page,
     plans,
     probe,
@@ -72,9 +71,7 @@ def main() -> int:
             options.output,
         )
     elif options.plans:
-        plans.run(options, run_setting, plans)
-    elif options.merging:
-        plans.run(options, run_setting, merging)
+        plans.run(options, run_setting)
     elif options.train:
         training.run(options, launch)
     elif options.frontend != "torch":

@@ -20,11 +20,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.architectures import parameters
 from benchmarks.network.cluster import INTERFACE, SUBNET, interface_bytes
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.specs import split
 from benchmarks.network.timings import ready
-from hvd_sparse.autotune.costmodel.architectures import parameters
 from hvd_sparse.ddp import register
 from hvd_sparse.density_text import density_argument
 

@@ -83,8 +83,8 @@ def run_setting(
 
 def _measured(options: argparse.Namespace) -> list[str]:
     """Return the options of a rank that say what takes turns."""
-    if options.plans or options.merging:
-        return ["--plans" if options.plans else "--merging"]
+    if options.plans:
+        return ["--plans"]
     return ["--methods", *options.methods]
 
 

@@ -1,4 +1,4 @@
-"""The models that compute really; ``hvd_sparse.autotune.costmodel.architectures`` has their layer
+"""The models that compute really; ``benchmarks.architectures`` has their layer
 sizes, and of more models."""
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks.architectures import ARCHITECTURES
 from benchmarks.network import ddp_page, tensorflow_page, training
 from benchmarks.network.cluster import bits_per_second
-from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES
 from hvd_sparse.density_text import density_argument
 
 DESCRIPTION = """\
@@ -30,7 +30,6 @@ FRONTENDS = {"tensorflow": tensorflow_page.PAGE, "ddp": ddp_page.PAGE}
 NAMES = {
     "exchanges": "exchanges-on-hosts",
     "plans": "plans-on-hosts",
-    "merging": "merging-on-hosts",
     "train": "time-to-accuracy",
 }
 """Pages beside the usual one, by option."""
@@ -57,8 +56,6 @@ def parse() -> argparse.Namespace:
             bits_per_second(rate)
     if "real" in options.compute and not set(options.models) <= set(RECORDED):
         parser.error(f"--compute real: only {', '.join(RECORDED)} can be trained")
-    if options.merging and not set(options.compute) <= {"asleep", "busy"}:
-        parser.error("--merging: --compute asleep or busy, whose gradients come one by one")
     if {"topk", "dgc"} & set(options.methods) and not isinstance(options.density, float):
         parser.error("--density: topk and dgc are written for one number; leave them out")
     if not 2 <= options.least_hosts <= options.hosts:
@@ -138,11 +135,6 @@ def create_parser() -> argparse.ArgumentParser:
         help="messages planned in the run instead, on --least-hosts to --hosts",
     )
     parser.add_argument(
-        "--merging",
-        action="store_true",
-        help="ways to merge layers instead, MGS-SGD's among them, on as many",
-    )
-    parser.add_argument(
         "--train",
         nargs="+",
         choices=training.OPTIMIZERS,
@@ -152,7 +144,7 @@ def create_parser() -> argparse.ArgumentParser:
         "--least-hosts",
         type=int,
         default=2,
-        help="of --plans, --merging (default 2)",
+        help="of --plans (default 2)",
     )
     parser.add_argument(
         "--quick",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,20 +24,7 @@ Run = Callable[[Cluster, argparse.Namespace, str, str], dict[str, Any]]
 Rows = list[dict[str, Any]]
 
 
-class Page(Protocol):
-    """The page of a measurement: a module with these functions, as this one is."""
-
-    def rows_of(self, result: dict[str, Any]) -> Rows:
-        """Return a row a way, by one setting's result."""
-
-    def table(self, rows: Rows) -> str:
-        """Return the rows as a table."""
-
-    def write(self, rows: Rows, options: argparse.Namespace) -> None:
-        """Write the page, and its numbers."""
-
-
-def run(options: argparse.Namespace, run_setting: Run, made: Page) -> None:
+def run(options: argparse.Namespace, run_setting: Run) -> None:
     """Measure on 2 hosts and more, one number after the other, and write each result as it
     comes."""
     Cluster(options.hosts).lay()
@@ -62,10 +49,10 @@ def run(options: argparse.Namespace, run_setting: Run, made: Page) -> None:
                         "command": page.command(),
                         "load": os.getloadavg()[1],
                     }
-                    found = [{**where, **row} for row in made.rows_of(result)]
+                    found = [{**where, **row} for row in rows_of(result)]
                     rows = page.joined(rows, found, WHICH)
-                    made.write(rows, options)
-                    print(made.table(found), flush=True)
+                    write(rows, options)
+                    print(table(found), flush=True)
 
 
 def rows_of(result: dict[str, Any]) -> Rows:

@@ -15,9 +15,9 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.architectures import ARCHITECTURES, parameters
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.specs import split
-from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
 from hvd_sparse.density_text import density_argument
 from hvd_sparse.tensorflow import Compression
 

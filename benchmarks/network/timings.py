@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks import architectures
 from benchmarks.network.models import MODELS, loss
-from hvd_sparse.autotune.costmodel.architectures import replayed
 
 TIMINGS = Path(__file__).resolve().parent / "timings.json"
 PASSES = 5
@@ -29,11 +29,7 @@ def ready(model: str, named: Sequence[tuple[str, Any]]) -> list[float]:
     was recorded."""
     recorded = json.loads(TIMINGS.read_text(encoding="utf-8")).get(model)
     if recorded is None:
-        profile = replayed(model, 1.0)
-        recorded = dict(
-            (layer.name, min(1.0, ready_s))
-            for layer, ready_s in zip(profile.layers, profile.ready_s)
-        )
+        recorded = architectures.ready(model)
     return [recorded[name] for name, _ in named]
 
 

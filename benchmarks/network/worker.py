@@ -15,15 +15,14 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
+from benchmarks.architectures import ARCHITECTURES, parameters
 from benchmarks.network import methods as method_module
 from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.gradients import fill, pool
 from benchmarks.network.groupings import create_ways
-from benchmarks.network.merged_ways import create_merged_ways
 from benchmarks.network.models import MODELS, loss
 from benchmarks.network.spans import PHASES, Spans
 from benchmarks.network.timings import ready
-from hvd_sparse.autotune.costmodel.architectures import ARCHITECTURES, parameters
 from hvd_sparse.density_text import density_argument
 from hvd_sparse.registry import CODECS
 
@@ -75,9 +74,6 @@ class Rank:
     def _create(self, options: argparse.Namespace) -> Mapping[str, method_module.Method]:
         if options.plans:
             return create_ways(self.named, options.density, self.spans)
-        if options.merging:
-            ready_s = [part * options.backward_ms / 1e3 for part in self.ready]
-            return create_merged_ways(self.named, ready_s, options.density, self.spans)
         return {
             s: method_module.create(s, self.named, options.density, self.spans)
             for s in options.methods
@@ -234,7 +230,6 @@ def main() -> None:
     what.add_argument(
         "--plans", action="store_true", help="the ways of grouping, instead of methods"
     )
-    what.add_argument("--merging", action="store_true", help="the ways of merging, instead")
     parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
     parser.add_argument("--backward-ms", type=float)
     parser.add_argument("--density", type=density_argument)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from benchmarks._contestants import padded
-from hvd_sparse.autotune.costmodel.architectures import parameters
+from benchmarks.architectures import parameters
 
 Shape = tuple[int, ...]
 

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hvd_sparse.autotune.costmodel.costs import Line, Work, fit_line
-from hvd_sparse.autotune.costmodel.instance import Instance
-from hvd_sparse.autotune.costmodel.measured_profile import measured_profile, planned_buckets
-from hvd_sparse.autotune.costmodel.partition import partition_end_s
-from hvd_sparse.autotune.costmodel.planner import best
+from hvd_sparse.autotune.costmodel.ends import partition_end_s
+from hvd_sparse.autotune.costmodel.exact import best_plan
+from hvd_sparse.autotune.costmodel.instance import Instance, groups
+from hvd_sparse.autotune.costmodel.lines import Line, fit_line
 from hvd_sparse.autotune.measurements import Samples, Told
 from hvd_sparse.autotune.route import Route
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.buckets import one_per_tensor, why_not_merged
 from hvd_sparse.core.step.group_selection import name_of
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 Buckets = list[tuple[int, ...]]
@@ -169,34 +169,31 @@ def _plan_family(
     default: Buckets,
 ) -> tuple[Buckets, dict[str, float]]:
     """Return the groups of tensors that come in the same steps, and a step's seconds by plan."""
-    profile = measured_profile(
-        specs, {key: [costs.ready_s[key]] for key in keys}, route.configuration
-    )
-    layers = profile.compressed.layers
+    layers, backward_s = layers_of(keys, costs.ready_s, specs, route.configuration)
     is_merged = route.configuration.select_over == "group"
-    received = [route.received(layer.numel, costs.nbytes.get(layer.name, 0.0)) for layer in layers]
+    members = [specs[position] for position in layers]
+    received = [route.received(each.numel, costs.nbytes.get(each.key, 0.0)) for each in members]
     instance = Instance(
-        np.array([layer.backward_s for layer in layers]) + costs.encode_s,
-        np.array([layer.numel for layer in layers]),
-        np.zeros(len(layers)),
+        backward_s + costs.encode_s,
+        np.array([each.numel for each in members]),
         np.array([first for first, _ in received]),
         costs.wire,
-        Work(call_s=costs.work.start_s, entry_s=costs.work.byte_s),
+        costs.work,
         per_tensor=not is_merged,
         late=costs.late,
         late_nbytes=np.array([behind for _, behind in received]),
     )
-    positions = {spec.key: position for position, spec in enumerate(specs)}
-    places = {positions[layer.name]: place for place, layer in enumerate(layers)}
+    places = {position: place for place, position in enumerate(layers)}
+    planned = [tuple(sorted(layers[i:j])) for i, j in groups(best_plan(instance))]
     buckets: dict[str, Buckets] = {
         "none": [(position,) for position in places],
         "all": [tuple(places)],
         "default": restricted(default, places),
-        "planned": planned_buckets(best(instance), profile, specs),
+        "planned": planned,
     }
     for way in ("all", "planned"):
         buckets[way] = _apart_where_needed(buckets[way], specs, route.configuration)
-    settle_s = sum(float(costs.decode(layer.numel)) for layer in layers)
+    settle_s = sum(float(costs.decode(each.numel)) for each in members)
     ends_s = {
         way: settle_s
         + partition_end_s(
@@ -207,6 +204,49 @@ def _plan_family(
     # The search is over contiguous groups that Horovod does not fuse: others may be quicker.
     quickest = min(("default", "planned", "all", "none"), key=lambda way: ends_s[way])
     return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
+
+
+def layers_of(
+    keys: Sequence[str],
+    ready_s: Mapping[str, float],
+    specs: Sequence[TensorSpec],
+    configuration: Configuration,
+) -> tuple[list[int], np.ndarray]:
+    """Return the positions of the compressed tensors in the order of the backward pass, and the
+    seconds of the pass before each, float64 [tensors].
+
+    The seconds before a tensor that is not compressed count with the next compressed one, at the
+    end with the last.
+
+    Parameters
+    ----------
+    keys : tensors that come in the same steps, a compressed one among them
+    ready_s : by key, seconds from the start of the backward pass to the gradient
+    specs : the registered tensors
+    configuration : decides which tensors are compressed
+
+    Raises
+    ------
+    InvalidOption : a tensor was timed that is not registered
+    """
+    unknown = sorted(set(keys) - {spec.key for spec in specs})
+    if unknown:
+        raise InvalidOption(
+            f"gradients of {', '.join(unknown)} were timed, and are not among the registered "
+            "tensors"
+        )
+    # of equal times the tensor that was registered last comes first: backward passes go that way
+    wanted = set(keys)
+    seen = sorted(
+        (ready_s[spec.key], -place) for place, spec in enumerate(specs) if spec.key in wanted
+    )
+    layers, ends_s = [], [0.0]
+    for at_s, place in seen:
+        if configuration.is_sparse(specs[-place].shape, specs[-place].numel):
+            layers.append(-place)
+            ends_s.append(at_s)
+    ends_s[-1] = seen[-1][0]
+    return layers, np.diff(ends_s)
 
 
 def _apart_where_needed(

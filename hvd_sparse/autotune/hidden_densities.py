@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hvd_sparse.autotune.costmodel.costs import Line
 from hvd_sparse.autotune.costmodel.densities import grid_of, largest_hidden
+from hvd_sparse.autotune.costmodel.lines import Line
 from hvd_sparse.autotune.group_plan import Buckets, families, measured_costs, restricted
 from hvd_sparse.autotune.measurements import Samples, Told
 from hvd_sparse.autotune.route import Route

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hvd_sparse.autotune.costmodel.costs import Line, one_after_another
-from hvd_sparse.autotune.costmodel.volumes import by_collective, inbound_bytes
+from hvd_sparse.autotune.costmodel.lines import Line, one_after_another
 from hvd_sparse.autotune.timed_collectives import LOCAL
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective
@@ -70,21 +69,13 @@ class Route:
             each = brought or expected_bytes(self.configuration, numel)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others, 0.0
         density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
-        inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
-        return by_collective(self.exchange, len(self.kinds), self.placement, numel, inbound)
-
-    def messages(self, numel: int) -> float:
-        """Return the number of payloads that a rank adds up, its own among them.
-
-        It need not be whole, and is counted as in ``autotune.costmodel.volumes``.
-
-        Parameters
-        ----------
-        numel : entries of the tensor
-        """
-        density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
-        inbound = inbound_bytes(self.configuration, self.exchange, self.placement, numel, density)
-        return 1.0 + inbound / expected_bytes(self.configuration, numel)
+        real = count_from_density(numel, density) / numel
+        entry_bytes = self.configuration.codec.entry_bytes(numel, density)
+        inbound = float(self.exchange.inbound(real, entry_bytes, self.placement)) * numel
+        if self.exchange.sums_first:
+            return numel * self.exchange.inside(self.placement), inbound
+        first = inbound / len(self.kinds)  # every collective brings the same number
+        return first, inbound - first
 
     @property
     def _others(self) -> int:

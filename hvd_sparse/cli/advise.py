@@ -17,9 +17,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from hvd_sparse.checks import is_number
+from hvd_sparse.checks import check_density, is_number
 from hvd_sparse.cli._commands import Commands
-from hvd_sparse.density_text import known_density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.table import table
 
@@ -201,12 +200,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--bandwidth", type=bandwidth, help="of a rank's link (1Gbit)")
     parser.add_argument("--latency", type=duration, help="between ranks (50us)")
     parser.add_argument("--backward", type=duration, help="of the whole backward pass, as 80ms")
-    parser.add_argument(
-        "--forward", type=duration, help="of the rest of a step (half the backward pass)"
-    )
+    parser.add_argument("--forward", type=duration, help="of the rest of a step (half as long)")
     parser.add_argument(
         "--density",
-        type=known_density,
+        type=float,
         nargs="+",
         default=DENSITIES,
         help="that training stands (0.001 0.01)",
@@ -258,8 +255,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     if options.world_size < 2:
         raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
     for density in options.density:
-        if not isinstance(density, float):
-            raise InvalidOption("--density of advise is a number: the arithmetic knows no names")
+        check_density(density, "--density")
     if options.model is None and options.backward is None:
         raise InvalidOption("--parameters tells no time: say --backward 80ms, of your own model")
     model = MODELS.get(options.model) or Model(options.parameters, TENSORS, 0.0)

@@ -33,7 +33,7 @@ EXTRAS = {
     "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
     "matplotlib": (
         "plot",
-        "no hvd-sparse report, no pictures of hvd-sparse simulate and of the benches",
+        "no hvd-sparse report, no pictures of the benches",
     ),
     "rich": (
         "plot",

@@ -30,7 +30,7 @@ OF_A_PAPER = [
     for param in PARTS
     if param.values[0].kind in ("selector", "codec", "exchange", "memory", "schedule")
 ]
-PLANNING = Path(registry.__file__).with_name("autotune") / "costmodel"
+PLANNING = Path(registry.__file__).with_name("autotune")
 MODULES = sorted(
     {param.values[1].__module__ for param in PARTS} | {"hvd_sparse.registry", "hvd_sparse.types"}
 )
@@ -94,7 +94,7 @@ def test_a_part_names_a_paper_that_is_listed_or_none(parts, part):
 def test_every_paper_is_of_some_part_of_the_planner_or_of_local_steps():
     """As its own, or in the words of its docstring."""
     docstrings = " ".join(param.values[1].__doc__ for param in OF_A_PAPER)
-    others = [*PLANNING.rglob("*.py"), *PLANNING.parents[1].glob("*/local_steps.py")]
+    others = [*PLANNING.rglob("*.py"), *PLANNING.parent.glob("*/local_steps.py")]
     docstrings += " ".join(path.read_text(encoding="utf-8") for path in others)
     assert [key for key in papers() if key not in docstrings] == []
 

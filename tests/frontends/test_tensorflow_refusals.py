@@ -76,7 +76,7 @@ REFUSED = {
         "InvalidOption",
         "density is 'hiding'",
         "hvd_sparse.torch and hvd_sparse.ddp",
-        "hvd-sparse advise --hiding",
+        "compressor.hiding.densities",
     ),
     "no_time": ("InvalidOption", "timeout_s is 0", "None"),
     "one_name_for_two_compressors": ("InvalidOption", "'twin'", "name=", "close()"),

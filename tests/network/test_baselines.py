@@ -12,11 +12,11 @@ pytest.importorskip(
     "horovod.torch", reason="the baselines are written over Horovod", exc_type=ImportError
 )
 
+from benchmarks.architectures import parameters
 from benchmarks.network.methods import Dgc, Gathered, TopK
 from benchmarks.network.spans import Spans
 from benchmarks.network.summary import ratio
 from benchmarks.network.timings import ready
-from hvd_sparse.autotune.costmodel.architectures import parameters
 
 DENSITY = 0.01
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_sparse.autotune.costmodel.architectures import (
-    ARCHITECTURES,
-    parameters,
-    replayed,
-    resnet50,
-)
+from benchmarks.architectures import ARCHITECTURES, parameters, ready, resnet50
 from hvd_sparse.errors import UnknownName
 
 TOTALS = {
@@ -62,12 +57,11 @@ def test_a_narrow_resnet_has_the_shapes_of_a_wide_one_in_small():
         assert all(4 * a == b or a == b for a, b in zip(narrow.shape, wide.shape))
 
 
-def test_a_replayed_pass_begins_with_the_last_layer_and_takes_as_long_as_it_is_told():
-    profile = replayed("resnet50", 0.08)
-    assert profile.layers[0].name == "fc.bias" and profile.layers[-1].name == "layers.0.weight"
-    assert (profile.backward_s, profile.other_s) == (pytest.approx(0.08), pytest.approx(0.04))
-    assert next(layer.name for layer in profile.layers if layer.is_sparse) == "fc.weight"
-    assert len(profile.compressed.layers) == 54
+def test_a_pass_begins_with_the_last_layer_and_ends_with_the_first():
+    found = ready("resnet50")
+    assert next(iter(found)) == "fc.bias" and list(found)[-1] == "layers.0.weight"
+    assert list(found.values()) == sorted(found.values())
+    assert found["layers.0.weight"] == 1.0 and 0 < found["fc.weight"] < 0.01
 
 
 def test_an_unknown_model_is_refused_with_those_there_are():

@@ -209,7 +209,7 @@ def test_no_other_text_is_a_density(density):
 
 
 def test_nothing_hides_in_a_session():
-    with pytest.raises(InvalidOption, match="hvd-sparse advise --hiding"):
+    with pytest.raises(InvalidOption, match=r"compressor\.hiding\.densities"):
         worlds.run(1, lambda collective: Session(ASKED, SPECS, collective))
 
 

@@ -8,11 +8,9 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.autotune.costmodel.costs import Line
+from hvd_sparse.autotune.costmodel.ends import end_s, partition_end_s
 from hvd_sparse.autotune.costmodel.instance import Instance, groups
-from hvd_sparse.autotune.costmodel.partition import partition_end_s
-from hvd_sparse.autotune.costmodel.strategies import as_ready
-from hvd_sparse.autotune.costmodel.timeline import end_s
+from hvd_sparse.autotune.costmodel.lines import Line
 from hvd_sparse.autotune.departure import REVIEW_EVERY, SETTLING, WINDOW, Departure
 from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
 from hvd_sparse.autotune.measurements import (
@@ -226,6 +224,19 @@ def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_
     assert GroupPlan.from_dict(plan.to_dict()) == plan
 
 
+def as_ready(instance):
+    """The plan that sends whatever is ready when the wire is free."""
+    layers, ends, start, free_s = np.arange(instance.size), [], 0, 0.0
+    ready_s = np.cumsum(instance.compute_s(layers, layers + 1))
+    while start < instance.size:
+        now_s = max(free_s, float(ready_s[start]))
+        stop = max(start + 1, int(np.searchsorted(ready_s, now_s, "right")))
+        free_s = now_s + float(instance.wire_s(start, stop))
+        ends.append(stop)
+        start = stop
+    return tuple(ends)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e5), st.booleans()), min_size=1, max_size=8),
@@ -235,7 +246,6 @@ def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
     instance = Instance(
         np.array([backward_s for backward_s, _, _ in layers]),
         np.ones(len(layers)),
-        np.zeros(len(layers)),
         np.array([nbytes for _, nbytes, _ in layers]),
         Line(start_s, 1e-5),
     )
@@ -243,7 +253,7 @@ def test_groups_of_neighbours_end_as_the_plan_does(layers, start_s):
     parts = [list(range(start, stop)) for start, stop in groups(plan)]
     assert partition_end_s(instance, parts[::-1]) <= end_s(instance, plan) * (1 + 1e-9)
     alone = [(layer,) for layer in range(instance.size)]
-    fused = as_ready(instance, float("inf"))
+    fused = as_ready(instance)
     assert partition_end_s(instance, alone) == pytest.approx(end_s(instance, fused)), (
         "as Horovod fuses"
     )

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from hvd_sparse.autotune.costmodel.ends import end_s, simplified
 from hvd_sparse.autotune.costmodel.instance import Instance, Plan
-from hvd_sparse.autotune.costmodel.strategies import (
-    as_ready,
-    best_buckets,
-    greedy,
-    greedy_fixed,
-    merge_all,
-    no_merge,
-    quickest,
-)
-from hvd_sparse.autotune.costmodel.timeline import end_s, simplified
 
 EFFORT = 10_000_000
 """Extensions of states in all, which bounds the time at about a second for 1,000 layers."""
@@ -26,33 +17,6 @@ SWEEP = 256
 """Stretches in which most dominated states are found."""
 
 ROUNDING = 1e-9
-
-RULES: dict[str, Callable[[Instance], Plan]] = {
-    "no_merge": no_merge,
-    "merge_all": merge_all,
-    "buckets": best_buckets,
-    "as_ready": as_ready,
-    "greedy": greedy,
-    "greedy_fixed": greedy_fixed,
-}
-"""Rules by name.  Their plans bound the search, and are taken where thinning has lost a better
-one."""
-
-
-@dataclass(frozen=True)
-class Exact:
-    """The result of the search.
-
-    Attributes
-    ----------
-    plan : the quickest that was found, with as few groups as possible
-    is_exact : no state was thinned out, so that no plan is quicker
-    largest_front : number of states at the boundary with most of them
-    """
-
-    plan: Plan
-    is_exact: bool
-    largest_front: int
 
 
 @dataclass
@@ -77,22 +41,23 @@ class _States:
         )
 
 
-def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
-    """Return the plan that ends a step earliest.
+def best_plan(instance: Instance, *, front_limit: int | None = None) -> Plan:
+    """Return the plan that ends a step earliest, with as few groups as possible.
 
     A state at a boundary is (compute end, wire end, number of groups).  Adding a group is monotone
     in all three, so a state can be dropped if another one is nowhere larger.  It can also be
-    dropped if even a single message of all that is left would end after the best plan made by a
-    rule.  The number of groups matters only where collectives come late.  Where tensors are
-    selected from one by one, all states have the same compute end, and the front is short.
+    dropped if even a single message of all that is left would end after the best simple plan: every
+    layer apart, all in one, or groups of one size in bytes.  The number of groups matters only
+    where collectives come late.  Where tensors are selected from one by one, all states have the
+    same compute end, and the front is short.
 
     Parameters
     ----------
     instance : layers and costs
     front_limit : most states at a boundary; by default as many as make about ten million
         extensions in all.  Of a longer front only the state with the lowest bound in every stretch
-        is kept; the plan may then be slightly slower than the best, though never than those made by
-        rules, and ``is_exact`` is false
+        is kept; the plan may then be slightly slower than the best, though never than the simple
+        ones
 
     Notes
     -----
@@ -102,11 +67,10 @@ def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
     if front_limit is None:
         front_limit = _default_limit(instance)
     bounds = _Bounds(instance)
-    by_rule = quickest(instance, [rule(instance) for rule in RULES.values()])
-    limit_s = end_s(instance, by_rule) * (1 + ROUNDING)
+    simple = _quickest(instance, simple_plans(instance))
+    limit_s = end_s(instance, simple) * (1 + ROUNDING)
     none = np.zeros(1, np.int64)
     pool = _States(np.zeros(1), np.zeros(1), none, none, none)
-    is_exact, largest = True, 0
     for stop in range(1, instance.size + 1):
         states = _extended(instance, pool, stop)
         lower_s = bounds(states, stop)
@@ -114,11 +78,31 @@ def exact(instance: Instance, *, front_limit: int | None = None) -> Exact:
         states, lower_s = states.take(possible), lower_s[possible]
         kept = _front(states)
         if kept.size > front_limit:
-            kept, is_exact = _thinned(states.take(kept), lower_s[kept], kept, front_limit), False
-        largest = max(largest, kept.size)
+            kept = _thinned(states.take(kept), lower_s[kept], kept, front_limit)
         pool = pool.joined(states.take(kept))
     found = [_walk_back(pool, instance)] if pool.boundary[-1] == instance.size else []
-    return Exact(simplified(instance, quickest(instance, [*found, by_rule])), is_exact, largest)
+    return simplified(instance, _quickest(instance, [*found, simple]))
+
+
+def simple_plans(instance: Instance) -> list[Plan]:
+    """Return every layer apart, all in one message, and groups that close at a size in bytes, which
+    is that of all layers, halved up to 23 times."""
+    sizes = (instance.nbytes + instance.late_nbytes).tolist()
+    plans: list[Plan] = [tuple(range(1, instance.size + 1)), (instance.size,)]
+    for power in range(1, 24):
+        ends, filled = [], 0.0
+        for stop, nbytes in enumerate(sizes, 1):
+            filled += nbytes
+            if filled >= sum(sizes) / 2**power or stop == instance.size:
+                ends.append(stop)
+                filled = 0.0
+        plans.append(tuple(ends))
+    return plans
+
+
+def _quickest(instance: Instance, plans: Iterable[Plan]) -> Plan:
+    """Return the quickest plan; of equally quick ones the one with the fewest groups."""
+    return min(plans, key=lambda plan: (round(end_s(instance, plan), 12), len(plan)))
 
 
 def _default_limit(instance: Instance) -> int:
@@ -148,13 +132,13 @@ class _Bounds:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        size, work = instance.size, instance.work
+        size, call_s = instance.size, instance.select.start_s
         alone_s = instance.compute_s(np.arange(size), np.arange(1, size + 1))
-        # A merged selection pays call_s once, and otherwise costs no less than one by one.
+        # A merged selection starts once, and otherwise costs no less than one by one.
         if not instance.per_tensor:
-            alone_s = alone_s - work.call_s
+            alone_s = alone_s - call_s
         self._compute_s = np.concatenate([np.cumsum(alone_s[::-1])[::-1], [0.0]])
-        self._call_s = 0.0 if instance.per_tensor else work.call_s
+        self._call_s = 0.0 if instance.per_tensor else call_s
 
     def __call__(self, states: _States, stop: int) -> np.ndarray:
         instance = self._instance

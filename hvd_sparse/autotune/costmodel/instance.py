@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hvd_sparse.autotune.costmodel.costs import Line, Numbers, Work
+from hvd_sparse.autotune.costmodel.lines import Line, Numbers
 from hvd_sparse.errors import InvalidOption
 
 NOTHING = np.empty(0)
@@ -35,10 +35,9 @@ class Instance:
     ----------
     backward_s : float64 [layers], seconds of the backward pass before each gradient is ready
     numel : float64 [layers], entries
-    sent : float64 [layers], entries that a rank sends of each
     nbytes : float64 [layers], bytes that a node receives of each in the exchange's first collective
     wire : cost of that collective
-    work : costs of selecting and coding
+    select : cost of selecting and encoding, over the entries of what is selected from at once
     per_tensor : each tensor of a group is selected from when it is ready; else the group as one
         vector
     late : cost of the collectives behind the first, which begin when the backward pass is over
@@ -47,10 +46,9 @@ class Instance:
 
     backward_s: np.ndarray
     numel: np.ndarray
-    sent: np.ndarray
     nbytes: np.ndarray
     wire: Line
-    work: Work = field(default_factory=Work)
+    select: Line = Line(0.0, 0.0)
     per_tensor: bool = True
     late: Line = Line(0.0, 0.0)
     late_nbytes: np.ndarray = field(default_factory=lambda: NOTHING)
@@ -58,7 +56,7 @@ class Instance:
     def __post_init__(self) -> None:
         if self.late_nbytes is NOTHING:
             object.__setattr__(self, "late_nbytes", np.zeros(len(self.nbytes)))
-        for name in ("backward_s", "numel", "sent", "nbytes", "late_nbytes"):
+        for name in ("backward_s", "numel", "nbytes", "late_nbytes"):
             values = np.asarray(getattr(self, name), np.float64)
             if values.ndim != 1 or values.size != len(self.backward_s) or not values.size:
                 raise InvalidOption(
@@ -67,8 +65,6 @@ class Instance:
                 )
             object.__setattr__(self, name, values)
             object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))
-        own = self.work.select_s(self.numel) if self.per_tensor else np.zeros(self.size)
-        object.__setattr__(self, "_own", np.concatenate([[0.0], np.cumsum(own)]))
 
     @property
     def size(self) -> int:
@@ -80,10 +76,8 @@ class Instance:
 
         Either may be an int array [groups], as in the methods below.
         """
-        coding = self.work.sent_s * self._between("_sent", start, stop)
-        if self.per_tensor:
-            return self._between("_own", start, stop) + coding
-        return self.work.select_s(self._between("_numel", start, stop)) + coding
+        entries_s = self.select.byte_s * self._between("_numel", start, stop)
+        return entries_s + self.select.start_s * ((stop - start) if self.per_tensor else 1)
 
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
         """Return the seconds of the backward pass and the selection of a group."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_sparse.autotune.costmodel.architectures._parameters import Maps, Parameter
+from benchmarks.architectures._parameters import Maps, Parameter
 
 CLASSES = 1000
 

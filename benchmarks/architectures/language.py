@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_sparse.autotune.costmodel.architectures._parameters import NORM_FLOPS, Parameter, linear
+from benchmarks.architectures._parameters import NORM_FLOPS, Parameter, linear
 
 VOCABULARY = 10_000
 

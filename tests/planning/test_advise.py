@@ -1,0 +1,173 @@
+"""``hvd-sparse advise``: arithmetic, worked by hand and beside what was measured on hosts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import pytest
+from plain import run_plain
+
+from benchmarks.architectures import parameters
+from hvd_sparse.cli import main
+from hvd_sparse.cli.advise import (
+    AS_GOOD,
+    CALL_S,
+    MARGIN,
+    MODELS,
+    Model,
+    Setting,
+    bandwidth,
+    choose,
+    count,
+    duration,
+)
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESNET = ["--model", "resnet50", "--backward", "80ms", "--world-size", "4"]
+
+
+def advised(capsys, *arguments):
+    assert main(["advise", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments):
+    code = 1
+    try:
+        code = main(["advise", *arguments])
+    except SystemExit as error:
+        code = error.code
+    assert code in (1, 2)
+    return capsys.readouterr().err
+
+
+def test_steps_are_as_worked_out_by_hand():
+    setting = Setting(Model(1_000_000, 0, 0.0), 0.1, 0.05, 4, 1e9, 1e-3)
+    dense, fp16, sparse = setting.steps([0.01])
+    assert dense.received_bytes == 2 * 3 / 4 * 4e6 and fp16.received_bytes == 3e6
+    assert dense.step_s == pytest.approx(0.05 + CALL_S + 6e-3 + 0.1)  # 48 ms of wire are hidden
+    assert dense.waiting_s == pytest.approx(CALL_S + 6e-3)
+    assert sparse.received_bytes == 3 * 10_000 * 8
+    works_s, settles_s = 0.66e-3 + 0.2e-3, 0.37e-3 + 0.21e-3
+    assert sparse.step_s == pytest.approx(0.05 + CALL_S + 3e-3 + 0.1 + works_s + settles_s)
+    slow = Setting(setting.model, 0.1, 0.05, 4, 1e8, 1e-3).step("dense")
+    assert slow.step_s == pytest.approx(0.05 + CALL_S + 6e-3 + 0.48)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_sizes_are_those_of_the_models(name):
+    sizes = [each.numel for each in parameters(name)]
+    assert MODELS[name].numel == sum(sizes)
+    compressed = [p for p in parameters(name) if len(p.shape) > 1 and p.numel >= 1024]
+    assert MODELS[name].tensors == len(compressed)
+    operations = 2 * 32 * sum(each.flops for each in parameters(name))
+    assert MODELS[name].backward_s == pytest.approx(operations / 10e12, rel=0.01)
+
+
+def test_compressing_is_advised_on_a_slow_network_and_not_on_a_quick_one(capsys):
+    slow = advised(capsys, *RESNET, "--bandwidth", "1Gbit")
+    assert slow["choice"] == "sparse" and slow["sentence"].startswith("Compress: density")
+    quick = advised(capsys, *RESNET, "--bandwidth", "100Gbit")
+    assert quick["choice"] == "dense" and "will not help here: use dense" in quick["sentence"]
+    assert 1e9 < slow["crossover_bit_s"] < 100e9
+    assert slow["crossover_bit_s"] == pytest.approx(quick["crossover_bit_s"])
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_the_crossover_is_where_both_are_as_quick(capsys, factor):
+    found = advised(capsys, *RESNET, "--density", "0.001")
+    there = f"{factor * found['crossover_bit_s'] / 1e9}Gbit"
+    dense, fp16, sparse = advised(capsys, *RESNET, "--density", "0.001", "--bandwidth", there)[
+        "steps"
+    ]
+    is_quicker = sparse["step_s"] < min(dense["step_s"], fp16["step_s"])
+    assert is_quicker == (factor < 1)
+
+
+def test_what_is_advised_is_never_slower_and_sends_most_of_those_as_quick():
+    for speed in (1e7, 1e8, 1e9, 1e10, 1e11):
+        for ranks in (2, 16, 256):
+            setting = Setting(MODELS["resnet50"], 0.08, 0.04, ranks, speed, 5e-5)
+            steps = setting.steps([0.0001, 0.001, 0.01, 0.1])
+            chosen, (dense, fp16, *sparse) = choose(steps), steps
+            assert chosen.step_s <= AS_GOOD * min(dense.step_s, fp16.step_s)
+            better = [e for e in sparse if e.step_s * MARGIN <= min(dense.step_s, fp16.step_s)]
+            assert (chosen.way == "sparse") == bool(better)
+            as_quick = [e for e in better if e.step_s <= AS_GOOD * min(b.step_s for b in better)]
+            assert not better or chosen.density == max(each.density for each in as_quick)
+
+
+def test_the_advice_is_that_of_the_measurements_on_hosts():
+    """Within a factor of two, as the hosts share two cores.  A step of the page is without
+    a forward pass, and has a backward pass of 80 ms."""
+    rows = json.loads((RESULTS / "simulation-on-hosts.json").read_text())["rows"]
+    speeds = {"1gbit": 1e9, "100mbit": 1e8}
+    compared = 0
+    for rate, hosts in {(row["rate"], row["hosts"]) for row in rows}:
+        measured = {
+            (row["way"], row["density"]): row["measured_s"]["median"]
+            for row in rows
+            if (row["rate"], row["hosts"]) == (rate, hosts)
+        }
+        setting = Setting(MODELS["transformer"], 0.08, 0.0, hosts, speeds[rate], 5e-5)
+        dense, _, *sparse = setting.steps([0.001, 0.01])
+        for each in sparse:
+            real = measured["dense", None] / measured["allgather", each.density]
+            assert real > 1 and 0.5 < dense.step_s / each.step_s / real < 2
+            compared += 1
+    assert compared >= 6
+
+
+def test_a_model_of_ones_own_is_a_number_of_parameters_and_a_time(capsys):
+    found = advised(
+        capsys, "--parameters", "1.3B", "--world-size", "8", "--backward", "400ms",
+        "--bandwidth", "10Gbit", "--latency", "20us", "--forward", "200ms",
+    )  # fmt: skip
+    assert found["steps"][0]["received_bytes"] == pytest.approx(2 * 7 / 8 * 4 * 1.3e9)
+    assert not any(word in " ".join(found["assumed"]) for word in ("--bandwidth", "--forward"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--world-size", "4"], "--model"),
+        (["--model", "resnet18", "--world-size", "4"], "resnet50"),
+        (["--model", "lstm", "--parameters", "3M", "--world-size", "4"], "not allowed"),
+        (["--parameters", "3M", "--world-size", "4"], "--backward"),
+        (["--parameters", "many", "--world-size", "4"], "write 25M"),
+        (["--model", "lstm", "--world-size", "1"], "one rank alone"),
+        ([*RESNET, "--density", "2"], "in (0, 1]"),
+        ([*RESNET, "--density", "conv*=0.1"], "invalid"),
+        ([*RESNET, "--bandwidth", "1"], "100Mbit or 1Gbit"),
+        ([*RESNET, "--latency", "50"], "50us or 80ms"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_a_remedy(capsys, arguments, words):
+    assert words in refused(capsys, *arguments)
+
+
+def test_units_are_read():
+    assert (bandwidth("1Gbit"), bandwidth("100 mbit/s"), bandwidth("25G")) == (1e9, 1e8, 25e9)
+    assert (duration("50us"), duration("1.5s")) == (pytest.approx(5e-5), 1.5)
+    assert (count("25M"), count("25557032")) == (25_000_000, 25_557_032)
+    for read, text in ((bandwidth, "-1Gbit"), (duration, "infs"), (count, "0"), (count, "1e400")):
+        with pytest.raises(argparse.ArgumentTypeError):
+            read(text)
+
+
+def test_a_crossover_may_be_nowhere_or_everywhere():
+    nothing_to_win = Setting(Model(1000, 50, 0.0), 1e-3, 0.0, 2, 1e9, 5e-5)
+    assert nothing_to_win.crossover_bit_s(0.5) == 0.0
+    far = Setting(Model(1000, 0, 0.0), 1e-6, 0.0, 2, 1e9, 1.0)
+    assert math.isinf(far.crossover_bit_s(0.001))
+
+
+def test_numpy_is_all_that_it_needs(tmp_path):
+    done = run_plain(tmp_path, "advise", *RESNET)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    for words in ("ms a step", "advised", "Compress: density 0.0", "assumed, as no option"):
+        assert words in done.stdout
+    assert json.loads(run_plain(tmp_path, "advise", *RESNET, "--json").stdout)["choice"] == "sparse"
