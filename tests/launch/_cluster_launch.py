@@ -29,7 +29,7 @@ def launch(*arguments: str) -> dict[str, object]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
         stdin=subprocess.DEVNULL,
     )
     return {"code": done.returncode, "output": done.stdout + done.stderr}

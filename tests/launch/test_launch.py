@@ -16,6 +16,9 @@ from installed import horovod_parts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCH = ROOT / "scripts" / "launch"
+LIMIT_S = 900
+"""Of five launches one after the other."""
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 sys.path.insert(0, str(ROOT / "tests" / "network"))
 from _spaces import finish, needs_spaces, start  # noqa: E402
 
@@ -166,7 +169,7 @@ def seen(tmp_path_factory):
     """What came of the launches on a cluster of three hosts, four ranks."""
     folder = tmp_path_factory.mktemp("launch")
     script = str(ROOT / "tests" / "launch" / "_cluster_launch.py")
-    code, output = finish(start(inside([sys.executable, script, str(folder)])), 280)
+    code, output = finish(start(inside([sys.executable, script, str(folder)])), LIMIT_S)
     assert code == 0, output[-6000:]
     return json.loads((folder / "seen.json").read_text())
 
