@@ -1,4 +1,4 @@
-"""Networks of ``hvd-sparse bench accuracy``, small enough for a run in about a minute."""
+"""Networks of ``scripts/bench accuracy``, small enough for a run in about a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and the picture of ``hvd-sparse bench accuracy``."""
+"""The page and the picture of ``scripts/bench accuracy``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = ("dense", "ldte_bs")
 INTRODUCTION = """# Accuracy, with the optimizers people use
 
 What training reaches when entries are rare, beside dense, with the optimizer handed over
-(`optimizer=`) and with the optimizer kept (plain error feedback). Made by `hvd-sparse bench
+(`optimizer=`) and with the optimizer kept (plain error feedback). Made by `scripts/bench
 accuracy`, which goes on where it was stopped; [accuracy.json](accuracy.json) has every run. What
 was tried on the way to these memories, and dropped, is on [a page of its own](accuracy-ways.md).
 DistributedDataParallel on real ranks, with PyTorch's own fp16 and PowerSGD hooks beside ours, is on

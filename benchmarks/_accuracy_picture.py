@@ -1,4 +1,4 @@
-"""Learning curves of ``hvd-sparse bench accuracy``."""
+"""Learning curves of ``scripts/bench accuracy``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real ranks of ``hvd-sparse bench accuracy``: the same training by Horovod, on this machine."""
+"""Real ranks of ``scripts/bench accuracy``: the same training by Horovod, on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines and runs of ``hvd-sparse bench accuracy``, and what simulated and real training share."""
+"""Lines and runs of ``scripts/bench accuracy``, and what simulated and real training share."""
 
 from __future__ import annotations
 

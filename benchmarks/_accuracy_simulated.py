@@ -1,4 +1,4 @@
-"""Simulated workers of ``hvd-sparse bench accuracy``: one process, one network.
+"""Simulated workers of ``scripts/bench accuracy``: one process, one network.
 
 Replicas of a network are identical, so one stands for all.  Every worker's gradients are computed
 in turn, from its own examples; then every worker's numpy session reduces them in a thread of its

@@ -1,4 +1,4 @@
-"""What ``hvd-sparse bench accuracy`` trains: data, networks, and learning rates to search."""
+"""What ``scripts/bench accuracy`` trains: data, networks, and learning rates to search."""
 
 from __future__ import annotations
 

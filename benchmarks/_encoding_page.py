@@ -1,4 +1,4 @@
-"""The page and the picture that ``hvd-sparse bench codecs`` writes."""
+"""The page and the picture that ``scripts/bench codecs`` writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STYLES = {
 
 PAGE = """# Codecs: bytes and time
 
-Made by `hvd-sparse bench codecs --output docs/results` with {environment}. Exact top-k of {numel:,}
+Made by `scripts/bench codecs --output docs/results` with {environment}. Exact top-k of {numel:,}
 entries of Laplace noise. Bytes are those of the whole frame, its 32 bytes of header included; times
 are medians of processor time, in nanoseconds an entry sent, over rounds in which every codec takes
 its turn, on a machine that had other work too, so that caches were shared. The bound is the entropy

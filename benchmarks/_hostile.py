@@ -1,6 +1,6 @@
 """Costs of the worst steps: gradients on which no threshold takes the count asked for, and spikes.
 
-The work of ``hvd-sparse bench select --hostile``; it writes ``selecting-hostile.json`` and
+The work of ``scripts/bench select --hostile``; it writes ``selecting-hostile.json`` and
 ``selecting-hostile.md``.
 """
 
@@ -121,7 +121,7 @@ Milliseconds are the processor's, of the thread that works, so that others at wo
 count little; every step is the quickest of {runs} runs of the same steps. The last column is the
 worst of a row's steps over the selector's median on usual gradients; it is to be at most {limit}.
 
-Made by `hvd-sparse bench select --hostile --output docs/results` with {environment}.{quick}
+Made by `scripts/bench select --hostile --output docs/results` with {environment}.{quick}
 
 {table}
 """

@@ -165,7 +165,7 @@ one thread, with a warm threshold and under error feedback, unless a section say
 floor is one pass over memory, `residual.add_(gradient)` in torch on the same data: 12 bytes an
 entry.
 
-Made by `hvd-sparse bench select --rounds {rounds} --training-steps {steps} --output docs/results`
+Made by `scripts/bench select --rounds {rounds} --training-steps {steps} --output docs/results`
 with {environment}.{quick}
 
 A load average above the number of cores says that others were at work meanwhile: such figures are

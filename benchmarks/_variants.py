@@ -1,6 +1,6 @@
 """Costs of choosing with our settings and with the authors', side by side.
 
-The work of ``hvd-sparse bench select --variants``; it writes ``selecting-variants.json`` and
+The work of ``scripts/bench select --variants``; it writes ``selecting-variants.json`` and
 ``selecting-variants.md``.
 """
 
@@ -114,7 +114,7 @@ is `{floor}` in torch. "count / k" is what the last round selected, over what wa
 [methods](../methods/index.md) says what the variants are; `oktopk`'s differ in their first steps
 alone, which run dense.
 
-Made by `hvd-sparse bench select --variants --output docs/results` with {environment}.{quick}
+Made by `scripts/bench select --variants --output docs/results` with {environment}.{quick}
 
 {table}
 """

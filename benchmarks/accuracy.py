@@ -1,4 +1,4 @@
-"""Accuracy beside dense, by method, density and optimizer: the work of ``hvd-sparse bench
+"""Accuracy beside dense, by method, density and optimizer: the work of ``scripts/bench
 accuracy``.
 
 A run that the folder's accuracy.json holds is not made again, so that the bench goes on where it
@@ -28,10 +28,66 @@ from benchmarks._accuracy_runs import Line, Run
 from benchmarks._accuracy_simulated import simulate
 from benchmarks._accuracy_store import Store
 from benchmarks._accuracy_tasks import TASKS
-from hvd_sparse.density_text import plain_density
+from hvd_sparse.density_text import known_density, plain_density
+from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import read_method
 
 QUICK_STEPS = 40
+OPTIMIZERS = ("sgd", "momentum", "adamw")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench: those of the page, and those of one line."""
+    parser.epilog = (
+        "Without a method: every line of the page, the most wanted first, as far as its runs are "
+        "not in DIR/accuracy.json yet. With one: that line and dense."
+    )
+    parser.add_argument("--task", choices=TASKS, help="what is learnt (all; of one line: digits)")
+    parser.add_argument("--page", action="store_true", help="train nothing, write the page anew")
+    parser.add_argument("--minutes", type=float, help="begin no further run after these")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (%(default)s)")
+    parser.add_argument(
+        "--method",
+        type=_method,
+        metavar="METHOD[,OPTION=VALUE...]",
+        help="one line only: dense, or a method of `hvd-sparse list`, as in ldte_bs,variant=paper",
+    )
+    parser.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="momentum", help="of that line (%(default)s)"
+    )
+    parser.add_argument(
+        "--density",
+        type=known_density,
+        default=0.001,
+        help="of that line, a number or NAME=DENSITY,... (%(default)s)",
+    )
+    parser.add_argument(
+        "--rate", type=float, help="learning rate of that line; without it, the best of a search"
+    )
+    parser.add_argument(
+        "--kept", action="store_true", help="the optimizer keeps its work: plain error feedback"
+    )
+    parser.add_argument(
+        "--warmup",
+        type=float,
+        default=0.0,
+        metavar="PART",
+        help="of the steps, at falling densities",
+    )
+    parser.add_argument("--workers", type=int, help="that share a step's examples (4)")
+    parser.add_argument("--real", action="store_true", help="as real ranks of this machine")
+    parser.add_argument("--steps", type=int, help="of training; without it, the task's own")
+    parser.add_argument("--seeds", type=int, help="runs of the line; without it, the page's")
+
+
+def _method(text: str) -> str:
+    """Return a method as it is spelled, if it can be read."""
+    if text != "dense":
+        try:
+            read_method(text)
+        except SparseError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def run(options: argparse.Namespace) -> int:

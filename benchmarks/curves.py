@@ -1,4 +1,4 @@
-"""A short training by every named method, for the curve on its page: the work of ``hvd-sparse bench
+"""A short training by every named method, for the curve on its page: the work of ``scripts/bench
 curves``.
 
 The simulated workers of ``bench accuracy`` on scikit-learn's digits, by SGD with momentum 0.9 that
@@ -36,7 +36,7 @@ KEPT = ("terngrad", "signsgd")
 TEXT = """# Curves of all methods
 
 A short training by every named method, of which each [method's page](../methods/index.md) shows the
-curve. Made by `hvd-sparse bench curves`: scikit-learn's digits, a network of 71,754 parameters,
+curve. Made by `scripts/bench curves`: scikit-learn's digits, a network of 71,754 parameters,
 {workers} simulated workers that share batches of 64, {steps} steps (10 epochs), SGD with momentum
 0.9 that is handed over, learning rate {rate:g} falling to 0 along a cosine, {seeds} seeds.
 `terngrad` and `signsgd` keep their optimizer, `signsgd` at rate {signs:g}; `strom` has the

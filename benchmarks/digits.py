@@ -1,4 +1,4 @@
-"""Training on scikit-learn's handwritten digits, by every exchange: the work of ``hvd-sparse bench
+"""Training on scikit-learn's handwritten digits, by every exchange: the work of ``scripts/bench
 digits``.
 
 Four ranks are threads of one process.  The network, its gradients and the descent are plain numpy,
@@ -263,7 +263,7 @@ def page(results: list[Result], epochs: int) -> str:
         [
             "# Accuracy by exchange",
             "",
-            "`hvd-sparse bench digits` makes this page: scikit-learn's digits, a network of 64, "
+            "`scripts/bench digits` makes this page: scikit-learn's digits, a network of 64, "
             "256 and 10 units, plain gradient",
             f"descent at {RATE}, {RANKS} ranks with batches of {BATCH}, {epochs} epochs, "
             f"{len(results[0].accuracies)} seeds.",

@@ -1,7 +1,7 @@
 """Bytes an entry and the cost of encoding and decoding, of every codec, beside the entropy bound.
 
-    hvd-sparse bench codecs                            table, JSON, page and picture in bench-output
-    hvd-sparse bench codecs --output docs/results        write the page of this repository
+    scripts/bench codecs                            table, JSON, page and picture in bench-output
+    scripts/bench codecs --output docs/results        write the page of this repository
 
 Random indices with the values that exact top-k leaves of a Laplace distribution, at densities 1e-4
 to 1e-1; and the recorded gradients of tests/fixtures.  Every codec takes its turn in every round,

@@ -1,4 +1,4 @@
-"""Bytes that exchanges really move, counted rank by rank: the work of ``hvd-sparse bench
+"""Bytes that exchanges really move, counted rank by rank: the work of ``scripts/bench
 exchanges``.
 
 N ranks as threads of one process run the steps; ``LocalWorld`` counts what passes each rank's
@@ -299,7 +299,7 @@ def page(lines: list[Line], chosen: list[dict[str, Any]]) -> str:
         [
             "# Bytes by exchange",
             "",
-            "`hvd-sparse bench exchanges` makes this page. Ranks are threads; every byte that "
+            "`scripts/bench exchanges` makes this page. Ranks are threads; every byte that "
             "passes a rank's network in the",
             "exchange's collectives is counted, headers and checksums included "
             "(`LocalWorld.wire_received`): allgather and",

@@ -1,4 +1,4 @@
-"""Costs of selection, beside one pass over memory and beside peers: the work of ``hvd-sparse bench
+"""Costs of selection, beside one pass over memory and beside peers: the work of ``scripts/bench
 select``.
 
 Every section is a race (``_interleaved_timing``): ours, the peers and the floor, on the same
@@ -44,6 +44,7 @@ from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
 from benchmarks.architectures import resnet50
 from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
+from hvd_sparse.registry import ENGINES
 
 PAYLOADS = (1, 2, 4, 8, 16)
 DENSITY = 0.001
@@ -52,6 +53,29 @@ SETTLED = 20
 """Steps of a training after which one pass is to be enough."""
 WIDTH = 200
 """Characters, where the table goes to no terminal."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument(
+        "--engine", choices=ENGINES.ids(), help="instead of the best that is installed"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="of the largest vector with goals; more make the spread smaller (32)",
+    )
+    parser.add_argument("--training-steps", type=int, help="of each of the real trainings (300)")
+    parser.add_argument(
+        "--hostile",
+        action="store_true",
+        help="only the worst steps: equal magnitudes, plateaus, spikes, subnormals",
+    )
+    parser.add_argument(
+        "--variants",
+        action="store_true",
+        help='only methods with our settings beside those with variant="paper"',
+    )
 
 
 def run(options: argparse.Namespace) -> int:

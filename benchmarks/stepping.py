@@ -1,4 +1,4 @@
-"""The work of a step, beside one pass over memory: the work of ``hvd-sparse bench step``."""
+"""The work of a step, beside one pass over memory: the work of ``scripts/bench step``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,54 @@ from benchmarks.step import page
 from benchmarks.step.goals import verdicts
 from benchmarks.step.models import needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
-from hvd_sparse.density_text import plain_density, spell_density
+from hvd_sparse.density_text import density_argument, plain_density, spell_density
 
 LIMIT_S = 600
 """Of a launch."""
 
 
+MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16")
+METHODS = ("dense", "fp16", "ldte_bs", "topk", "dgc", "gaussian_k")
+DEFAULTS = {
+    "models": list(MODELS),
+    "methods": list(METHODS),
+    "ranks": [1, 2, 4],
+    "seconds": 1.5,
+}
+QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], "seconds": 0.1}
+"""Defaults of the options, without and with ``--quick``."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=MODELS,
+        help="whose sizes the gradients have; overhead: many small tensors (all)",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        help=f"with options as in ldte_bs,codec=block16 ({' '.join(METHODS)})",
+    )
+    parser.add_argument("--ranks", nargs="+", type=int, help="how many, over Gloo (1 2 4)")
+    parser.add_argument(
+        "--density",
+        type=density_argument,
+        default=0.001,
+        help="a number, NAME=DENSITY,... or hiding (%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="that each is measured at least; more narrow the spread (1.5)"
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure, print the goals, write JSON and page; return 0, whether or not goals are met."""
+    for name, value in (QUICK if options.quick else DEFAULTS).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     console = Console(soft_wrap=True)
     before, bench = os.getloadavg()[0], Bench(options)
     with _bars() as progress:
@@ -109,7 +149,7 @@ def made_with() -> dict[str, str]:
 def _command(options: argparse.Namespace) -> str:
     """Return the command that measures the same."""
     lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
-    parts = ["hvd-sparse bench step", *(["--quick"] if options.quick else [])]
+    parts = ["scripts/bench step", *(["--quick"] if options.quick else [])]
     parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]
     density = shlex.quote(spell_density(options.density))
     return " ".join([*parts, f"--density {density} --seconds {options.seconds:g}"])

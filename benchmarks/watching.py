@@ -1,7 +1,7 @@
 """What telemetry costs: steps without it beside steps that are watched.
 
-    hvd-sparse bench telemetry                    table and JSON in bench-output
-    python -m benchmarks.watching --models small  one of the models
+    scripts/bench telemetry                    table and JSON in bench-output
+    scripts/bench telemetry --models small     one of the models
 
 One rank, with the tensors of networks of the examples or many small ones, and no computing, so that
 a step is the compressor's own work and the share is the largest it can be.  A forward and a
@@ -144,9 +144,14 @@ def _pairs(
     return pairs
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the option of this bench."""
+    parser.add_argument("--models", nargs="+", choices=MODELS)
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure, print a table and write the JSON; return the exit code."""
-    models = getattr(options, "models", None) or (("small",) if options.quick else MODELS)
+    models = options.models or (("small",) if options.quick else MODELS)
     lines = [measure(each, QUICK_RECORDS if options.quick else RECORDS) for each in models]
     table = Table(title="What telemetry adds to a step that computes nothing, and to a training's")
     headings = ("model", "tensors", "entries", "step ms", "computing ms", "every", "+ record")
@@ -171,11 +176,3 @@ def run(options: argparse.Namespace) -> int:
     document = {"quick": options.quick, "default_every": DEFAULT, "lines": lines}
     (options.output / "telemetry.json").write_text(json.dumps(document, indent=1) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--models", nargs="+", choices=MODELS)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path, default=Path("bench-output"))
-    raise SystemExit(run(parser.parse_args()))

@@ -12,13 +12,14 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run_plain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``hvd-sparse`` in it, in a folder that holds its packages; another package is whatever is
-    there too."""
+def run_plain(
+    folder: Path, *arguments: str, module: str = "hvd_sparse"
+) -> subprocess.CompletedProcess[str]:
+    """Run ``hvd-sparse`` or ``benchmarks`` in it, in a folder that holds its packages."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
     (found,) = map(Path, np.__path__)
-    for path in (ROOT / "hvd_sparse", *found.parent.glob("numpy*")):
+    for path in (ROOT / "hvd_sparse", ROOT / "benchmarks", *found.parent.glob("numpy*")):
         if not (site / path.name).exists():
             (site / path.name).symlink_to(path)
     environment = {
@@ -27,7 +28,7 @@ def run_plain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         if not key.startswith(("HOROVOD_", "OMPI_", "PYTHON"))
     }
     return subprocess.run(
-        [sys.executable, "-S", "-m", "hvd_sparse", *arguments],
+        [sys.executable, "-S", "-m", module, *arguments],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(site)},
         capture_output=True,

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from installed import python_path
 
-from hvd_sparse.cli import main
-
 TESTS = Path(__file__).parent
 
 
@@ -66,7 +64,9 @@ def run_quick_bench(bench: str, folder: Path, *packages: str) -> tuple[str, Path
     """
     for package in packages:
         pytest.importorskip(package, reason="the bench needs it", exc_type=ImportError)
+    from benchmarks.__main__ import main
+
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        assert main(["bench", bench, "--quick", "--output", str(folder)]) == 0
+        assert main([bench, "--quick", "--output", str(folder)]) == 0
     return printed.getvalue(), folder

@@ -1,7 +1,7 @@
 """Bytes that exchanges move between real hosts, by the counters of the hosts' interfaces, beside
 the formulas.
 
-``LocalWorld`` counts what passes the collectives (``hvd-sparse bench exchanges``).  Here MPI or
+``LocalWorld`` counts what passes the collectives (``scripts/bench exchanges``).  Here MPI or
 Gloo carries them over TCP, with everything that Horovod, TCP and IP add: the least of it, a step's
 negotiation and its carrier, is measured by steps that send next to nothing, and given beside.
 """

@@ -1,6 +1,6 @@
 """Time to accuracy: whole trainings on shaped hosts, until they are as good as dense's end.
 
-Data, networks and learning rates are those of ``hvd-sparse bench accuracy``, whose searches choose
+Data, networks and learning rates are those of ``scripts/bench accuracy``, whose searches choose
 the rate of every method.
 """
 
@@ -63,7 +63,7 @@ def rate_of(line: Line, results: dict[Run, dict[str, Any]]) -> float:
         if row is not None and len(row.tried) > 1:
             return row.rate
     raise SystemExit(
-        f"no rate is known for {line.task} with {line.optimizer}: run hvd-sparse bench accuracy "
+        f"no rate is known for {line.task} with {line.optimizer}: run scripts/bench accuracy "
         f"--task {line.task} --output {RATES_FILE.parent} first"
     )
 

@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hvd_sparse.cli import advise, bench, cite, doctor, parts, report, timeline
+from hvd_sparse.cli import advise, cite, doctor, parts, report, timeline
 from hvd_sparse.errors import SparseError
 from hvd_sparse.version import __version__
 
-COMMANDS = (parts, cite, doctor, advise, report, timeline, bench)
+COMMANDS = (parts, cite, doctor, advise, report, timeline)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,9 +37,9 @@ EXTRAS = {
     ),
     "rich": (
         "plot",
-        "no hvd-sparse bench and no examples/demo.py; every other command prints plain tables",
+        "no benches and no examples/demo.py; every other command prints plain tables",
     ),
-    "scikit-learn": ("plot", "no data for the examples, nor for hvd-sparse bench digits"),
+    "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
 }
 """Packages that may be missing: the extra that brings each, and what is lost without it."""
 PACKAGES = ("numpy", *EXTRAS, "keras")

@@ -42,7 +42,7 @@ class LargestMethods(Builder[Compressor]):
         layers are merged so that a step ends earliest, and planned anew when steps take much longer
         or shorter. In TensorFlow with ``groups="planned"`` and a program that calls ``replan``;
         otherwise messages are the groups that Horovod is given there. Departs: the plan is the best
-        one, where the paper's greedy choice may miss it (``hvd-sparse bench planning``); residuals
+        one, where the paper's greedy choice may miss it (docs/results/planning.md); residuals
         are kept by tensor, so that none is lost when groups change.
 
         Left out: planning in DDP, whose buckets are the groups.

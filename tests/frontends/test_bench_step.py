@@ -1,4 +1,4 @@
-"""``hvd-sparse bench step --quick`` measures real steps, and writes what it has measured."""
+"""``scripts/bench step --quick`` measures real steps, and writes what it has measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTS = {"select", "encode", "exchange", "decode", "python"}
 
 def run(folder, *arguments):
     """Return what a quick run printed, its document and its page."""
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "step", "--quick", *arguments]
+    command = [sys.executable, "-m", "benchmarks", "step", "--quick", *arguments]
     done = subprocess.run(
         [*command, "--output", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=240
     )

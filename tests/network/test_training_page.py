@@ -54,5 +54,5 @@ def test_a_line_is_trained_at_the_rate_that_its_own_search_found_else_at_that_of
         if line.density != 0.001
     }
     assert rates == {"dense": 0.05, "fp16": 0.05, "topk": 0.1, "dgc": 0.1, "ldte_bs": 0.1}
-    with pytest.raises(SystemExit, match="hvd-sparse bench accuracy"):
+    with pytest.raises(SystemExit, match="scripts/bench accuracy"):
         rate_of(usual, {})

@@ -1,8 +1,9 @@
-"""``hvd-sparse bench accuracy``: a line from the command line, which goes on where it was
+"""``scripts/bench accuracy``: a line from the command line, which goes on where it was
 stopped; its data and networks, and the page."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import subprocess
@@ -14,10 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvd_sparse.cli.bench import _checkout
-
 pytestmark = pytest.mark.full
-
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 LINE = ["--method", "ldte_bs", "--optimizer", "adamw", "--density", "0.01"]
@@ -30,7 +28,7 @@ def accuracy():
     parts = ("_accuracy_lines", "_accuracy_matrix", "_accuracy_runs", "_accuracy_store")
     found = {}
     for part in (*parts, "accuracy"):
-        found |= vars(_checkout.load(part))
+        found |= vars(importlib.import_module(f"benchmarks.{part}"))
     return SimpleNamespace(**found)
 
 
@@ -38,7 +36,7 @@ def accuracy():
 def twice(tmp_path_factory):
     """The same line twice: the folder, what each left in its file, and what the second printed."""
     folder = tmp_path_factory.mktemp("accuracy")
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", *LINE, *FEW]
+    command = [sys.executable, "-m", "benchmarks", "accuracy", *LINE, *FEW]
     found = []
     for _ in range(2):
         run = subprocess.run(
@@ -165,7 +163,7 @@ def test_more_workers_than_examples_stand_beside_a_dense_line_of_as_large_steps(
 
 
 def test_workers_who_cannot_share_a_step_are_refused(accuracy, tmp_path):
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", *LINE, "--workers", "3"]
+    command = [sys.executable, "-m", "benchmarks", "accuracy", *LINE, "--workers", "3"]
     run = subprocess.run(
         [*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=120
     )
@@ -200,7 +198,7 @@ def test_the_matrix_holds_every_method_with_a_density(accuracy):
 
 
 def test_goals_are_judged_by_the_error_or_the_limit(accuracy):
-    goals = _checkout.load("_accuracy_goals")
+    goals = importlib.import_module("benchmarks._accuracy_goals")
     line = replace(accuracy.dense_line("digits", "sgd"), method="ldte_bs", way="handed")
     row = accuracy.Row(line, 0.1, (), (90.0, 90.0), (0.2, 0.6), (), None, 1.0)
     assert goals.verdict_of(replace(row, line=replace(line, density=0.01))) == "missed by 0.20"
@@ -210,7 +208,7 @@ def test_goals_are_judged_by_the_error_or_the_limit(accuracy):
 
 
 def test_the_overview_has_a_line_a_method_and_a_column_a_density(accuracy):
-    overview = _checkout.load("_accuracy_overview").overview_of
+    overview = importlib.import_module("benchmarks._accuracy_overview").overview_of
     dense = accuracy.dense_line("gpt", "adamw", accuracy.SHORT)
     line = replace(dense, density=0.001, way="handed", workers=4)
     row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
@@ -225,7 +223,7 @@ def test_the_overview_has_a_line_a_method_and_a_column_a_density(accuracy):
 
 
 def test_more_workers_stand_beside_each_other(accuracy):
-    workers_of = _checkout.load("_accuracy_overview").workers_of
+    workers_of = importlib.import_module("benchmarks._accuracy_overview").workers_of
     dense = accuracy.dense_line("gpt", "adamw", accuracy.SHORT)
     line = replace(dense, method="ldte_bs", density=0.01, way="handed", workers=4)
     row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
@@ -238,7 +236,7 @@ def test_more_workers_stand_beside_each_other(accuracy):
 
 
 def test_goals_are_of_what_is_advised_and_what_closes_one_stands_behind_it(accuracy):
-    goals = _checkout.load("_accuracy_goals")
+    goals = importlib.import_module("benchmarks._accuracy_goals")
     line = accuracy.advised_line("gpt", "adamw", 0.001)
     row = accuracy.Row(line, 0.1, (), (1.0, 1.0), (1.0, 2.0), (), None, 1.0)
     no_goals = {"steps": accuracy.SHORT}, {"warmup": 0.0}, {"way": "kept"}, {"method": "topk"}
@@ -258,7 +256,7 @@ def test_a_row_whose_best_rate_has_an_untried_neighbour_is_not_searched(accuracy
 
 
 def test_the_workers_share_what_dense_sees(accuracy):
-    simulated = _checkout.load("_accuracy_simulated")
+    simulated = importlib.import_module("benchmarks._accuracy_simulated")
     line = replace(accuracy.dense_line("digits", "sgd", 6), method="topk", density=1.0)
     sparse = replace(line, way="kept", workers=4)
     run = accuracy.Run(replace(line, method="dense", density=None), 0.2, 3)
@@ -269,7 +267,7 @@ def test_the_workers_share_what_dense_sees(accuracy):
 
 @pytest.mark.parametrize("name", ["CharacterLSTM", "SmallGPT"])
 def test_networks_of_text_guess_from_what_came_before(name):
-    networks = _checkout.load("_accuracy_networks")
+    networks = importlib.import_module("benchmarks._accuracy_networks")
     torch.manual_seed(0)
     network = getattr(networks, name)()
     characters = torch.randint(90, (2, 16))
@@ -282,7 +280,7 @@ def test_networks_of_text_guess_from_what_came_before(name):
 
 
 def test_text_is_drawn_alike_for_any_number_of_workers_and_held_out():
-    data = _checkout.load("_accuracy_data")
+    data = importlib.import_module("benchmarks._accuracy_data")
     text = data.Text("".join(chr(97 + i * i % 26) for i in range(20_000)) + "z" * 1000)
     assert torch.equal(text.draw(1, 5, 16), text.draw(1, 5, 16))
     assert not torch.equal(text.draw(1, 5, 16), text.draw(1, 6, 16))
@@ -294,7 +292,7 @@ def test_curves_are_of_every_method_at_both_densities():
     from hvd_sparse.methods import METHODS
     from hvd_sparse.methods.spelling import read_method
 
-    lines = list(_checkout.load("curves").lines())
+    lines = list(importlib.import_module("benchmarks.curves").lines())
     named = {line.method.partition(",")[0] for line in lines}
     assert named == {"dense", *METHODS} and len(set(lines)) == len(lines)
     for line in lines[1:]:
@@ -303,7 +301,7 @@ def test_curves_are_of_every_method_at_both_densities():
 
 
 def test_curves_go_on_where_they_were_stopped(tmp_path):
-    bench = _checkout.load("curves")
+    bench = importlib.import_module("benchmarks.curves")
     options = SimpleNamespace(quick=True, output=tmp_path)
     assert bench.run(options) == 0
     made = (tmp_path / "curves.json").stat().st_mtime_ns

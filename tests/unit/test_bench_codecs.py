@@ -1,4 +1,4 @@
-"""``hvd-sparse bench codecs``: a quick run prints what it writes, and its bytes are those of the
+"""``scripts/bench codecs``: a quick run prints what it writes, and its bytes are those of the
 codecs."""
 
 from __future__ import annotations

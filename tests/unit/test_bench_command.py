@@ -1,51 +1,43 @@
-"""``hvd-sparse bench`` needs a checkout, and says so where there is none."""
+"""``python -m benchmarks``: what it lists, and quick runs of benches."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from programs import run_quick_bench
+from plain import run_plain
+from programs import run_python, run_quick_bench
 
-from hvd_sparse.cli.bench import _checkout
-from hvd_sparse.errors import NotInstalled
+from benchmarks.__main__ import BENCHES, PROGRAMS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.full
 
-PACKAGE = Path(_checkout.__file__).parents[2]
+
+def test_the_benches_are_listed_without_being_loaded():
+    listed = run_python("-m", "benchmarks", "--help")
+    assert listed.returncode == 0
+    for name in (*BENCHES, *PROGRAMS):
+        assert f"  {name} " in listed.stdout
 
 
-def test_a_module_of_the_checkout_is_loaded():
-    pytest.importorskip("torch", reason="the module imports it")
-    assert _checkout.load("_streams").__file__ == str(PACKAGE.parent / "benchmarks" / "_streams.py")
+@pytest.mark.parametrize("name", [*(module for module, _ in BENCHES.values()), *PROGRAMS])
+def test_every_bench_is_there(name):
+    assert (ROOT / "benchmarks" / f"{name}.py").exists() or (ROOT / "benchmarks" / name).is_dir()
 
 
 def test_a_bench_that_does_not_exist_is_an_error():
-    with pytest.raises(
-        NotInstalled, match=r"benchmarks/nothing\.py is not beside .*: benches need a checkout"
-    ):
-        _checkout.load("nothing")
+    done = run_python("-m", "benchmarks", "nothing")
+    assert done.returncode == 2 and "invalid choice: 'nothing'" in done.stderr
 
 
-def test_without_the_folder_the_error_says_what_to_install(tmp_path):
-    shutil.copytree(PACKAGE, tmp_path / "hvd_sparse", ignore=shutil.ignore_patterns("__pycache__"))
-    program = "from hvd_sparse.cli.bench._checkout import load; load('_streams')"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert run.returncode == 1
-    assert (
-        f"NotInstalled: benchmarks/_streams.py is not beside {tmp_path / 'hvd_sparse'}: benches "
-        "need" in run.stderr
-    )
-    assert "pip install -e" in run.stderr
+def test_without_its_packages_the_error_says_what_to_install(tmp_path):
+    done = run_plain(tmp_path, "select", module="benchmarks")
+    assert done.returncode == 1 and "pip install -e" in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +109,7 @@ def test_select_draws_and_writes_a_page(quick):
 def test_variants_are_timed_beside_ours(tmp_path):
     for package in ("torch", "matplotlib", "rich"):
         pytest.importorskip(package, reason="the bench needs it")
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "select", "--variants", "--quick"]
+    command = [sys.executable, "-m", "benchmarks", "select", "--variants", "--quick"]
     run = subprocess.run(
         [*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=200
     )
@@ -145,7 +137,7 @@ def test_telemetry_tells_what_it_adds_at_every_interval(tmp_path):
 
 def test_what_telemetry_adds_is_put_together_of_records_and_steps_between_them():
     pytest.importorskip("rich", reason="the module imports it")
-    added = _checkout.load("watching")._added
+    from benchmarks.watching import _added as added
 
     def paired(*added_ms: float) -> list[tuple[float, float]]:
         return [(0.010, 0.010 + 1e-3 * each) for each in added_ms]

@@ -1,0 +1,87 @@
+"""Measure on this machine: ``python -m benchmarks BENCH``, from the root of a checkout.
+
+A bench is a module with ``run(options)``, and with ``add_options(parser)`` where it has more
+options than every bench; or a program of its own, which reads its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_sparse.errors import SparseError
+
+BENCHES = {
+    "select": ("selecting", "choosing entries: ours, the peers, and one pass over memory"),
+    "step": ("stepping", "a step's work on real ranks, by method: times residual.add_, by part"),
+    "accuracy": ("accuracy", "what training reaches beside dense, by method and optimizer"),
+    "curves": ("curves", "a short training by every named method: the curves on their pages"),
+    "digits": ("digits", "accuracy on handwritten digits: exchanges, codecs, and no residual"),
+    "codecs": ("encoding", "bytes an entry, encode and decode cost, beside the entropy bound"),
+    "exchanges": ("exchanges", "bytes a rank sends and receives by every exchange, 2 to 64 ranks"),
+    "telemetry": ("watching", "what telemetry= costs a step, at its default interval and others"),
+}
+"""Benches by name: the module, and what it measures."""
+PROGRAMS = {
+    "journey": "the calls on a tensor's way, counted",
+    "network": "steps over shaped networks; scripts/bench-network calls it",
+    "achieved_density": "how near each method comes to the count asked for",
+    "gpu_check": "what can be checked on a GPU; scripts/gpu-check calls it",
+}
+"""Those with options of their own."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a bench; return its exit code."""
+    shown = "\n".join(
+        f"  {name:18}{words}"
+        for name, words in [*((n, words) for n, (_, words) in BENCHES.items()), *PROGRAMS.items()]
+    )
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Measure on this machine: tables, JSON and pictures.\n\n{shown}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bench", choices=(*BENCHES, *PROGRAMS), metavar="BENCH")
+    name = parser.parse_args(arguments[:1]).bench
+    if name in PROGRAMS:
+        sys.argv[1:] = arguments[1:]
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+        return 0
+    try:
+        return _run(name, arguments[1:])
+    except ModuleNotFoundError as error:
+        print(f"{name} needs {error.name}: pip install -e '.[plot,torch]'", file=sys.stderr)
+    except SparseError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+    return 1
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    module = importlib.import_module(f"benchmarks.{BENCHES[name][0]}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}", description=BENCHES[name][1]
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small and few, to see that it works: no figures to quote",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("bench-output"),
+        metavar="DIR",
+        help="for JSON and pictures (%(default)s)",
+    )
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
+    return int(module.run(parser.parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
