@@ -16,7 +16,7 @@ from installed import browser
 from worlds import configure, normals, tensors
 
 from hvd_sparse.cli import main
-from hvd_sparse.cli.report._runs import read_run, read_runs
+from hvd_sparse.cli._runs import read_run, read_runs
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.outlet import Outlet
@@ -73,7 +73,7 @@ def page(files, tmp_path_factory) -> Path:
 def test_every_run_every_chart_and_every_layer_is_there(page):
     text = page.read_text(encoding="utf-8")
     for name in NAMES:
-        assert text.count(html.escape(name)) >= 2, "in the legend and in the table"
+        assert text.count(html.escape(name)) >= 2, "in the legends and in the table"
     assert "<b>" not in text
     for title in (
         "loss over step",
@@ -84,7 +84,7 @@ def test_every_run_every_chart_and_every_layer_is_there(page):
         "residual norm by layer",
         "seconds of a step",
     ):
-        assert f"<figcaption>{title}</figcaption>" in text
+        assert f">{title}</text>" in text
     for spec in SPECS:
         assert text.count(f">{spec.key}</text>") == 2, "by density and by residual"
     assert page.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
@@ -115,21 +115,20 @@ addEventListener("load", () => {
     lowest: Math.min(...all("figure svg text").map(each => box(each).height)),
     outside: all("figure svg text").filter(each => box(each).width > 0 && (box(each).left < 0 ||
       box(each).right > innerWidth)).length,
-    columns: new Set(all(".charts:first-of-type figure").map(each => box(each).left)).size,
-    ink: getComputedStyle(document.body).color,
+    columns: new Set(all("figure").map(each => box(each).left)).size,
   });
 });</script>"""
 
 
-def look(page: Path, width: int, *options: str) -> dict[str, Any]:
+def look(page: Path, width: int) -> dict[str, Any]:
     """Open the page in a browser of that width, and return what it measures there."""
     program = browser()
     if program is None:
         pytest.skip("no Chromium is installed: apt-get install chromium-headless-shell")
-    copy = page.with_name(f"look-{width}-{len(options)}.html")
+    copy = page.with_name(f"look-{width}.html")
     copy.write_text(page.read_text(encoding="utf-8") + LOOK, encoding="utf-8")
     command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
-    command += ["--virtual-time-budget=3000", *options, "--dump-dom", copy.as_uri()]
+    command += ["--virtual-time-budget=3000", "--dump-dom", copy.as_uri()]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     (title,) = re.findall(r"<title>(\{.*?\})</title>", run.stdout)
@@ -145,12 +144,6 @@ def test_a_browser_shows_it_at_two_widths_and_fetches_nothing(page, width, colum
     assert len(seen["widths"]) == 11 and min(seen["widths"]) > 320
     assert seen["lowest"] >= 8, "letters are too small to read"
     assert seen["columns"] == columns
-
-
-def test_a_dark_screen_has_light_letters(page):
-    light = look(page, 800)["ink"]
-    dark = look(page, 800, "--blink-settings=preferredColorScheme=0")["ink"]
-    assert sum(map(int, re.findall(r"\d+", dark))) > 400 > sum(map(int, re.findall(r"\d+", light)))
 
 
 def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):

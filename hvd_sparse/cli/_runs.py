@@ -69,6 +69,12 @@ class Run:
             values.append(so_far)
         return places, values
 
+    @property
+    def bytes_a_step(self) -> float | None:
+        """Return the bytes sent in a step on average; None where nothing tells."""
+        places, values = self.bytes_sent("step")
+        return values[-1] / places[-1] if places and places[-1] else None
+
     def tensors(self) -> dict[str, Report]:
         """Return the last record's fields by tensor; empty where there is none."""
         return self.records[-1]["tensors"] if self.records else {}
@@ -172,3 +178,21 @@ def _record_of(line: str, path: Path, number: int, *, is_last: bool) -> Report |
     raise InvalidOption(
         f"line {number} of run {str(path)!r} is no record: give files that telemetry='jsonl' wrote"
     )
+
+
+def in_bytes(value: float, _: int = 0) -> str:
+    """Return bytes in words, as matplotlib's formatters are called."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def in_time(value: float, _: int = 0) -> str:
+    """Return seconds in words, as matplotlib's formatters are called."""
+    if value >= 3600:
+        return f"{value / 3600:.3g} h"
+    if value >= 120:
+        return f"{value / 60:.3g} min"
+    return f"{value:.3g} s" if value >= 1 or value == 0 else f"{1000 * value:.3g} ms"
