@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # every process that a test starts says where it died
     settings.load_profile("full" if config.option.full else "short")
     if config.option.complete and missing():
         raise pytest.UsageError(f"would be left out: {left_out()}; run scripts/setup")

@@ -2,24 +2,32 @@
 
 A worker script runs on every rank; what it gives to ``report`` comes back as that rank's result.
 The launcher's whole process group is killed when its time is over, as ``horovodrun`` can ignore a
-polite signal.
+polite signal.  Before that every process writes the stacks of its threads, and a process that dies
+of a signal does so by itself (``sitecustomize``): they are printed with the failure.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = "HVD_SPARSE_TEST_RESULTS"
+NATIVE_STACKS = "HVD_SPARSE_TEST_NATIVE_STACKS"
+WRITING_S = 10.0
+"""Seconds in which a process that is asked has written its stacks, unless it is stopped."""
 CONTROLLERS = ("mpi", "gloo")
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 """What Horovod must be built with for a script in whose name the word is."""
@@ -34,17 +42,24 @@ class Outcome:
     code : the launcher's exit code, None if it had to be killed
     results : what each rank reported, by rank; None for a rank that reported nothing
     output : everything printed
+    stacks : of the processes that died of a signal, or that had to be killed
     """
 
     code: int | None
     results: list[Any]
     output: str
+    stacks: str
 
     def check(self) -> list[Any]:
         """The results of a launch that must have worked on every rank."""
-        assert self.code == 0, f"exit code {self.code}\n{self.output[-6000:]}"
-        assert None not in self.results, f"a rank reported nothing\n{self.output[-6000:]}"
+        assert self.code == 0, self.end
+        assert None not in self.results, f"a rank reported nothing\n{self.end}"
         return self.results
+
+    @property
+    def end(self) -> str:
+        """How the launch ended, in words: what a failed test prints."""
+        return f"exit code {self.code}\n{self.output[-6000:]}\n{self.stacks}"
 
 
 def launch(
@@ -130,7 +145,7 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float) -> Outc
         process = subprocess.Popen(
             [*launcher, *program],
             cwd=ROOT,
-            env={**os.environ, **_environment(), RESULTS: folder},
+            env={**os.environ, **launch_environment(), RESULTS: folder},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -142,11 +157,55 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float) -> Outc
             output, code = process.communicate(timeout=limit_s)[0], process.returncode
         except subprocess.TimeoutExpired:
             code = None
+            write_stacks(Path(folder))
             os.killpg(process.pid, signal.SIGKILL)
             output = process.communicate()[0] + f"\n(killed after {limit_s} s)"
-        return Outcome(
-            code, [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)], output
-        )
+        results = [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)]
+        return Outcome(code, results, output, read_stacks(Path(folder)))
+
+
+def write_stacks(folder: Path) -> None:
+    """Ask every process of a launch for the stacks of its threads, and wait for them."""
+    sizes = {path: path.stat().st_size for path in folder.glob("*.stacks") if _is_there(path)}
+    for path in sizes:
+        os.kill(_number_in(path), signal.SIGUSR1)
+    until_s = time.monotonic() + WRITING_S
+    while time.monotonic() < until_s and any(p.stat().st_size == sizes[p] for p in sizes):
+        time.sleep(0.05)
+    if sizes:
+        time.sleep(0.5)  # each has begun to write
+
+
+def read_stacks(folder: Path) -> str:
+    """Return what the processes of a launch wrote about where their threads were."""
+    written = {path.stem: path.read_text(errors="replace") for path in folder.glob("*.stacks")}
+    return "\n".join(f"== stacks of {name}\n{text}" for name, text in written.items() if text)
+
+
+def _number_in(path: Path) -> int:
+    return int(path.stem.rpartition(".")[2])
+
+
+def _is_there(path: Path) -> bool:
+    """Tell whether the process that has a file of stacks still runs; its number may be another's
+    by now."""
+    try:
+        return str(path.parent).encode() in Path(f"/proc/{_number_in(path)}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+@cache
+def _native_stacks() -> str:
+    """Return the library that writes native stacks, compiled; nothing without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return ""
+    folder = tempfile.mkdtemp(prefix="hvd-sparse-test-")
+    atexit.register(shutil.rmtree, folder)
+    source, library = ROOT / "tests" / "native_stacks.c", f"{folder}/native_stacks.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(source)], check=True)
+    return library
 
 
 def report(rank: int, result: Any) -> None:
@@ -202,7 +261,8 @@ def _launcher(ranks: int, controller: str) -> list[str]:
     raise ValueError(f"no controller is called {controller!r}")
 
 
-def _environment() -> dict[str, str]:
+def launch_environment() -> dict[str, str]:
+    """Return the variables that all processes of a launch have beside this one's."""
     threads = dict.fromkeys(
         ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "OPENBLAS_NUM_THREADS"), "1"
     )
@@ -217,4 +277,5 @@ def _environment() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "CUDA_VISIBLE_DEVICES": "",
+        NATIVE_STACKS: _native_stacks(),
     }

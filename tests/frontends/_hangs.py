@@ -34,13 +34,18 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def crashes() -> None:
+    """As native code might: a segmentation fault."""
+    ctypes.string_at(0)
+
+
 def locked() -> None:
     """Python's lock is held, as by a regular expression or a sort; Horovod's thread goes on."""
     ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
 
 
 FAULTS: dict[str, Callable[[], None]] = {
-    f.__name__: f for f in (stopped, asleep, locked, throws, killed)
+    f.__name__: f for f in (stopped, asleep, locked, throws, killed, crashes)
 }
 
 

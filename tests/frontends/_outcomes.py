@@ -14,7 +14,7 @@ def measured(outcome: Outcome, case: str) -> list[Any]:
     """What a case measured, by rank; fails with the case's errors, or with the output if it was not
     reached."""
     found = [(result or {}).get(case) for result in outcome.results]
-    assert None not in found, f"{case} did not end on every rank\n{outcome.output[-4000:]}"
+    assert None not in found, f"{case} did not end on every rank\n{outcome.end}"
     errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if "error" in each]
     assert not errors, "; ".join(errors)
     return [each["measured"] for each in found]

@@ -35,7 +35,7 @@ def run(script: str, controller: str, folder: Path, *arguments: str) -> list[dic
     outcome = launch_example(
         script, RANKS, controller, *arguments, f"--log-json={log}", limit_s=LIMIT_S
     )
-    assert outcome.code == 0, outcome.output[-6000:]
+    assert outcome.code == 0, outcome.end
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 

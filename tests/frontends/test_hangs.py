@@ -8,7 +8,7 @@ import time
 
 import pytest
 from _hangs import GOOD_STEPS
-from harness import launch
+from harness import Outcome, launch
 
 SOON_S = 60.0
 """With the start and the end of all processes; the watchdog's limit in these launches is 3 s."""
@@ -35,20 +35,20 @@ REASONS = {
 pytestmark = pytest.mark.timeout(2 * SOON_S)
 
 
-def fail(framework: str, fault: str, ranks: int, controller: str) -> str:
-    """The output of a launch that must end, soon, and not well."""
+def fail(framework: str, fault: str, ranks: int, controller: str) -> Outcome:
+    """A launch that must end, soon, and not well."""
     start = time.monotonic()
     outcome = launch(
         f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S
     )
-    assert outcome.results == ["here"] * ranks, outcome.output
-    assert outcome.code not in (0, None), outcome.output
+    assert outcome.results == ["here"] * ranks, outcome.end
+    assert outcome.code not in (0, None), outcome.end
     assert time.monotonic() - start < SOON_S
-    return outcome.output
+    return outcome
 
 
 def check_hang(framework: str, fault: str, ranks: int, controller: str) -> None:
-    output = fail(framework, fault, ranks, controller)
+    output = fail(framework, fault, ranks, controller).output
     said = re.findall(r"ExchangeTimeout: rank (\d) waits for (.*?) since \d+ s; (.*)", output)
     assert said, output
     assert {int(rank) for rank, _, _ in said} <= set(range(ranks - 1))
@@ -105,27 +105,32 @@ def test_a_rank_that_holds_pythons_lock_or_a_job_that_was_suspended_goes_on(
     ],
 )
 def test_join_is_refused_with_the_reason(framework: str, controller: str) -> None:
-    assert "hvd.join() cannot be used with hvd_sparse" in fail(framework, "joins", 2, controller)
+    outcome = fail(framework, "joins", 2, controller)
+    assert "hvd.join() cannot be used with hvd_sparse" in outcome.output
 
 
 @pytest.mark.parametrize(
     ("framework", "fault", "controller"),
     [
         ("torch", "throws", "mpi"),
-        ("torch", "killed", "gloo"),
+        ("torch", "crashes", "gloo"),
         *(
             pytest.param(framework, fault, controller, marks=pytest.mark.soak)
             for framework in ("torch", "tensorflow")
-            for fault in ("throws", "killed")
+            for fault in ("throws", "killed", "crashes")
             for controller in ("mpi", "gloo")
         ),
     ],
 )
 def test_a_rank_that_ends_ends_the_job(framework: str, fault: str, controller: str) -> None:
-    output = fail(framework, fault, 2, controller)
+    outcome = fail(framework, fault, 2, controller)
+    if fault == "crashes":
+        assert re.search(
+            r"stacks of 1\.\d+\n.*Segmentation fault.*in crashes", outcome.stacks, re.S
+        )
     words = (
         "HorovodInternalError",
         "UnknownError",
         "ExchangeTimeout",
     )  # the watchdog may be first on a busy machine
-    assert any(word in output for word in words) or fault == "killed", output
+    assert any(word in outcome.output for word in words) or fault in ("killed", "crashes")
