@@ -7,12 +7,18 @@ that wait may never end if an error left one of them in an exchange; ``prepare_e
 from __future__ import annotations
 
 import atexit
+import faulthandler
+import os
+import re
 import signal
 import sys
 import sysconfig
+import tempfile
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
-from types import FrameType, TracebackType
+from types import TracebackType
+from typing import IO, NamedTuple
 
 from hvd_sparse.errors import SparseError
 
@@ -33,38 +39,65 @@ END_S = 10
 """Seconds that Horovod's shutdown may take after an error of this package."""
 
 
-def place_of_main_thread() -> str:
+_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+class Line(NamedTuple):
+    """A line of a program that a thread is at, or has called from."""
+
+    file: str
+    number: int
+    function: str
+
+
+def lines_of_main_thread() -> list[Line]:
+    """Return the lines of the main thread's stack, innermost first.
+
+    They are read by faulthandler, which makes no objects, because frame objects of a running thread
+    are not safe: CPython 3.11 may collect garbage while it makes one for ``f_back``, and if a
+    finalizer lets the thread run on, its frame is gone: a segmentation fault.
+
+    Returns
+    -------
+    list of Line
+        Empty where the process has no file descriptor left, or more than 100 threads, which are the
+        most that faulthandler reads.
+    """
+    try:
+        with _memory_file() as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            text = file.read().decode()
+    except OSError:
+        return []
+    head = re.search(rf"hread 0x0*{threading.main_thread().ident:x} .*\n", text)
+    stack = text[head.end() :].partition("\n\n")[0] if head else ""
+    return [Line(file, int(number), name) for file, number, name in _LINE.findall(stack)]
+
+
+def _memory_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("hvd_sparse stack"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def place_of(lines: Sequence[Line]) -> str:
     """Return the main thread's innermost line, and the innermost one in the user's own files."""
-    frames = _frames_of_main_thread()
-    if not frames:
+    if not lines:
         return "no frame of its main thread"
-    own = next(
-        (frame for frame in frames if not frame.f_code.co_filename.startswith(LIBRARIES)), frames[0]
-    )
-    places = [frames[0]] if own is frames[0] else [frames[0], own]
-    return ", called by ".join(
-        f"{f.f_code.co_filename}:{f.f_lineno} ({f.f_code.co_name})" for f in places
-    )
+    own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])
+    places = [lines[0]] if own is lines[0] else [lines[0], own]
+    return ", called by ".join(f"{file}:{number} ({name})" for file, number, name in places)
 
 
-def is_in_join() -> bool:
+def is_in_join(lines: Sequence[Line]) -> bool:
     """Tell whether the main thread is inside ``hvd.join()``."""
-    return any(_is_join(frame) for frame in _frames_of_main_thread())
+    return any(_is_join(line.file, line.function) for line in lines)
 
 
-def _is_join(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "join" and str(frame.f_globals.get("__name__")).startswith(
-        "horovod."
-    )
-
-
-def _frames_of_main_thread() -> list[FrameType]:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
+def _is_join(file: str, function: str) -> bool:
+    folders = getattr(sys.modules.get("horovod"), "__path__", ())
+    return function == "join" and any(file.startswith(each + os.sep) for each in folders)
 
 
 # once a process; after hvd.init, as functions registered last run first: before Horovod's shutdown
@@ -94,7 +127,8 @@ def was_ended_by_join() -> bool:
     """Tell whether the error that ends this program was raised in ``hvd.join()``."""
     trace: TracebackType | None = getattr(sys, "last_traceback", None)
     while trace is not None:
-        if _is_join(trace.tb_frame):
+        code = trace.tb_frame.f_code
+        if _is_join(code.co_filename, code.co_name):
             return True
         trace = trace.tb_next
     return False

@@ -32,7 +32,8 @@ from hvd_sparse.resilience.process_state import look_at, process_from_json, this
 from hvd_sparse.resilience.stack import (
     JOIN_REASON,
     is_in_join,
-    place_of_main_thread,
+    lines_of_main_thread,
+    place_of,
     prepare_end,
     was_ended_by_join,
 )
@@ -44,6 +45,8 @@ GRACE_S = 30.0
 LAST_ANSWERS_S = 1.0
 """Seconds for which a process that is about to end still answers.  Other ranks' limits end at about
 the same time, and should not find this rank gone."""
+IDLE_S = 1.0
+"""Seconds without a tensor after which the main thread may be in ``hvd.join()``."""
 TIMES_IN_DOUBT = 2
 """Factor of the time limit where a rank may be busy and none is known to be gone."""
 
@@ -128,12 +131,12 @@ class Watchdog:
     # -- the threads ------------------------------------------------------------------------------
 
     def _answer(self, question: Line) -> Line:
-        seen = look_at(process_from_json(question["process"]))
+        seen, lines = look_at(process_from_json(question["process"])), lines_of_main_thread()
         return {
             "behind": self.ledger.behind(question["submitted"]),
             "pending": len(self.ledger.pending()),
-            "place": place_of_main_thread(),
-            "is_joined": is_in_join() or was_ended_by_join(),
+            "place": place_of(lines),
+            "is_joined": is_in_join(lines) or was_ended_by_join(),
             "stood_s": stood_s(float(question["waited_s"])),
             "sight": None if seen is None else [seen.state, seen.ran],
         }
@@ -151,7 +154,7 @@ class Watchdog:
                 self._end(self._given_up)
             elif overdue:
                 self._judge(overdue)
-            elif is_in_join() and self.ledger.has_begun:
+            elif self._is_in_join():
                 self._judge_join()
             elif (
                 self.ledger.has_begun
@@ -172,6 +175,11 @@ class Watchdog:
         is_certain = is_gone(answers) or (is_behind(answers) and not self._was_in_doubt)
         if is_certain or self.ledger.oldest_s() > TIMES_IN_DOUBT * self._timeout_s:
             self._end(self._describe(overdue, answers))
+
+    def _is_in_join(self) -> bool:
+        # Looked at only where nothing is exchanged, as Python stands still while a stack is read.
+        is_idle = self.ledger.has_begun and self.ledger.idle_s > IDLE_S
+        return is_idle and is_in_join(lines_of_main_thread())
 
     def _judge_join(self) -> None:
         """End a process in ``hvd.join()`` once another rank waits for a tensor of it."""

@@ -9,15 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from types import ModuleType
 
 import pytest
 import worlds
 from listeners import listening
+from programs import run_python
 
 from hvd_sparse.core.step.driver import Conversation
 from hvd_sparse.resilience.ledger import Ledger
 from hvd_sparse.resilience.peers import Endpoint, introduce
-from hvd_sparse.resilience.stack import is_in_join, place_of_main_thread
+from hvd_sparse.resilience.stack import Line, is_in_join, lines_of_main_thread, place_of
 from hvd_sparse.resilience.watchdog import EXIT_CODE, Watchdog
 
 STUCK = """
@@ -34,6 +36,39 @@ except ExchangeTimeout:
     if sys.argv[1] == "ends":
         raise
     time.sleep(60)
+"""
+
+LOOKED_AT = """
+import gc, sys, threading, time
+from hvd_sparse.resilience.stack import lines_of_main_thread
+
+class Dropped:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):  # as that of a compressor, which closes a socket: other threads run on
+        time.sleep(0)
+        if looking.is_alive():
+            Dropped()
+
+def look():
+    Dropped()
+    for _ in range(300):
+        gc.enable()  # it is here that garbage is collected
+        lines_of_main_thread()
+        gc.disable()
+
+def down(depth, *more):
+    return depth and down(depth - 1, depth, *more)
+
+sys.setswitchinterval(1e-6)
+gc.set_threshold(1)
+gc.disable()
+looking = threading.Thread(target=look)
+looking.start()
+while looking.is_alive():
+    down(20)
+    down(5, 1, 2)
 """
 
 
@@ -117,12 +152,29 @@ def _free_port():
 
 def test_the_place_is_the_programs_own_innermost_line():
     """As another thread sees it."""
-    told = []
-    thread = threading.Thread(target=lambda: told.extend([place_of_main_thread(), is_in_join()]))
+    lines = []
+    thread = threading.Thread(target=lambda: lines.extend(lines_of_main_thread()))
     thread.start()
     thread.join()
-    place, is_joined = told
+    place = place_of(lines)
     assert re.search(
         rf"threading.py:\d+ \(\w+\), called by {re.escape(__file__)}:\d+ \(test_the_place", place
     )
-    assert not is_joined  # that was a thread's join
+    assert not is_in_join(lines)  # that was a thread's join
+
+
+def test_looking_at_the_main_thread_while_garbage_is_collected_does_not_end_the_process():
+    """Under CPython 3.11 frame objects of a thread that runs on are not safe."""
+    found = run_python("-X", "faulthandler", "-c", LOOKED_AT)
+    assert found.returncode == 0, found.stderr
+
+
+def test_the_main_thread_is_seen_in_the_join_of_horovods_package_alone(monkeypatch):
+    (line, *_) = lines_of_main_thread()
+    assert line.function == "lines_of_main_thread"
+    package = ModuleType("horovod")
+    package.__path__ = ["/packages/horovod"]
+    monkeypatch.setitem(sys.modules, "horovod", package)
+    assert is_in_join([line, Line("/packages/horovod/torch/mpi_ops.py", 7, "join")])
+    assert not is_in_join([Line("/packages/horovod_own/train.py", 7, "join")])
+    assert not is_in_join([Line("/packages/horovod/torch/mpi_ops.py", 7, "synchronize")])
