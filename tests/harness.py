@@ -28,6 +28,12 @@ RESULTS = "HVD_SPARSE_TEST_RESULTS"
 NATIVE_STACKS = "HVD_SPARSE_TEST_NATIVE_STACKS"
 WRITING_S = 10.0
 """Seconds in which a process that is asked has written its stacks, unless it is stopped."""
+SLOWNESS = "HVD_SPARSE_TEST_SLOWNESS"
+LIMIT_S = 1200.0
+"""Seconds that a launch may take: so long that only a hang meets it, on a machine that compiles
+everything anew and has ten other things to do."""
+WORK, USUAL_S = "import numpy", 0.15
+"""A piece of work, and the seconds that it takes on a machine with nothing else to do."""
 CONTROLLERS = ("mpi", "gloo")
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 """What Horovod must be built with for a script in whose name the word is."""
@@ -62,8 +68,27 @@ class Outcome:
         return f"exit code {self.code}\n{self.output[-6000:]}\n{self.stacks}"
 
 
+def slow(seconds: float) -> float:
+    """Return a time that on a busy machine, or a slower one, is as much longer as work takes there.
+
+    In a rank of a launch it is the same on all ranks: measured before the launch.
+    """
+    return seconds * float(os.environ.get(SLOWNESS) or _slowness())
+
+
+@cache
+def _slowness() -> float:
+    return _measured_slowness()
+
+
+def _measured_slowness() -> float:
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", WORK], check=True)
+    return max(1.0, (time.monotonic() - start) / USUAL_S)
+
+
 def launch(
-    worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120
+    worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = LIMIT_S
 ) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun), "gloo" (horovodrun) or
     "torchrun".
@@ -75,7 +100,7 @@ def launch(
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
-def launch_command(ranks: int, controller: str, *arguments: str, limit_s: float = 120) -> Outcome:
+def launch_command(ranks: int, controller: str, *arguments: str) -> Outcome:
     """Run ``hvd-sparse`` on that many processes; it reports nothing, and prints."""
     return _run(
         _launcher(ranks, controller),
@@ -84,18 +109,15 @@ def launch_command(ranks: int, controller: str, *arguments: str, limit_s: float 
         "-m",
         "hvd_sparse",
         *arguments,
-        limit_s=limit_s,
     )
 
 
-def launch_example(
-    script: str, ranks: int, controller: str, *arguments: str, limit_s: float = 120
-) -> Outcome:
+def launch_example(script: str, ranks: int, controller: str, *arguments: str) -> Outcome:
     """Run ``examples/<script>`` on that many processes; it reports nothing, and writes what it is
     told to."""
     _require_framework(script)
     program = (sys.executable, str(ROOT / "examples" / script))
-    return _run(_launcher(ranks, controller), ranks, *program, *arguments, limit_s=limit_s)
+    return _run(_launcher(ranks, controller), ranks, *program, *arguments)
 
 
 def launch_elastic(
@@ -103,8 +125,8 @@ def launch_elastic(
     hosts: Sequence[str],
     min_ranks: int,
     *arguments: str,
-    limit_s: float,
     silence_s: int,
+    limit_s: float = LIMIT_S,
 ) -> Outcome:
     """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back
     after its process died.
@@ -140,12 +162,17 @@ def _script(worker: str) -> tuple[str, str]:
     return sys.executable, str(ROOT / "tests" / worker)
 
 
-def _run(launcher: list[str], ranks: int, *program: str, limit_s: float) -> Outcome:
+def _run(launcher: list[str], ranks: int, *program: str, limit_s: float = LIMIT_S) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
         process = subprocess.Popen(
             [*launcher, *program],
             cwd=ROOT,
-            env={**os.environ, **launch_environment(), RESULTS: folder},
+            env={
+                **os.environ,
+                **launch_environment(),
+                RESULTS: folder,
+                SLOWNESS: str(_measured_slowness()),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -159,6 +186,8 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float) -> Outc
             code = None
             write_stacks(Path(folder))
             os.killpg(process.pid, signal.SIGKILL)
+            for path in filter(_is_there, Path(folder).glob("*.stacks")):
+                os.kill(_number_in(path), signal.SIGKILL)  # mpirun's ranks are in other groups
             output = process.communicate()[0] + f"\n(killed after {limit_s} s)"
         results = [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)]
         return Outcome(code, results, output, read_stacks(Path(folder)))
@@ -214,6 +243,17 @@ def report(rank: int, result: Any) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result))
     partial.replace(path)
+
+
+def say(event: str) -> None:
+    """Called by a worker: something has happened, for which other ranks wait."""
+    (Path(os.environ[RESULTS]) / f"{event}.said").touch()
+
+
+def wait_for(event: str) -> None:
+    """Called by a worker: sleep until another rank has said so."""
+    while not (Path(os.environ[RESULTS]) / f"{event}.said").exists():
+        time.sleep(0.02)
 
 
 def _read(path: Path) -> Any:

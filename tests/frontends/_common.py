@@ -3,8 +3,6 @@ launch."""
 
 from __future__ import annotations
 
-import faulthandler
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,11 +53,8 @@ class Scripted:
         return self.left.pop(0)
 
 
-def run_cases(
-    cases: Mapping[str, Case], rank: int, meet: Callable[[], Any], limit_s: float = 120
-) -> dict[str, Any]:
-    """Run every case on this rank and report: what it measured, or its error, and how long it took;
-    return the report.
+def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
+    """Run every case on this rank and report: what it measured, or its error; return the report.
 
     A case is given its own name, which its compressor bears, so that cases do not meet in each
     other's collectives. Results are reported after every case: when one hangs, those before it are
@@ -70,18 +65,13 @@ def run_cases(
     cases : the same on every rank
     rank : under which to report
     meet : waits for the other ranks
-    limit_s : a case that takes longer ends the process, after saying where it waits
     """
     results: dict[str, Any] = {}
     for name, function in cases.items():
-        start = time.monotonic()
-        faulthandler.dump_traceback_later(limit_s, exit=True)
         try:
             results[name] = {"measured": function(name)}
         except Exception as error:
             results[name] = {"error": f"{type(error).__name__}: {error}"}
-        results[name]["elapsed_s"] = time.monotonic() - start
         report(rank, results)
         meet()
-    faulthandler.cancel_dump_traceback_later()
     return results

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness import LIMIT_S, slow
+
 GOOD_STEPS = 3
-TIMEOUT_S = 3.0
-FOR_EVER_S = 120.0
+TIMEOUT_S = slow(3.0)
+FOR_EVER_S = 3 * LIMIT_S
 
 
 def stopped() -> None:
@@ -71,11 +73,10 @@ def suspended(processes: list[int]) -> None:
     """All ranks are stopped for twice the limit, and go on; meanwhile the others wait for the last
     one."""
     numbers = " ".join(map(str, processes))
-    subprocess.Popen(
-        ["sh", "-c", f"sleep 1; kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"]
-    )
+    stopped = f"kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"
+    subprocess.Popen(["sh", "-c", f"sleep {TIMEOUT_S / 3}; {stopped}"])
     for _ in range(20):  # of which half come after it
-        time.sleep(0.1)
+        time.sleep(TIMEOUT_S / 30)
 
 
 PASSING: dict[str, Callable[[list[int]], None]] = {

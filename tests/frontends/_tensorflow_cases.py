@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -62,20 +61,18 @@ def residuals_of(compressor: Any) -> dict[str, np.ndarray]:
 
 
 def outcome_of(call: Callable[[], Any]) -> dict[str, Any]:
-    """What became of a call: the class of its error as the user meets it, its words, and the
-    seconds it took.
+    """What became of a call: the class of its error as the user meets it, and its words.
 
     TensorFlow turns what is raised while a graph runs into errors of its own, with the class's name
     in the words.
     """
-    start = time.monotonic()
     try:
         call()
     except Exception as error:
         raised, words = type(error).__name__, str(error)[-3000:]
     else:
         raised, words = "nothing", ""
-    return {"raised": raised, "words": words, "seconds": time.monotonic() - start}
+    return {"raised": raised, "words": words}
 
 
 def variables_of(

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from harness import Outcome, launch
 
-LIMIT_S = 400.0
-"""For all cases of a launch, on a machine that is busy with other things."""
-
 World = tuple[int, str]
 """How many ranks, under which controller."""
 
@@ -32,9 +29,7 @@ class Launches(dict[World, Outcome]):
     def __missing__(self, world: World) -> Outcome:
         ranks, controller = world
         arguments = (str(ranks), controller, *self._arguments.get(world, ()))
-        self[world] = launch(
-            f"frontends/{self._worker}.py", ranks, controller, *arguments, limit_s=LIMIT_S
-        )
+        self[world] = launch(f"frontends/{self._worker}.py", ranks, controller, *arguments)
         return self[world]
 
 

@@ -18,10 +18,11 @@ from _tensorflow_cases import (
     variables_of,
 )
 from _tensorflow_keras import OPTIMIZERS, fit, make_model
+from harness import slow
 from horovod.tensorflow.keras import DistributedOptimizer
 
 SHAPES = ((8, 6), (6,), (6, 3))
-TIMEOUT_S = 5.0
+TIMEOUT_S = slow(5.0)
 REDUCTIONS = {"min": hvd.Min, "max": hvd.Max, "product": hvd.Product, "adasum": hvd.Adasum}
 MISMATCHES = Cases()
 

@@ -24,6 +24,7 @@ from _tensorflow_cases import (
     variables_of,
 )
 from _tensorflow_mismatches import compress, is_usable, last_rank
+from harness import say, wait_for
 
 from hvd_sparse.selectors.topk import TopK
 
@@ -31,7 +32,6 @@ SHAPES = ((8, 9), (5, 7), (11,))
 BROKEN = 1
 """The position of the tensor that fails."""
 STEPS, FAILING_STEP = 6, 2
-IDLE_S = 6.0
 SPOILED = 3
 """The entry that becomes NaN."""
 RECOVERIES = Cases()
@@ -144,14 +144,13 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     """When the first tensor fails, another's gradient is not there yet on one rank, and is on the
     others.
 
-    That rank then does nothing for a while, so that nothing it does later can help the others out.
+    That rank then does nothing until the others have their error, so that nothing it does later can
+    help them out.
     """
     early, late = variables_of([(4, 3), (3, 5)])
-    compressor = compress(
-        [early, late], name=name, on_nonfinite="raise", timeout_s=30.0
-    )  # longer than IDLE_S
+    compressor = compress([early, late], name=name, on_nonfinite="raise")
 
-    def slow(x: np.ndarray) -> np.ndarray:
+    def linger(x: np.ndarray) -> np.ndarray:
         time.sleep(1.0 if last_rank() else 0.0)
         return x
 
@@ -159,7 +158,7 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     def step(value: Any) -> Any:
         with tf.GradientTape() as tape:
             delayed = tf.ensure_shape(
-                tf.numpy_function(slow, [tf.ones(late.shape)], tf.float32), late.shape
+                tf.numpy_function(linger, [tf.ones(late.shape)], tf.float32), late.shape
             )
             loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(
                 late * delayed
@@ -171,7 +170,11 @@ def a_late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     good = tf.constant(1.0)
     step(good)
     outcome = outcome_of(lambda: step(tf.constant(np.nan) if hvd.rank() == 0 else good))
-    time.sleep(IDLE_S if last_rank() else 0.0)
+    if last_rank():
+        for rank in range(hvd.size() - 1):
+            wait_for(f"{name}.{rank}")
+    else:
+        say(f"{name}.{hvd.rank()}")
     again = outcome_of(lambda: step(good))
     compressor.close()
     return {**outcome, "next_step": again, "is_usable": is_usable(name)}

@@ -13,5 +13,5 @@ from _tensorflow_recoveries import RECOVERIES
 if __name__ == "__main__":
     process_sets = begin(int(sys.argv[1]))
     cases = {**RECOVERIES, **MISMATCHES, **process_set_cases(process_sets)}
-    run_cases({name: cases[name] for name in sys.argv[3:] or cases}, hvd.rank(), meet, limit_s=60)
+    run_cases({name: cases[name] for name in sys.argv[3:] or cases}, hvd.rank(), meet)
     end()

@@ -43,12 +43,10 @@ TOLERANCE_ULPS = 16
 
 of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @cache  # a launch for all tests
 def launched(ranks: int) -> Outcome:
-    return launch("frontends/ddp_laws.py", ranks, "torchrun", limit_s=280)
+    return launch("frontends/ddp_laws.py", ranks, "torchrun")
 
 
 @of_each_world
@@ -197,7 +195,7 @@ def test_who_keeps_the_others_waiting_is_named(ranks: int) -> None:
 def test_the_example_trains(tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     options = ("--epochs", "6", "--density", "0.02", "--log-json", str(log))
-    outcome = launch_example("pytorch_ddp_digits.py", 2, "torchrun", *options, limit_s=120)
+    outcome = launch_example("pytorch_ddp_digits.py", 2, "torchrun", *options)
     assert outcome.code == 0, outcome.end
     summary = json.loads(log.read_text().splitlines()[-1])
     assert summary["test_accuracy"] > 0.7

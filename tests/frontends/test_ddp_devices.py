@@ -11,12 +11,10 @@ from harness import Outcome, launch
 RANKS = 2
 CASES = ("topk", "ldte_bs", "small_buckets", "bucket_view", "oktopk", "nan")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @cache  # a launch for all tests
 def launched(group: str) -> Outcome:
-    return launch("frontends/ddp_devices.py", RANKS, "torchrun", group, limit_s=200)
+    return launch("frontends/ddp_devices.py", RANKS, "torchrun", group)
 
 
 @pytest.mark.parametrize("group", ["both", "alone"])

@@ -10,4 +10,4 @@ RANKS = (2, 3)
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_the_interpreter_ends_when_the_threads_have_let_go(ranks: int) -> None:
-    launch("frontends/ddp_end.py", ranks, "torchrun", limit_s=120).check()
+    launch("frontends/ddp_end.py", ranks, "torchrun").check()

@@ -12,7 +12,7 @@ pytest.importorskip("torch.distributed.fsdp", reason="FSDP2 is PyTorch's")
 
 @cache  # a launch for all tests
 def launched() -> Outcome:
-    return launch("frontends/ddp_hsdp.py", 2, "torchrun", limit_s=120)
+    return launch("frontends/ddp_hsdp.py", 2, "torchrun")
 
 
 def test_between_replicas_the_hook_comes_behind_the_sum_so_no_rank_can_keep_anything_back() -> None:

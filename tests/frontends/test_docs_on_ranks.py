@@ -18,7 +18,7 @@ CASES = [(where, each.name) for where in CONTROLLERS for each in blocks_for(wher
 
 @cache
 def outcome(frontend: str) -> Outcome:
-    return launch(f"frontends/docs_{frontend}.py", 2, CONTROLLERS[frontend], limit_s=240)
+    return launch(f"frontends/docs_{frontend}.py", 2, CONTROLLERS[frontend])
 
 
 @pytest.mark.parametrize(("frontend", "name"), CASES, ids=lambda part: part)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import launch_elastic
+from harness import LIMIT_S, launch_elastic
 
 HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
 SILENCE_S = {"torch": 20, "tensorflow": 30, "keras3": 30}
@@ -16,7 +16,7 @@ SILENCE_S = {"torch": 20, "tensorflow": 30, "keras3": 30}
 
 def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[Any]:
     silence_s = SILENCE_S[framework]
-    limit_s = 90 + (30 + silence_s) * kills
+    limit_s = LIMIT_S * (1 + kills // 5)
     worker, arguments = f"frontends/{framework}_elastic.py", (str(kills), str(folder), *more)
     outcome = launch_elastic(worker, HOSTS, 2, *arguments, limit_s=limit_s, silence_s=silence_s)
     results = outcome.check()
@@ -32,7 +32,6 @@ def check_elastic(framework: str, kills: int, folder: Path, *more: str) -> list[
     return results
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("framework", "kills"),
     [
@@ -48,7 +47,6 @@ def test_killed_workers_take_nothing_but_their_own_residual_along(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(200)
 def test_so_it_is_with_gradients_on_a_device(tmp_path: Path) -> None:
     """The pretend one; Horovod carries the messages there."""
     for result in check_elastic("torch", 1, tmp_path, "device"):

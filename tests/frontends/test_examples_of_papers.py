@@ -12,11 +12,8 @@ from example_data import make_cifar10, make_image_folder, make_penn_treebank
 from harness import launch_example
 
 RANKS = 2
-LIMIT_S = 200
 REPLICAS = "check_replicas_every=1"
 """Every step compares what the ranks have applied: replicas that part are an error."""
-
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(script: str, controller: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """The JSON lines of a run that must end well."""
     log = folder / f"{script}.jsonl"
-    outcome = launch_example(
-        script, RANKS, controller, *arguments, f"--log-json={log}", limit_s=LIMIT_S
-    )
+    outcome = launch_example(script, RANKS, controller, *arguments, f"--log-json={log}")
     assert outcome.code == 0, outcome.end
     return [json.loads(line) for line in log.read_text().splitlines()]
 

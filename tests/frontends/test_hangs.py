@@ -1,17 +1,15 @@
-"""A rank that is paused, hangs, ends, throws or joins: the others say so, and end in bounded
-time."""
+"""A rank that is paused, hangs, ends, throws or joins: the others say so, and end.
+
+Whoever hangs here does so for longer than a launch may take."""
 
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from _hangs import GOOD_STEPS
 from harness import Outcome, launch
 
-SOON_S = 60.0
-"""With the start and the end of all processes; the watchdog's limit in these launches is 3 s."""
 HANGS = [
     ("torch", "stopped", 3, "mpi"),
     ("torch", "asleep", 2, "gloo"),
@@ -32,18 +30,12 @@ REASONS = {
     "asleep": r"has not submitted them: it is at \S*_hangs.py",
 }
 
-pytestmark = pytest.mark.timeout(2 * SOON_S)
-
 
 def fail(framework: str, fault: str, ranks: int, controller: str) -> Outcome:
     """A launch that must end, soon, and not well."""
-    start = time.monotonic()
-    outcome = launch(
-        f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S
-    )
+    outcome = launch(f"frontends/{framework}_hangs.py", ranks, controller, fault)
     assert outcome.results == ["here"] * ranks, outcome.end
     assert outcome.code not in (0, None), outcome.end
-    assert time.monotonic() - start < SOON_S
     return outcome
 
 
@@ -89,9 +81,7 @@ def test_so_it_is_under_both_frameworks_and_controllers(
 def test_a_rank_that_holds_pythons_lock_or_a_job_that_was_suspended_goes_on(
     framework: str, fault: str, ranks: int, controller: str
 ) -> None:
-    outcome = launch(
-        f"frontends/{framework}_hangs.py", ranks, controller, fault, limit_s=1.5 * SOON_S
-    )
+    outcome = launch(f"frontends/{framework}_hangs.py", ranks, controller, fault)
     assert outcome.check() == [2 * GOOD_STEPS] * ranks
 
 

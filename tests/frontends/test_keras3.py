@@ -11,7 +11,6 @@ from _outcomes import measured
 from blocks import blocks_for
 from harness import Outcome, launch, launch_example
 
-LIMIT_S = 280
 LAUNCHES = {2: "gloo", 3: "mpi"}
 LAWS = [
     "law_average",
@@ -55,8 +54,6 @@ WAY = 2e-3
 """Of the way that the weights went: roundings, and Keras's epsilon, which is not corrected for the
 start."""
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 20)
-
 
 @pytest.fixture(
     scope="module",
@@ -67,7 +64,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ranks = request.param
     folder = str(tmp_path_factory.mktemp("models"))
     worker = "frontends/keras3_training.py"
-    return launch(worker, ranks, LAUNCHES[ranks], str(ranks), folder, limit_s=LIMIT_S)
+    return launch(worker, ranks, LAUNCHES[ranks], str(ranks), folder)
 
 
 def test_the_launch_ends_well(outcome: Outcome) -> None:
@@ -180,7 +177,7 @@ def test_what_nobody_would_average_is_refused_with_the_remedy(outcome: Outcome, 
 def test_the_example_trains(tmp_path: Path) -> None:
     log = tmp_path / "digits.jsonl"
     words = ["--epochs=4", "--density=0.05", f"--log-json={log}"]
-    outcome = launch_example("tensorflow2_keras3_digits.py", 2, "mpi", *words, limit_s=120)
+    outcome = launch_example("tensorflow2_keras3_digits.py", 2, "mpi", *words)
     assert outcome.code == 0, outcome.end
     *epochs, summary = [json.loads(line) for line in log.read_text().splitlines()]
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2

@@ -32,7 +32,6 @@ WORKING = {"topk_with_half_a_residual": 5.0}
 that last for one tensor."""
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/clear_refs is Linux's"),
     pytest.mark.skipif(
         not is_fast_installed(), reason="the reference kernels of numpy make copies"
@@ -47,7 +46,7 @@ def outcome(
     # large arrays come from the kernel and go back to it at once, so that what is resident is what
     # is used
     monkeypatch_module.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-    return request.param, launch(f"frontends/{request.param}_memory.py", 2, "mpi", limit_s=200)
+    return request.param, launch(f"frontends/{request.param}_memory.py", 2, "mpi")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ RANKS = 2
 
 @pytest.fixture(scope="module", params=["torch", "tensorflow"])
 def outcome(request: pytest.FixtureRequest) -> Outcome:
-    result = launch(f"frontends/{request.param}_methods.py", RANKS, "mpi", str(RANKS), limit_s=200)
+    result = launch(f"frontends/{request.param}_methods.py", RANKS, "mpi", str(RANKS))
     result.check()
     return result
 

@@ -20,15 +20,11 @@ WORLDS = [
     (4, "mpi", "tensorflow"),
 ]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: "-".join(map(str, world)))
 def outcome(request: pytest.FixtureRequest) -> Outcome:
     ranks, controller, frontend = request.param
-    result = launch(
-        f"frontends/{frontend}_exchanges.py", ranks, controller, str(ranks), limit_s=200
-    )
+    result = launch(f"frontends/{frontend}_exchanges.py", ranks, controller, str(ranks))
     has_groups = {f"{name}{IN_A_GROUP}" for name in GROUPED} <= set(result.check()[0])
     assert has_groups == (frontend == "tensorflow")
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from _outcomes import measured
-from _tensorflow_launches import LIMIT_S, Launches, World, in_worlds
+from _tensorflow_launches import Launches, World, in_worlds
 from harness import launch
 
 WORLDS = [(2, "gloo"), (3, "mpi")]
@@ -29,8 +29,6 @@ OTHERS = [
     "auto_refuses_what_it_cannot",
 ]
 CASES = [*CHANGES, *TRAININGS, *OTHERS]
-
-pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +155,7 @@ def test_one_thread_of_tensorflows_is_enough(monkeypatch: pytest.MonkeyPatch) ->
     """It waits for the other ranks, when they tell each other what they found."""
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
     cases = [BY_ITS_CLOCK, TWO_TAPES, "auto_trains_by_keras"]
-    outcome = launch(
-        "frontends/tensorflow_training.py", 2, "gloo", "2", "gloo", *cases, limit_s=LIMIT_S
-    )
+    outcome = launch("frontends/tensorflow_training.py", 2, "gloo", "2", "gloo", *cases)
     for result in measured(outcome, BY_ITS_CLOCK):
         check_own_clock(result)
     for case in cases[1:]:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from _integer_gradients import SHAPES, gradients_of
 from _outcomes import measured
-from _tensorflow_launches import LIMIT_S
 from golden.decoder import Frame, split_message
 from harness import Outcome, launch
 
@@ -18,12 +17,10 @@ CASES = {
 }
 STEPS = 8
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 20)
-
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return launch("frontends/tensorflow_bytes.py", 2, "mpi", "2", limit_s=LIMIT_S)
+    return launch("frontends/tensorflow_bytes.py", 2, "mpi", "2")
 
 
 def test_the_launch_ends_well_and_all_its_cases_are_checked(outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from _outcomes import measured
 from _pairwise import all_pairs, pairs_of
-from _tensorflow_launches import LIMIT_S, Launches, World
+from _tensorflow_launches import Launches, World
 from _tensorflow_settings import (
     KERAS_FACTORS,
     KERAS_SETTINGS,
@@ -22,8 +22,6 @@ from _tensorflow_settings import (
 
 WEIGHT_TOLERANCE = 1e-6
 """Of weights around 1 after eight steps at rate 0.05: a few roundings of float32 a step."""
-
-pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 
 
 @pytest.fixture(scope="module")

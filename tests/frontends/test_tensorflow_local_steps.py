@@ -8,13 +8,11 @@ from harness import Outcome, launch
 
 RANKS = 2
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
     script = "frontends/tensorflow_local_steps.py"
-    result = launch(script, RANKS, "mpi", str(RANKS), limit_s=150)
+    result = launch(script, RANKS, "mpi", str(RANKS))
     result.check()
     return result
 

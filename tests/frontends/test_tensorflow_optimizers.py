@@ -22,7 +22,7 @@ BESIDE_DENSE += ["adam_by_tape_never_compressed"]
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return launch("frontends/tensorflow_optimizers.py", 2, "gloo", limit_s=280)
+    return launch("frontends/tensorflow_optimizers.py", 2, "gloo")
 
 
 @pytest.mark.parametrize("name", BESIDE_DENSE)

@@ -12,13 +12,11 @@ RANKS = 2
 ADOPTED_AT = 8
 NAMES = [f"tensor{i}:0" for i in range(6)]
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture(scope="module", params=["mpi", "gloo"])
 def outcome(request: pytest.FixtureRequest) -> Outcome:
     script = "frontends/tensorflow_planned.py"
-    result = launch(script, RANKS, request.param, str(RANKS), limit_s=150)
+    result = launch(script, RANKS, request.param, str(RANKS))
     result.check()
     return result
 

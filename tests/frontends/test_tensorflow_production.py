@@ -13,15 +13,13 @@ SCALING = {
     "scaling_of_a_tensor_in_a_group": "tall",
 }
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     folder = str(tmp_path_factory.mktemp("checkpoints"))
     controllers = {"save": "mpi", "go_on": "gloo"}
     return {
-        work: launch("frontends/tensorflow_production.py", 2, controller, work, folder, limit_s=180)
+        work: launch("frontends/tensorflow_production.py", 2, controller, work, folder)
         for work, controller in controllers.items()
     }
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from _outcomes import measured
-from _tensorflow_launches import LIMIT_S
 from harness import Outcome, launch
 
 RANKS = 2
@@ -21,7 +20,7 @@ FITS = ["readme_built", "readme_unbuilt", "readme_unbuilt_subclassed"]
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    result = launch("frontends/tensorflow_programs.py", RANKS, "gloo", str(RANKS), limit_s=LIMIT_S)
+    result = launch("frontends/tensorflow_programs.py", RANKS, "gloo", str(RANKS))
     result.check()
     return result
 

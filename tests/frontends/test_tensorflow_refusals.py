@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from _outcomes import measured
-from _tensorflow_launches import LIMIT_S
 from harness import Outcome, launch
 
 REFUSED = {
@@ -123,17 +122,17 @@ NOBODY_AVERAGES = "an_optimizer_in_horovods_wrapper"
 
 @pytest.fixture(scope="module")
 def keras_2() -> Outcome:
-    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "2", limit_s=LIMIT_S)
+    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "2")
 
 
 @pytest.fixture(scope="module")
 def keras_3() -> Outcome:
-    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "3", limit_s=LIMIT_S)
+    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "3")
 
 
 @pytest.fixture(scope="module")
 def graphs() -> Outcome:
-    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "graphs", limit_s=LIMIT_S)
+    return launch("frontends/tensorflow_refusals.py", 1, "mpi", "graphs")
 
 
 def test_all_cases_are_checked(keras_2: Outcome, keras_3: Outcome, graphs: Outcome) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from _outcomes import measured
-from _tensorflow_launches import LIMIT_S, Launches, World, in_worlds
+from _tensorflow_launches import Launches, World, in_worlds
 from harness import launch
 
 from hvd_sparse.core.wire.message import overhead_bytes
@@ -42,8 +42,6 @@ DENSE = "high_density_goes_dense"
 LAWS = [*CONSERVATION, *REPLICAS, *GROUPS, NAMES, DENSE]
 ALL_CASES = {world: [*IDENTITY, *LAWS] if world in WORLDS[:2] else LAWS for world in WORLDS}
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 20)
-
 
 @pytest.fixture(scope="module")
 def launches() -> Launches:
@@ -80,7 +78,6 @@ def test_a_group_on_one_rank() -> None:
         "1",
         "gloo",
         "direct_allreduce_of_a_group",
-        limit_s=60,
     )
     (result,) = measured(outcome, "direct_allreduce_of_a_group")
     assert result["wrong"] == []

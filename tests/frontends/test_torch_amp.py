@@ -13,7 +13,7 @@ RECIPES = ("recipe_float16", "recipe_bfloat16")
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return launch("frontends/torch_amp.py", 2, "mpi", limit_s=150)
+    return launch("frontends/torch_amp.py", 2, "mpi")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -19,7 +19,7 @@ COMPRESSED = [key for key in KEYS if key != "vector"]
 
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
-    return launch("frontends/torch_bytes.py", 2, "mpi", limit_s=60).check()
+    return launch("frontends/torch_bytes.py", 2, "mpi").check()
 
 
 def messages_of(result: dict[str, Any], method: str) -> list[list[Message]]:

@@ -11,15 +11,13 @@ from harness import Outcome, launch
 METHODS = ("ldte_bs", "dgc", "redsync")
 Launches = dict[str, Outcome]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
     folder = str(tmp_path_factory.mktemp("checkpoints"))
     worlds = {"save": (2, "mpi"), "go_on": (2, "gloo"), "redistribute": (3, "mpi")}
     return {
-        work: launch("frontends/torch_checkpoints.py", ranks, controller, work, folder, limit_s=90)
+        work: launch("frontends/torch_checkpoints.py", ranks, controller, work, folder)
         for work, (ranks, controller) in worlds.items()
     }
 

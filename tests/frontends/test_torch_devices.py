@@ -81,7 +81,7 @@ LAWS = (
 
 @pytest.fixture(scope="module")
 def outcome():
-    return launch("frontends/torch_devices.py", RANKS, "mpi", limit_s=400)
+    return launch("frontends/torch_devices.py", RANKS, "mpi")
 
 
 @pytest.mark.parametrize("case", [*CASES, *LAWS])
@@ -204,10 +204,9 @@ def test_the_first_use_says_once_that_it_is_experimental(outcome):
     assert outcome.output.count("tested on a pretend device") == RANKS
 
 
-@pytest.mark.timeout(200)
 def test_a_process_set_trains_on_the_device():
     """Two ranks of three; the third is in another world."""
-    results = launch("frontends/torch_devices_in_a_set.py", 3, "mpi", limit_s=150).check()
+    results = launch("frontends/torch_devices_in_a_set.py", 3, "mpi").check()
     for rank in SET:
         result = results[rank]["a_process_set"]["measured"]
         assert result["found"]["ways"] == result["carried"]["ways"] == ["device", "staged"]

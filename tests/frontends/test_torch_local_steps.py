@@ -9,12 +9,10 @@ from harness import Outcome, launch
 
 RANKS = 2
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    result = launch("frontends/torch_local_steps.py", RANKS, "gloo", limit_s=120)
+    result = launch("frontends/torch_local_steps.py", RANKS, "gloo")
     result.check()
     return result
 

