@@ -43,7 +43,8 @@ class DdpCompressor(ParameterCompressor):
 
     is_called_alone = True
     way_of_gradients = (
-        "run the backward pass through the DDP model that was registered, not through its .module"
+        "run the backward pass through the DDP model that was registered, not through its .module, "
+        "and the last one before a step outside of no_sync()"
     )
 
     def __init__(
@@ -63,6 +64,7 @@ class DdpCompressor(ParameterCompressor):
         self._finishes = configuration.memory.finishes
         self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
         self._optimizer_hook: Any = None
+        self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self._watch(dist.get_rank(group))
         self._trace(dist.get_rank)
@@ -134,6 +136,7 @@ class DdpCompressor(ParameterCompressor):
             if policy is not None:
                 policy.sent(self, position, ticket)
             sent.tickets.append(ticket)
+            self._note(ticket)  # a step that fails brings zeros
             wires.append(wire)
         sent.lengths = [wire.size for wire in wires]
         accumulation = self._accumulation
@@ -250,6 +253,9 @@ class DdpCompressor(ParameterCompressor):
                     "optimizer from the registered model's parameters, or leave out optimizer="
                 )
         super().take_over(optimizer)
+        # torch puts step hooks around the step of a class when it makes an object of it.  Horovod
+        # makes one; here the user's object goes on.
+        optimizer._patch_step_function()
 
     def _look_at_optimizers(self) -> None:
         """Judge the first optimizer that steps with the gradients, once."""
@@ -264,11 +270,13 @@ class DdpCompressor(ParameterCompressor):
         weakref.finalize(self, self._optimizer_hook.remove)
 
     def _meet_optimizer(self, optimizer: Optimizer) -> None:
+        # The hook stays: one that takes itself away spoils torch's loop over all of them.
+        if self._has_judged or self._follower is not None:
+            return
         held = (p for group in optimizer.param_groups for p in group["params"])
         if any(parameter in self._position_of for parameter in held):
-            self._optimizer_hook.remove()
-            if self._follower is None:
-                self._judge(optimizer)
+            self._has_judged = True
+            self._judge(optimizer)
 
     def close(self) -> None:
         """Give the name free and stop watching.  DDP keeps the hook: the model cannot train on."""

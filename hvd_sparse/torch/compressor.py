@@ -82,7 +82,7 @@ class TorchCompressor(ParameterCompressor):
     leaves_on_device = True
     way_of_gradients = (
         "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
-        "compression"
+        "compression, and call synchronize() before skip_synchronize()"
     )
 
     def __init__(
@@ -216,9 +216,9 @@ class TorchCompressor(ParameterCompressor):
             if self._changes.given:
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
-                result = self._dense.finish(tensor, ctx)
+                result, ticket = self._dense.finish(tensor, ctx), ctx.ticket
             else:
-                result = self._finish(tensor, ctx)
+                result, ticket = self._finish(tensor, ctx), ctx
             came = ctx.key
         except Exception as error:
             if policy is not None:
@@ -231,6 +231,7 @@ class TorchCompressor(ParameterCompressor):
             ledger.end_wait(came)
         if policy is not None:
             policy.arrived(self)
+        self._note(ticket)
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:

@@ -95,3 +95,27 @@ def test_gradients_that_no_compressor_saw_are_refused(outcome: Outcome):
             "InvalidOption: the SGD was handed to a compressor that its gradients do not come "
             "through"
         )
+
+
+@pytest.mark.parametrize("name", ["sparse_gradients", "sparse_gradients_alone", "sparse_as_dense"])
+def test_sparse_gradients_get_the_optimizers_momentum(outcome: Outcome, name: str):
+    for result in measured(outcome, name):
+        assert result["difference"] < TOLERANCE
+        assert result["said"] == []
+
+
+def test_sparse_gradients_of_adam_are_refused_with_the_remedy(outcome: Outcome):
+    for said in measured(outcome, "sparse_gradients_of_adam"):
+        assert said.startswith("InvalidOption: ") and "sparse_as_dense=True" in said
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["unfrozen", "added"])
+def test_layers_that_horovod_was_not_told_of_get_the_optimizers_own_update(
+    outcome: Outcome, name: str, kind: str
+):
+    for result in measured(outcome, f"{name}_{kind}"):
+        assert result["difference"] < TOLERANCE
+        (text,) = result["said"]
+        assert "came through no compressor" in text
+        assert text.startswith("tensor '0.weight'" if name == "unfrozen" else "tensor of shape")

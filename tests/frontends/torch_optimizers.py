@@ -322,6 +322,120 @@ def gradients_come_through_no_compressor(name: str) -> str:
     return "trained"
 
 
+class Looking(nn.Module):
+    """A table with sparse gradients, and what is behind it."""
+
+    def __init__(self, rest: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.table = nn.Embedding(6, 4, sparse=True)
+        self.rest = rest()
+
+    def forward(self, step: int) -> torch.Tensor:
+        return self.rest(self.table(torch.tensor([hvd.rank(), 2 + step % 3])))
+
+
+def ends_of(
+    name: str, train: Callable[..., nn.Module], make: Make, **options: Any
+) -> dict[str, Any]:
+    """How far a training ends from dense Horovod's, everything being sent, and how far it went."""
+    ends, said, origin = [], [], None
+    for hands_over in (False, True):
+        heard = Heard()
+        logging.getLogger("hvd_sparse").addHandler(heard)
+        model, of_model = train(f"{name}.{hands_over}", make, hands_over, **options)
+        logging.getLogger("hvd_sparse").removeHandler(heard)
+        ends.append(flat_parameters(model))
+        origin, said = of_model, heard.said
+    moved = float((ends[0] - origin).abs().max())
+    return {"difference": float((ends[0] - ends[1]).abs().max()) / moved, "said": said}
+
+
+def handed_over(model: nn.Module, make: Make, name: str, hands_over: bool) -> tuple[Any, Any]:
+    """The optimizer, and the compressor that does its work, or Horovod's that does nothing."""
+    optimizer = make(model)
+    if not hands_over:
+        return optimizer, hvd.Compression.none
+    options = {"density": 1.0, "name": name, "optimizer": optimizer, "memory": None, **SPARSE_ONLY}
+    if "betas" not in optimizer.param_groups[0]:
+        options["memory"] = WITHOUT_MASK
+    else:  # Adam before the selection is Adam only where nothing is selected
+        options["min_numel"] = 10**6
+    return optimizer, Compression.topk(model.named_parameters(), **options)
+
+
+def looks_up(
+    name: str, make: Make, hands_over: bool, rest: Callable[[], nn.Module], **options: Any
+) -> tuple[nn.Module, torch.Tensor]:
+    """Train with sparse gradients, which Horovod exchanges by itself."""
+    model = Looking(rest)
+    origin = flat_parameters(model)
+    optimizer, compression = handed_over(model, make, name, hands_over)
+    wrapped = distributed(name, model, optimizer, compression, **options)
+    if hands_over:  # sparse gradients behind the zeros with which Horovod fills a state
+        hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+    for step in range(STEPS):
+        wrapped.zero_grad()
+        model(step).square().sum().backward()
+        wrapped.step()
+    if hands_over:
+        compression.close()
+    return model, origin
+
+
+def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+
+
+def plain_adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.02)
+
+
+linear = partial(nn.Linear, 4, 3)
+of_sgd = partial(partial, ends_of, train=looks_up, make=plain_sgd)
+cases["sparse_gradients"] = of_sgd(rest=linear)
+cases["sparse_gradients_alone"] = of_sgd(rest=nn.Identity)
+cases["sparse_as_dense"] = of_sgd(rest=linear, sparse_as_dense=True)
+
+
+@cases
+def sparse_gradients_of_adam(name: str) -> str:
+    try:
+        looks_up(name, plain_adamw, True, linear)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "trained"
+
+
+def unfreezes(
+    name: str, make: Make, hands_over: bool, adds_group: bool = False
+) -> tuple[nn.Module, torch.Tensor]:
+    """Train with a layer that Horovod was not told of, from the fourth step on."""
+    model = network()
+    origin = flat_parameters(model)
+    late = model[0]
+    late.requires_grad_(False)
+    trained = nn.ModuleList([model[2]]) if adds_group else model
+    optimizer, compression = handed_over(trained, make, name, hands_over)
+    wrapped = distributed(name, trained, optimizer, compression)
+    for step in range(STEPS):
+        if step == 3:
+            late.requires_grad_(True)
+            if adds_group:
+                wrapped.add_param_group({"params": list(late.parameters())})
+        wrapped.zero_grad()
+        backward(model, step, hvd.rank())
+        wrapped.step()
+    if hands_over:
+        compression.close()
+    return model, origin
+
+
+for kind, make in (("sgd", plain_sgd), ("adamw", plain_adamw)):
+    cases[f"unfrozen_{kind}"] = partial(ends_of, train=unfreezes, make=make)
+    cases[f"added_{kind}"] = partial(ends_of, train=unfreezes, make=make, adds_group=True)
+
+
 if __name__ == "__main__":
     hvd.init()
     run_torch_cases(cases)

@@ -10,8 +10,10 @@ import torch
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.core.step.buckets import grouped
+from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.frontend.torch.arrays import flatten, spec_of
+from hvd_sparse.frontend.torch.arrivals import Arrivals
 from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
 from hvd_sparse.frontend.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.scaler import scale_of
@@ -72,6 +74,7 @@ class ParameterCompressor(WatchedCompressor):
             )
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
+        self.arrivals: Arrivals | None = None
         self._has_met = self._is_closed = False
         if self._is_on_devices:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
@@ -94,6 +97,8 @@ class ParameterCompressor(WatchedCompressor):
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Do an optimizer's work from now on: it applies what arrives.  Called once, by whoever
         makes the compressor."""
+        keys = [spec.key for spec in self.step.specs]
+        self.arrivals = Arrivals(list(zip(keys, self._parameters)), self.way_of_gradients)
         self._follower = Follower(optimizer, self)
         self.step.settings_of = self._settings_of
 
@@ -103,6 +108,11 @@ class ParameterCompressor(WatchedCompressor):
         return self._follower.settings_of(
             spec.key, self._parameters[position], lambda: self._value_of(position)
         )
+
+    def _note(self, ticket: Ticket | None) -> None:
+        """Let the optimizer that was handed over know that a result takes its gradient's place."""
+        if self.arrivals is not None and ticket is not None and ticket.position is not None:
+            self.arrivals.note(self._parameters[ticket.position])
 
     def _judge(self, optimizer: Optimizer) -> None:
         """Look at an optimizer that gets the gradients, and was not handed over."""
@@ -137,3 +147,5 @@ class ParameterCompressor(WatchedCompressor):
         """Give the name free; the compressor must not be used afterwards."""
         super().close()
         self._is_closed = True
+        if self.arrivals is not None:
+            self.arrivals.close()

@@ -4,13 +4,15 @@ arrives."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.arrivals import SPARSE_REMEDY
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
@@ -67,10 +69,20 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> type | None:
     nor Adam's."""
     # One that was handed over before is asked for what it was.  Steps are compared, not classes:
     # one derived that only adds options is known, one with a step of its own is not.
-    cls = getattr(optimizer, "hvd_sparse_base", type(optimizer))
-    if cls.step is torch.optim.SGD.step:
+    step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
+    if step is unhooked(torch.optim.SGD.step):
         return MomentumCorrection
-    return AdamCorrection if cls.step in (torch.optim.Adam.step, torch.optim.AdamW.step) else None
+    adams = (torch.optim.Adam, torch.optim.AdamW)
+    return AdamCorrection if step in [unhooked(adam.step) for adam in adams] else None
+
+
+def unhooked(step: Any) -> Any:
+    """Return the ``step`` of a class as it was written.
+
+    torch puts a function that calls step hooks around it, when the first optimizer of the class or
+    of one derived from it is made.
+    """
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> Settings:
@@ -98,12 +110,15 @@ class Applying:
     the optimizer's own.
     """
 
+    hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
+    defaults: Settings
     param_groups: list[Settings]
     state: Any
 
     _opt_called: bool
 
+    @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
     @torch.no_grad()
     def step(self, closure: Any = None) -> Value:
         """Apply what the compressor made of the gradients."""
@@ -113,60 +128,102 @@ class Applying:
             with torch.enable_grad():
                 loss = closure()
         self._opt_called = True  # for schedulers, which look whether step() came before theirs
-        if not type(self).hvd_sparse_compressor.has_begun:
-            self._refuse_foreign_gradients()
-        else:
-            for group in self.param_groups:
-                self._apply(group)
-        self._count()
+        compressor = type(self).hvd_sparse_compressor
+        arrivals = compressor.arrivals
+        own = [
+            {**group, "params": arrivals.others_in(group["params"])} for group in self.param_groups
+        ]
+        if not compressor.has_begun:
+            self._refuse_foreign_gradients(own)
+        alone = {p for group in own for p in group["params"]}
+        if alone:
+            arrivals.tell_of(list(alone), type(self).__name__)
+            self._step_by_itself(own)
+        for group in self.param_groups:
+            self._apply(group, arrivals.results_in(group["params"]))
+        self._count(alone)
         return loss
 
-    def _count(self) -> None:
+    def __reduce__(self) -> Value:
+        """Pickle and copy as the optimizer that was handed over; the compressor's state is its own
+        to save."""
+        kept = {p: state for p, state in self.state.items() if set(state) != {"step"}}
+        members = {
+            "defaults": self.defaults,
+            "param_groups": self.param_groups,
+            "state": defaultdict(dict, kept),
+        }
+        return object.__new__, (type(self).hvd_sparse_base,), members
+
+    def _count(self, alone: Collection[torch.Tensor]) -> None:
         """Keep one number of every parameter, under the name that Adam has for it.
 
         Horovod's ``broadcast_optimizer_state`` broadcasts no parameter groups where there is no
         state, and takes a step with zero gradients to have one.
-        """
-        states = [
-            self.state[parameter] for group in self.param_groups for parameter in group["params"]
-        ]
-        for state in states:
-            if "step" not in state:
-                state["step"] = torch.zeros(())
-        torch._foreach_add_([state["step"] for state in states], 1.0)
 
-    def _apply(self, group: Settings) -> None:
-        parameters = [p for p in group["params"] if p.grad is not None]
+        alone : parameters whose state is the optimizer's own
+        """
+        held = [p for group in self.param_groups for p in group["params"] if p not in alone]
+        for parameter in held:
+            self.state[parameter].setdefault("step", torch.zeros(()))
+        if held:
+            torch._foreach_add_([self.state[parameter]["step"] for parameter in held], 1.0)
+
+    def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
+        """Move parameters of a group by what the compressor made of their gradients."""
         if not parameters:
             return
         rate = float(group["lr"])
         if "betas" in group and group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
             # before the step, as AdamW does it: what arrives does not shrink
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
-        sparse = [p for p in parameters if p.grad.is_sparse]
-        if sparse and "betas" in group:
-            raise InvalidOption(
-                "a parameter has a sparse gradient, which Adam does not know: give Horovod's "
-                "optimizer sparse_as_dense=True"
-            )
-        for parameter in sparse:
-            # torch has no list operation for sparse gradients
-            parameter.add_(parameter.grad, alpha=-rate)
-        dense = [p for p in parameters if not p.grad.is_sparse]
-        torch._foreach_add_(dense, [p.grad for p in dense], alpha=-rate)
+        dense: list[torch.Tensor] = []
+        directions: list[torch.Tensor] = []
+        for parameter in parameters:
+            assert parameter.grad is not None
+            if parameter.grad.is_sparse:  # Horovod makes it so again; torch has no list of these
+                parameter.add_(parameter.grad, alpha=-rate)
+            else:
+                dense.append(parameter)
+                directions.append(parameter.grad)
+        if dense:
+            torch._foreach_add_(dense, directions, alpha=-rate)
 
-    def _refuse_foreign_gradients(self) -> None:
-        """Gradients that came through no compressor lack what was handed over.  Zeros, by which
-        Horovod makes an optimizer fill its state before it is broadcast, move nothing."""
-        gradients = [
-            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
-        ]
-        if any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in gradients):
-            raise InvalidOption(
-                f"the {type(self).__name__} was handed to a compressor that its gradients do not "
-                f"come through: {type(self).hvd_sparse_compressor.way_of_gradients}, or leave out "
-                "optimizer="
-            )
+    def _step_by_itself(self, groups: list[Settings]) -> None:
+        """Take the optimizer's own step with gradients that came through no compressor.
+
+        groups : the optimizer's, with their parameters alone
+        """
+        for group in groups:
+            if "betas" in group and any(p.grad.is_sparse for p in group["params"]):
+                raise InvalidOption(
+                    f"a parameter has a sparse gradient, which Adam does not know: {SPARSE_REMEDY}"
+                )
+            for parameter in group["params"]:
+                if set(self.state[parameter]) == {"step"}:  # not a state of the optimizer's own
+                    self.state[parameter].clear()
+        whole, self.param_groups = self.param_groups, groups
+        try:
+            unhooked(type(self).hvd_sparse_base.step)(self)
+        finally:
+            self.param_groups = whole
+
+    def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
+        """Leave only sparse gradients among those that came through no compressor, before any
+        did.
+
+        Others lack what was handed over.  Zeros, by which Horovod makes an optimizer fill its
+        state before it is broadcast, move nothing.
+        """
+        for group in groups:
+            dense = [p for p in group["params"] if not p.grad.is_sparse]
+            if any(bool(p.grad.any()) for p in dense):
+                raise InvalidOption(
+                    f"the {type(self).__name__} was handed to a compressor that its gradients do "
+                    f"not come through: {type(self).hvd_sparse_compressor.arrivals.remedy}, or "
+                    "leave out optimizer="
+                )
+            group["params"] = [p for p in group["params"] if p.grad.is_sparse]
 
 
 setattr(Applying.step, OF_SCHEDULERS, True)
@@ -191,6 +248,8 @@ class Follower:
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
         # A scheduler that is there already has put the old class's step on the object.
         vars(optimizer).pop("step", None)
+        # Fused steps unscale by themselves, where a GradScaler finds this; here it has to do so.
+        vars(optimizer).pop("_step_supports_amp_scaling", None)
         self._compressor = compressor
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}

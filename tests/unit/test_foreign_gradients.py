@@ -1,0 +1,250 @@
+"""Optimizers that are handed over, under DDP in a world of one: what came through no compressor is
+updated as the optimizer itself does it, and what torch offers around a step goes on working."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from hvd_sparse.ddp import DdpCompressor, register
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.optimizer import read_optimizer, unhooked
+from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.momentum_correction import MomentumCorrection
+
+Make = Callable[[Any], torch.optim.Optimizer]
+STEPS = 5
+MAKERS: dict[str, Make] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, 0.02, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.02, weight_decay=0.1),
+    "fused_sgd": lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, fused=True),
+    "fused_adamw": lambda p: torch.optim.AdamW(p, 0.02, fused=True),
+}
+of_each_optimizer = pytest.mark.parametrize("name", MAKERS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def made(name: str, *others: torch.Tensor) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(8, 6))
+    return model, MAKERS[name]([*model.parameters(), *others])
+
+
+def handed(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
+    """All of the model goes dense, so that its training is the optimizer's own."""
+    return register(model, "topk", density=1, min_numel=10**6, optimizer=optimizer, **options)
+
+
+def loss_of(model: nn.Module, step: int) -> torch.Tensor:
+    return model(torch.full((2, 8), step - 2.0)).square().sum()
+
+
+def same(mine: list[torch.Tensor], plain: list[torch.Tensor]) -> None:
+    for one, other in zip(mine, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def outside_of_the_model(name: str, *, hands_over: bool) -> list[torch.Tensor]:
+    temperature = nn.Parameter(torch.ones(3))
+    model, optimizer = made(name, temperature)
+    handle = handed(model, optimizer) if hands_over else None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (loss_of(model, step) + ((step + 1) * temperature**2).sum()).backward()
+        optimizer.step()
+    if handle is not None:
+        handle.close()
+    return [temperature.detach(), *(p.detach() for p in model.parameters())]
+
+
+@of_each_optimizer
+def test_parameters_outside_of_the_model_get_the_optimizers_own_update(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = outside_of_the_model(name, hands_over=True)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("came through no compressor" in text for text in said) == 1
+    assert any(text.startswith("tensor of shape [3] has a gradient") for text in said)
+    same(mine, outside_of_the_model(name, hands_over=False))
+
+
+def by_the_bare_model(name: str, *, hands_over: bool) -> list[torch.Tensor]:
+    model, optimizer = made(name)
+    handle = handed(model, optimizer) if hands_over else None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model.module, step).backward()
+        optimizer.step()
+    if handle is not None:
+        handle.close()
+    return [p.detach() for p in model.parameters()]
+
+
+@of_each_optimizer
+def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name: str) -> None:
+    same(by_the_bare_model(name, hands_over=True), by_the_bare_model(name, hands_over=False))
+
+
+@pytest.mark.parametrize("passed_by", ["module", "no_sync"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_through_it(
+    passed_by: str, set_to_none: bool
+) -> None:
+    model, optimizer = made("sgd")
+    handle = handed(model, optimizer)
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none)
+        loss_of(model, 0).backward()
+        optimizer.step()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.zero_grad(set_to_none)
+    if passed_by == "module":
+        loss_of(model.module, 1).backward()
+    else:
+        with model.no_sync():
+            loss_of(model, 1).backward()
+    with pytest.raises(InvalidOption, match=r"'weight' has a gradient that.*not through its \.mod"):
+        optimizer.step()
+    for parameter, old in zip(model.parameters(), before):
+        assert torch.equal(parameter, old)
+    handle.close()
+
+
+def scaled(name: str, *, hands_over: bool) -> tuple[list[torch.Tensor], list[float]]:
+    """Train with a scaler; the third step has infinite gradients."""
+    model, optimizer = made(name)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    handle = handed(model, optimizer, grad_scaler=scaler) if hands_over else None
+    scales = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, step) * (torch.inf if step == 2 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    if handle is not None:
+        handle.close()
+    return [p.detach() for p in model.parameters()], scales
+
+
+@of_each_optimizer
+def test_a_scaler_unscales_and_skips_whether_the_optimizer_is_fused_or_not(name: str) -> None:
+    (mine, scales), (plain, plain_scales) = (scaled(name, hands_over=h) for h in (True, False))
+    assert scales == plain_scales and len(set(scales)) == 2
+    same(mine, plain)
+
+
+def test_step_hooks_are_called_once_a_step() -> None:
+    model, optimizer = made("adamw")
+    called = []
+    optimizer.register_step_pre_hook(lambda *_: called.append("pre"))
+    optimizer.register_step_post_hook(lambda *_: called.append("post"))
+    of_all = register_optimizer_step_post_hook(lambda *_: called.append("global"))
+    handle = handed(model, optimizer)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    of_all.remove()
+    handle.close()
+    assert called == ["pre", "post", "global"] * 2
+
+
+def test_two_models_with_optimizers_of_their_own_take_their_steps() -> None:
+    pairs = [made("sgd") for _ in range(2)]
+    handles: list[DdpCompressor] = [register(model, density=0.1) for model, _ in pairs]
+    for model, optimizer in pairs:
+        before = model.module.weight.detach().clone()
+        loss_of(model, 0).backward()
+        optimizer.step()
+        assert not torch.equal(model.module.weight, before)
+    for handle in handles:
+        handle.close()
+
+
+@pytest.mark.parametrize(
+    ("base", "memory"),
+    [
+        (torch.optim.SGD, MomentumCorrection),
+        (torch.optim.Adam, AdamCorrection),
+        (torch.optim.AdamW, AdamCorrection),
+    ],
+    ids=lambda each: each.__name__,
+)
+@pytest.mark.parametrize("base_was_made", [True, False])
+def test_a_derived_optimizer_that_only_adds_options_is_known(
+    base: Any, memory: type, base_was_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        monkeypatch.setattr(optimizer, "step", unhooked(optimizer.step))
+
+    class Named(base):  # type: ignore[misc]
+        def __init__(self, parameters: Any, label: str) -> None:
+            super().__init__(parameters, lr=0.1)
+            self.label = label
+
+    class Other(base):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    parameters = [nn.Parameter(torch.zeros(2))]
+    if base_was_made:
+        base(parameters, lr=0.1)
+    assert isinstance(read_optimizer(Named(parameters, "mine")).memory, memory)
+    assert read_optimizer(Other(parameters, lr=0.1)).memory is None
+
+
+def test_a_copy_and_a_pickle_are_optimizers_of_torch() -> None:
+    temperature = nn.Parameter(torch.ones(3))
+    model, optimizer = made("adamw", temperature)
+    handle = handed(model, optimizer)
+    (loss_of(model, 0) + (temperature**2).sum()).backward()
+    optimizer.step()
+    mine = optimizer.state[temperature]
+    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(other) is torch.optim.AdamW
+        assert other.param_groups[0]["lr"] == 0.02
+        copied = other.param_groups[0]["params"][-1]
+        assert torch.equal(other.state[copied]["exp_avg"], mine["exp_avg"])
+        for parameter in other.param_groups[0]["params"]:
+            parameter.grad = torch.ones_like(parameter)
+        other.step()
+        assert other.state[copied]["step"] == 2
+    handle.close()
+
+
+def test_a_compiled_step_is_the_step() -> None:
+    ends = []
+    for is_compiled in (True, False):
+        model, optimizer = made("adamw")
+        handle = handed(model, optimizer)
+        step = torch.compile(optimizer.step, backend="eager") if is_compiled else optimizer.step
+        for number in range(2):
+            optimizer.zero_grad()
+            loss_of(model, number).backward()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's own, of what it does not compile
+                step()
+        handle.close()
+        ends.append([p.detach() for p in model.parameters()])
+    for one, other in zip(*ends, strict=True):
+        assert torch.equal(one, other)
