@@ -46,6 +46,7 @@ class DdpCompressor(ParameterCompressor):
         "run the backward pass through the DDP model that was registered, not through its .module, "
         "and the last one before a step outside of no_sync()"
     )
+    clipping_remedy = "leave that out and give register() the bound, as clip_grad_norm=1.0"
 
     def __init__(
         self,
@@ -136,7 +137,6 @@ class DdpCompressor(ParameterCompressor):
             if policy is not None:
                 policy.sent(self, position, ticket)
             sent.tickets.append(ticket)
-            self._note(ticket)  # a step that fails brings zeros
             wires.append(wire)
         sent.lengths = [wire.size for wire in wires]
         accumulation = self._accumulation
@@ -185,7 +185,12 @@ class DdpCompressor(ParameterCompressor):
         if self._policy is not None:
             self._policy.arrived(self)
         for each in sent:
+            self._note_all(each)
             each.future.set_result(each.buffer)
+
+    def _note_all(self, sent: SentBucket) -> None:
+        for ticket, gradient in zip(sent.tickets, sent.gradients):
+            self._note(ticket, gradient)
 
     def _collect(self, sent: list[SentBucket]) -> None:
         ledger = self.watchdog.ledger

@@ -84,6 +84,10 @@ class TorchCompressor(ParameterCompressor):
         "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
         "compression, and call synchronize() before skip_synchronize()"
     )
+    clipping_remedy = (
+        "leave that out and give its bound to the memory, as in memory={'id': 'adam_correction', "
+        "'clip_norm': 1.0}"
+    )
 
     def __init__(
         self,
@@ -231,7 +235,7 @@ class TorchCompressor(ParameterCompressor):
             ledger.end_wait(came)
         if policy is not None:
             policy.arrived(self)
-        self._note(ticket)
+        self._note(ticket, result)
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:

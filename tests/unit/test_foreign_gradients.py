@@ -7,6 +7,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -248,3 +249,57 @@ def test_a_compiled_step_is_the_step() -> None:
         ends.append([p.detach() for p in model.parameters()])
     for one, other in zip(*ends, strict=True):
         assert torch.equal(one, other)
+
+
+def said_while_training(
+    caplog: pytest.LogCaptureFixture,
+    between: Callable[[DistributedDataParallel], Any],
+    *,
+    scaler: torch.amp.GradScaler | None = None,
+    **options: Any,
+) -> list[str]:
+    """What is logged in three steps of AdamW, the first of which has gradients of zeros.
+
+    between : is done to the model between the backward pass and the step
+    """
+    model, optimizer = made("adamw")
+    handle = handed(model, optimizer, **options)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(model, step) * step
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        between(model)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+    handle.close()
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_clipping_what_came_back_is_told_once_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clip = partial(torch.nn.utils.clip_grad_norm_, max_norm=0.1)
+    (text,) = said_while_training(caplog, lambda model: clip(model.parameters()))
+    assert text.startswith("gradients were multiplied by 0.0") and "updates of AdamW" in text
+    assert "clip_grad_norm=1.0" in text
+
+
+def test_a_scaler_that_the_compressor_was_not_told_of_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    (text,) = said_while_training(caplog, lambda model: None, scaler=scaler)
+    assert text.startswith("gradients were multiplied by 0.000976562 ")
+    assert "grad_scaler=scaler" in text
+
+
+def test_nothing_is_told_where_results_are_applied_as_they_came(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    clip = partial(torch.nn.utils.clip_grad_norm_, max_norm=1e3)
+    assert said_while_training(caplog, lambda model: clip(model.parameters())) == []
+    assert said_while_training(caplog, lambda model: None, scaler=scaler, grad_scaler=scaler) == []

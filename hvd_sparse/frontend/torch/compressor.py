@@ -19,6 +19,7 @@ from hvd_sparse.frontend.torch.optimizer import Follower, habits_of, refuse_mome
 from hvd_sparse.frontend.torch.scaler import scale_of
 from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
+from hvd_sparse.frontend.torch.witness import Witness
 from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
@@ -40,6 +41,8 @@ class ParameterCompressor(WatchedCompressor):
 
     way_of_gradients = ""
     """The remedy for an optimizer whose gradients come by another way, in words."""
+    clipping_remedy = ""
+    """The remedy for gradients that are clipped when they have come back, in words."""
     leaves_on_device = False
     """Gradients of an accelerator may stay there (``frontend.torch.ways``)."""
 
@@ -75,6 +78,7 @@ class ParameterCompressor(WatchedCompressor):
         self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
         self.arrivals: Arrivals | None = None
+        self.witness: Witness | None = None
         self._has_met = self._is_closed = False
         if self._is_on_devices:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
@@ -99,6 +103,7 @@ class ParameterCompressor(WatchedCompressor):
         makes the compressor."""
         keys = [spec.key for spec in self.step.specs]
         self.arrivals = Arrivals(list(zip(keys, self._parameters)), self.way_of_gradients)
+        self.witness = Witness(self._parameters, self.clipping_remedy)
         self._follower = Follower(optimizer, self)
         self.step.settings_of = self._settings_of
 
@@ -109,10 +114,14 @@ class ParameterCompressor(WatchedCompressor):
             spec.key, self._parameters[position], lambda: self._value_of(position)
         )
 
-    def _note(self, ticket: Ticket | None) -> None:
+    def _note(self, ticket: Ticket | None, result: torch.Tensor) -> None:
         """Let the optimizer that was handed over know that a result takes its gradient's place."""
-        if self.arrivals is not None and ticket is not None and ticket.position is not None:
-            self.arrivals.note(self._parameters[ticket.position])
+        if self.arrivals is None or self.witness is None:
+            return
+        if ticket is not None and ticket.position is not None:
+            parameter = self._parameters[ticket.position]
+            self.arrivals.note(parameter)
+            self.witness.note(parameter, result, ticket.scale)
 
     def _judge(self, optimizer: Optimizer) -> None:
         """Look at an optimizer that gets the gradients, and was not handed over."""

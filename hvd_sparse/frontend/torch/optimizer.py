@@ -139,6 +139,7 @@ class Applying:
         if alone:
             arrivals.tell_of(list(alone), type(self).__name__)
             self._step_by_itself(own)
+        compressor.witness.look(type(self).__name__)
         for group in self.param_groups:
             self._apply(group, arrivals.results_in(group["params"]))
         self._count(alone)
