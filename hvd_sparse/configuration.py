@@ -9,7 +9,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Union
 
-from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density, is_number
+from hvd_sparse.checks import (
+    check_choice,
+    check_number,
+    check_truth,
+    check_whole,
+    count_from_density,
+    is_number,
+)
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
     Groups,
@@ -86,6 +93,9 @@ class Configuration(Parts):
     max_gathered_bytes : bytes that all ranks' messages about a tensor may come to on every rank;
         where the density asks for more its steps run dense (if ``allow_dense``), and further
         entries that a method finds stay in the residual; None: no bound
+    clip_grad_norm : bound of the norm of all gradients together, before any is accumulated, under
+        DDP alone: what torch's ``clip_grad_norm_`` does, with the root mean square of the ranks'
+        norms for that of their average, which it never falls below; None: no bound
     allow_dense : a step at which dense moves no more bytes runs dense, residual included
     on_nonfinite : "propagate": NaN or Inf on any rank makes that tensor's gradient NaN on all
         ranks, and the step leaves no trace; "raise": it is an error on all ranks
@@ -108,6 +118,7 @@ class Configuration(Parts):
     groups: Groups = None
     select_over: str = "tensor"
     max_gathered_bytes: int | None = None
+    clip_grad_norm: float | None = None
     allow_dense: bool = True
     on_nonfinite: str = "propagate"
     check_replicas_every: int = 0
@@ -172,6 +183,8 @@ class Configuration(Parts):
         object.__setattr__(self, "groups", check_groups(self.groups))
         if self.max_gathered_bytes is not None:
             check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
+        if self.clip_grad_norm is not None:
+            check_number(self.clip_grad_norm, "clip_grad_norm", 0)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_choice(self.wire, "wire", WIRES)
@@ -181,6 +194,11 @@ class Configuration(Parts):
         check_select_over(self.select_over, self.exchange, self.selector)
         if self.hides:
             check_hiding(self.exchange, self.groups, self.select_over)
+            if self.clip_grad_norm is not None:
+                raise InvalidOption(
+                    f"clip_grad_norm is {self.clip_grad_norm}, for which all gradients are waited "
+                    "for, so that a density that hides has nothing to hide behind: leave one out"
+                )
         object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
         check_whole(self.telemetry_every, "telemetry_every", 1)
         for option in ("compress_1d", "rollback", "allow_dense"):

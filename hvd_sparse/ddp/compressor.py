@@ -8,6 +8,7 @@ pass: collectives of torch.distributed meet by their order, so no other thread m
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -42,6 +43,7 @@ class DdpCompressor(ParameterCompressor):
     """
 
     is_called_alone = True
+    clips_all_gradients = True
     way_of_gradients = (
         "run the backward pass through the DDP model that was registered, not through its .module, "
         "and the last one before a step outside of no_sync()"
@@ -60,6 +62,7 @@ class DdpCompressor(ParameterCompressor):
         self._position_of = {parameter: i for i, parameter in enumerate(self._parameters)}
         self._model = weakref.ref(model)
         self._sent: list[SentBucket] = []
+        self._waiting: list[tuple[dist.GradBucket, SentBucket]] = []
         self._buckets = 0
         self._marks_idle = False
         self._finishes = configuration.memory.finishes
@@ -100,7 +103,16 @@ class DdpCompressor(ParameterCompressor):
             )
         if bucket.index() == 0:
             self._begin()
-        sent = self._send(bucket)
+        sent = SentBucket(bucket.buffer(), bucket.gradients())
+        self._sent.append(sent)
+        self._waiting.append((bucket, sent))
+        bound = self.configuration.clip_grad_norm
+        if bound is None or bucket.is_last():
+            if bound is not None:
+                self._clip(bound)
+            for each in self._waiting:
+                self._send(*each)
+            self._waiting = []
         if bucket.is_last():
             self._finish()
         return sent.future
@@ -111,15 +123,31 @@ class DdpCompressor(ParameterCompressor):
         assert model is not None  # which calls
         # Results for parameters that no rank has used are dropped by DDP in these two modes.
         self._marks_idle = model.find_unused_parameters or model.static_graph
-        self._sent, self._buckets = [], 0
+        self._sent, self._waiting, self._buckets = [], [], 0
 
-    def _send(self, bucket: dist.GradBucket) -> SentBucket:
+    def _clip(self, bound: float) -> None:
+        """Scale all gradients of the step to a norm of at most the bound, by the same factor on
+        all ranks."""
+        scale = 1.0 if self._scale is None else self._scale()
+        squares = 0.0
+        for each in self._sent:
+            squares += float(torch.linalg.vector_norm(each.buffer, dtype=torch.float64)) ** 2
+        name = f"hvd_sparse.{self.name}.norm"
+        pending = self.collective.allreduce(np.array([squares / scale**2]), name)
+        try:
+            (total,) = pending.wait(self.limit_s)
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        norm = math.sqrt(total / self.collective.world_size) if total >= 0 else math.nan
+        if norm > bound and math.isfinite(norm):  # what is not finite is seen by tensors
+            for each in self._sent:
+                each.buffer.mul_(bound / (norm + 1e-6))
+
+    def _send(self, bucket: dist.GradBucket, sent: SentBucket) -> None:
         """Take in a bucket's gradients, and start its exchange and its sum."""
-        gradients = bucket.gradients()
+        gradients = sent.gradients
         positions = [self._position_of[parameter] for parameter in bucket.parameters()]
         self._arrange(positions)
-        sent = SentBucket(bucket.buffer(), gradients)
-        self._sent.append(sent)
         scale = 1.0 if self._scale is None else self._scale()
         ledger, specs, wires = self.watchdog.ledger, self.step.specs, []
         policy = self._policy
@@ -150,7 +178,6 @@ class DdpCompressor(ParameterCompressor):
         joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
         name = f"hvd_sparse.{self.name}.sum.{bucket.index()}"
         sent.sum = self.collective.allreduce(joined, name)
-        return sent
 
     def _arrange(self, positions: list[int]) -> None:
         """Let the compressed tensors of a bucket be one of ours: DDP makes others in a run."""

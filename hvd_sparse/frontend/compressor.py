@@ -52,6 +52,8 @@ class Compressor:
     """Its framework gives Horovod tensors of an accelerator."""
     is_called_alone = False
     """The framework calls a compressor in a world of one rank, too."""
+    clips_all_gradients = False
+    """It has all gradients of a step before it sends the first, if it is to clip them."""
     is_forewarned = False
     """It has been said what becomes of accuracy with the optimizer in use."""
 
@@ -61,6 +63,13 @@ class Compressor:
         if configuration.wire == DEVICE_WIRE and not self.has_device_wire:
             raise InvalidOption(
                 f"wire is {DEVICE_WIRE!r}, which hvd_sparse.torch alone has: leave wire out"
+            )
+        if configuration.clip_grad_norm is not None and not self.clips_all_gradients:
+            raise InvalidOption(
+                f"clip_grad_norm is {configuration.clip_grad_norm}, which hvd_sparse.ddp alone "
+                "has, because Horovod sends gradients before the last is there: bound each "
+                "tensor's norm by the memory, as in memory={'id': 'momentum_correction', "
+                "'clip_norm': 1.0}"
             )
         self.configuration = configuration
         self.name = configuration.name or ""

@@ -266,6 +266,36 @@ def optimizers_that_are_handed_over(name: str) -> dict[str, Any]:
 
 
 @cases
+def clipped(name: str) -> dict[str, Any]:
+    """What is applied with ``clip_grad_norm``, all being sent, beside the gradients' average: where
+    ranks have the same gradients, and where they have not."""
+    model = chosen(WIDE, **SMALL_BUCKETS)
+    handle = register(model, "topk", density=1.0, clip_grad_norm=2.0, name=name, **SPARSE_ONLY)
+    found: dict[str, Any] = {}
+    for kind, rank in (("same", 0), ("other", dist.get_rank())):
+        gradients = {
+            key: drawn_for(rank, 0).get(key, np.ones(shape, np.float32))
+            for key, shape in WIDE.items()
+        }
+        own = np.concatenate([gradients[key].ravel() for key in WIDE]).astype(np.float64)
+        average = summed(own) / dist.get_world_size()
+        square = float(summed(np.array([own @ own]))[0]) / dist.get_world_size()
+        model.zero_grad()
+        model(gradients).backward()
+        applied = flat_gradients(model)
+        expected = average * (2.0 / np.sqrt(square))
+        found[f"{kind}_error"] = float(np.abs(applied - expected).max() / np.abs(expected).max())
+        found[f"{kind}_norm"] = float(np.linalg.norm(applied))
+    handle.close()
+    return found
+
+
+def flat_gradients(model: DistributedDataParallel) -> np.ndarray:
+    named = dict(model.module.named_parameters())
+    return np.concatenate([named[key].grad.double().numpy().ravel() for key in WIDE])
+
+
+@cases
 def uneven_inputs(name: str) -> dict[str, Any]:
     """``join``: a rank that has no more batches sends what it has kept back."""
     model = chosen(WIDE, **SMALL_BUCKETS)

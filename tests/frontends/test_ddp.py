@@ -164,6 +164,17 @@ def test_optimizers_that_are_handed_over_do_their_own_work(ranks: int) -> None:
 
 
 @of_each_world
+def test_the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(ranks: int) -> None:
+    first, *others = measured(launched(ranks), "clipped")
+    for result in (first, *others):
+        assert result == first
+        assert result["same_error"] < 1e-5 and result["other_error"] < 1e-5
+        assert result["same_norm"] == pytest.approx(2.0, rel=1e-5)
+        # The ranks' root mean square is above the norm of their average.
+        assert 2.0 / ranks < result["other_norm"] < 2.0
+
+
+@of_each_world
 def test_join_lets_ranks_have_unequally_many_batches(ranks: int) -> None:
     assert [each["steps"] for each in measured(launched(ranks), "uneven_inputs")] == [5] * ranks
 

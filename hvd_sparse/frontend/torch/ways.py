@@ -33,6 +33,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Option], bool], str] | None] = {
     "groups": None,
     "select_over": (lambda chosen: chosen == "group", "'group' joins vectors on the host"),
     "max_gathered_bytes": None,
+    "clip_grad_norm": None,
     "allow_dense": None,
     "on_nonfinite": None,
     "check_replicas_every": (bool, "reads results on the host"),
