@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.keras.tape import DistributedGradientTape
 from hvd_sparse.tensorflow.call_checks import check_names, refuse_xla
@@ -21,7 +22,7 @@ from hvd_sparse.tensorflow.keras3 import (
     save_whole,
     values_of,
 )
-from hvd_sparse.untyped import Optimizer, Option, Report, Value
+from hvd_sparse.untyped import Optimizer, Option, ProcessSet, Report, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
@@ -40,8 +41,8 @@ def DistributedOptimizer(
     It stays the same object, of a class derived from its own, with its variables, rate and
     schedule; a model that is saved with it loads without hvd_sparse.  Clipping comes after the
     averaging, and so does weight decay.  With ``gradient_accumulation_steps`` the ranks meet once
-    for all accumulated batches; around a ``LossScaleOptimizer`` they do at every batch, as that
-    looks for NaN in every batch.
+    for all accumulated batches; with a ``LossScaleOptimizer`` they besides agree at every batch
+    whether all gradients are finite.
 
     Parameters
     ----------
@@ -69,12 +70,16 @@ def DistributedOptimizer(
     # Horovod's tape checks the options, and makes the function that reduces as they say.
     tape = DistributedGradientTape(tf.GradientTape(), **options)
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    inner = inner_of(optimizer)
+    accumulates = is_scaling and bool(inner.gradient_accumulation_steps)
     compression = options.get("compression")
     if is_scaling and isinstance(compression, TensorflowCompressor):
-        compression.scale_by(optimizer)
+        compression.scale_by(None if accumulates else optimizer)
+    if accumulates:
+        derive(optimizer, _Agreeing, _hvd_sparse_process_set=options.get("process_set"))
     derive(
-        optimizer,
-        _ReducingScaled if is_scaling else _Reducing,
+        inner if accumulates else optimizer,
+        _ReducingScaled if is_scaling and not accumulates else _Reducing,
         _allreduce_grads=staticmethod(_as_planned(options) or tape._allreduce_grads),
         _hvd_sparse_groups=options.get("groups"),
     )
@@ -156,18 +161,8 @@ class _Reducing(_Distributed):
         return super()._clip_gradients(reduced)  # type: ignore[misc,no-any-return]
 
 
-class _ReducingScaled(_Distributed):
-    """A ``LossScaleOptimizer`` that reduces first: so all ranks see the same NaN and Inf."""
-
-    def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
-        """Reduce the scaled gradients, and apply them where they are finite."""
-        own: Optimizer = self
-        if trainable_variables is None:
-            trainable_variables = own._trainable_variables
-        variables = list(trainable_variables)
-        if not own.built:  # its scale is asked for before Keras would make it
-            own.build(variables)
-        super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
+class _Scaling(_Distributed):
+    """A ``LossScaleOptimizer``: it must see NaN and Inf at the same batches on all ranks."""
 
     def save_own_variables(self, store: Report) -> None:
         """Write what any program can load."""
@@ -182,6 +177,39 @@ class _ReducingScaled(_Distributed):
             load_whole(self, store)
         else:
             super().load_own_variables(store)  # type: ignore[misc]
+
+
+class _ReducingScaled(_Scaling):
+    """It reduces first, and looks at the result."""
+
+    def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
+        """Reduce the scaled gradients, and apply them where they are finite."""
+        own: Optimizer = self
+        if trainable_variables is None:
+            trainable_variables = own._trainable_variables
+        variables = list(trainable_variables)
+        if not own.built:  # its scale is asked for before Keras would make it
+            own.build(variables)
+        super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
+
+
+class _Agreeing(_Scaling):
+    """It asks all ranks whether their gradients are finite.
+
+    The optimizer inside accumulates batches, and alone knows when there is an update: it reduces.
+    """
+
+    _hvd_sparse_process_set: ProcessSet
+
+    def check_finite(self, grads: Sequence[Value]) -> Value:
+        """Tell whether the gradients of this batch are finite on all ranks."""
+        is_finite = super().check_finite(grads)  # type: ignore[misc]
+        members = self._hvd_sparse_process_set or hvd.global_process_set
+        if not members.included():
+            return is_finite
+        told = tf.cast(is_finite, tf.float32)
+        least = hvd.allreduce(told, op=hvd.Min, name="hvd_sparse.is_finite", process_set=members)
+        return least > 0
 
 
 def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
@@ -218,6 +246,7 @@ def _refuse_inside_scaling(optimizer: Optimizer) -> None:
         caller = frame.f_locals.get("self")
         if (
             isinstance(caller, keras.optimizers.LossScaleOptimizer)
+            and not isinstance(caller, _Agreeing)
             and caller.inner_optimizer is optimizer
         ):
             raise UnsupportedInput(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -101,6 +102,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._parameter: np.ndarray | None = None
+        self._is_epsilon_hat = False
 
     def tune(
         self,
@@ -111,6 +113,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         epsilon: float,
         weight_decay: float,
         parameter: np.ndarray | None = None,
+        is_epsilon_hat: bool = False,
     ) -> None:
         """Take over what the optimizer holds for this tensor now.
 
@@ -118,7 +121,10 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         ----------
         rate, beta1, beta2, epsilon, weight_decay : the optimizer's
         parameter : its value, flat; where there is weight decay
+        is_epsilon_hat : epsilon is the paper's epsilon hat: it is added before the second moment
+            is corrected for its start
         """
+        self._is_epsilon_hat = is_epsilon_hat
         self.rate, self._parameter, options = rate, parameter, self._options
         told = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
         # asked for every tensor in every step, so that the options are made anew only where one
@@ -153,10 +159,11 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return self._numbers(world_size, 1.0 if self.is_average else 1 / world_size)
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
-        options = self._options
-        return AdamStep(
-            options.beta1, options.beta2, options.epsilon, self.step + 1, ranks, scale, is_of_mean
-        )
+        options, step = self._options, self.step + 1
+        epsilon = options.epsilon
+        if self._is_epsilon_hat:
+            epsilon /= math.sqrt(1 - options.beta2**step)
+        return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> np.ndarray:
         """Take a gradient in, and return the direction."""

@@ -33,11 +33,12 @@ from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.tensorflow.host import call_numpy
 from hvd_sparse.tensorflow.identity import CallSite, VariableIndex, find_call_site, token_of
-from hvd_sparse.tensorflow.keras3 import refuse_horovods_wrapper
+from hvd_sparse.tensorflow.keras3 import inner_of, refuse_horovods_wrapper
 from hvd_sparse.tensorflow.optimizer import (
     Follower,
     calling_optimizer,
     habits_of,
+    refuse_clipping,
     refuse_momentum,
 )
 from hvd_sparse.tensorflow.scaler import scale_of
@@ -134,6 +135,8 @@ class TensorflowCompressor(WatchedCompressor):
         if self.configuration.exchange.needs_nodes and self.process_set.included():
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._index = VariableIndex(variables)
+        if self._follower is not None:
+            self._follower.index = self._index
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
         self._functions = GraphFunctions(
@@ -257,6 +260,8 @@ class TensorflowCompressor(WatchedCompressor):
         position, variable = self._index.find(tensor, site.variable)
         if position is not None:
             spec = self.step.specs[position]
+            if self._follower is not None:
+                self._follower.met.add(position)
         else:
             spec = spec_of_unknown(tensor, variable, self.configuration)
         wire_dtype = tf.as_dtype(spec.accumulator)
@@ -343,13 +348,18 @@ class TensorflowCompressor(WatchedCompressor):
             self._follower = Follower(optimizer, self.configuration.memory)
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given."""
-        if not self._is_scaled:
+        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.
+
+        None : gradients are unscaled before they come, whatever scaler was given
+        """
+        if optimizer is None:
+            self._loss_scale = scale_of(None)
+        elif not self._is_scaled:
             self._loss_scale, self._is_scaled = scale_of(optimizer), True
             self._finishes_dense = True
 
     def _scale(self) -> tf.Tensor:
-        """Return the loss scale; behind it, the rate of an optimizer that was handed over."""
+        """Return the loss scale; behind it, what an optimizer that was handed over holds."""
         scale = self._loss_scale()
         return scale if self._follower is None else self._follower.beside(scale)
 
@@ -367,6 +377,7 @@ class TensorflowCompressor(WatchedCompressor):
             return  # votes know no size, so that momentum behind them is the optimizer's own affair
         elif self.configuration.memory.finishes:
             refuse_momentum(caller)
+            refuse_clipping(inner_of(caller), self.configuration.memory)
         elif not self.is_forewarned and (what := habits_of(caller)) is not None:
             warn_of_rare_entries(self.configuration, what)
 

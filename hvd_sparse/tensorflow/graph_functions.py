@@ -158,7 +158,7 @@ class GraphFunctions:
                 gradient,
                 rank,
                 world_size,
-                float(scale) if self.follower is None else self._note(scale),
+                self._note(scale),
                 everything=everything,
                 is_joined=is_joined,
             )
@@ -273,11 +273,9 @@ class GraphFunctions:
             self._step.spans.tell("exchange", f"hvd_sparse.{bucket.index}: {keys}", bucket.began_s)
 
     def _note(self, scale: Value) -> float:
-        """Return the loss scale; the optimizer's rate, if it comes behind it, is noted."""
-        values = np.ravel(scale)
-        if self.follower is not None:
-            self.follower.rate = float(values[1])
-        return float(values[0])
+        """Return the loss scale; what an optimizer that was handed over holds comes behind it, and
+        is noted."""
+        return float(scale) if self.follower is None else self.follower.note(np.asarray(scale))
 
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray

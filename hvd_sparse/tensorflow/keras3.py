@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.untyped import Optimizer, Params, Report, Value
 
 WAY_OUT = (
@@ -70,15 +70,24 @@ def refuse_horovods_wrapper(caller: Optimizer) -> None:
         raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
 
 
+LEGACY_UPDATE = "_resource_apply_dense"
+"""Method of a legacy SGD that does what ``update_step`` does in the others."""
+
+
 def updates_of(*names: str) -> list[Value]:
-    """Return what these optimizers do with a gradient, in all versions of Keras that are loaded."""
+    """Return what these optimizers do with a gradient, in all versions of Keras that are loaded;
+    of the legacy ones SGD alone, as no memory knows the others."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
-    return [
+    updates = [
         getattr(optimizers, name).update_step
         for optimizers in loaded
         for name in names
         if hasattr(optimizers, name)
     ]
+    legacy = getattr(getattr(tf.keras.optimizers, "legacy", None), "SGD", None)
+    if "SGD" in names and hasattr(legacy, LEGACY_UPDATE):
+        updates.append(getattr(legacy, LEGACY_UPDATE))
+    return updates
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
@@ -100,6 +109,8 @@ class Applying:
     It keeps no moments, as the memory has them.
     """
 
+    hvd_sparse_follower: Value
+
     def build(self, variables: Value) -> None:
         """Make what all optimizers have, and no moments."""
         if not self.built:  # type: ignore[attr-defined]
@@ -107,12 +118,7 @@ class Applying:
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         """Apply what the compressor made of a gradient."""
-        if isinstance(gradient, tf.IndexedSlices):
-            raise InvalidOption(
-                f"the gradient of {variable.name!r} is sparse, and the compressor does the "
-                f"{type(self).__name__}'s work for dense ones: give sparse_as_dense=True to "
-                "hvd_sparse.keras.DistributedOptimizer or to the tape"
-            )
+        self.hvd_sparse_follower.check(gradient, variable)
         rate = tf.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
 

@@ -3,30 +3,38 @@ what arrives."""
 
 from __future__ import annotations
 
-import logging
 import sys
+from collections.abc import Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
-    Applying as ApplyingOfKeras3,
-)
-from hvd_sparse.tensorflow.keras3 import (
+    LEGACY_UPDATE,
     derive,
     inner_of,
     is_optimizer_of_keras_3,
     updates_of,
+    value_of,
+)
+from hvd_sparse.tensorflow.keras3 import (
+    Applying as ApplyingOfKeras3,
 )
 from hvd_sparse.untyped import Optimizer, Settings, Value
 
-logger = logging.getLogger("hvd_sparse")
-
 WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
 """Modules whose optimizers call a compressor."""
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+NAMES: dict[type, dict[str, str]] = {
+    MomentumCorrection: {"momentum": "momentum", "nesterov": "nesterov"},
+    AdamCorrection: {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"},
+}
+"""What Keras calls the hyper-parameters of a memory."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
@@ -47,139 +55,200 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
     optimizer = inner_of(optimizer)
-    name = type(optimizer).__name__
-    config = optimizer.get_config()
-    names = {cls.__name__ for cls in type(optimizer).__mro__}
-    base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
-    update = getattr(base, "update_step", None)
-    is_plain = not is_optimizer_of_keras_3(optimizer) or update in updates_of("SGD")
-    if "SGD" in names and hasattr(optimizer, "momentum") and is_plain:
-        return Handover(
-            name, MomentumCorrection(float(config["momentum"]), bool(config["nesterov"]))
-        )
-    if update not in updates_of("Adam", "AdamW"):
+    name, kind, config = type(optimizer).__name__, _kind_of(optimizer), optimizer.get_config()
+    if kind is None:
         return Handover(name, None)
     if config.get("amsgrad"):
         raise InvalidOption(
             f"the optimizer has amsgrad, which no memory knows: make the {name} without it"
         )
-    for option in ("clipnorm", "clipvalue", "global_clipnorm"):
-        if config.get(option) is not None:
-            raise InvalidOption(
-                f"the optimizer has {option}={config[option]}, and would clip Adam's updates, "
-                "which arrive instead of "
-                "gradients: leave it out, and clip before with memory={'id': 'adam_correction', "
-                "'clip_norm': ...}"
-            )
-    beta1, beta2, epsilon = (float(config[option]) for option in ("beta_1", "beta_2", "epsilon"))
-    return Handover(name, AdamCorrection(beta1, beta2, epsilon))
+    numbers = {field: float(config[theirs]) for field, theirs in NAMES[kind].items()}
+    memory = kind(**_as_options(numbers))
+    refuse_clipping(optimizer, memory)
+    return Handover(name, memory)
 
 
-class Applying:
-    """Base that a Keras Adam gets when it is handed over: it applies what arrives, times the rate.
+def _kind_of(optimizer: Optimizer) -> type | None:
+    """Return the memory that does what an optimizer makes of a gradient; None where that is neither
+    SGD's work nor Adam's."""
+    # One that was handed over before is asked for what it was.  Updates are compared, not classes:
+    # one derived that only adds options is known, one with an update of its own is not.
+    base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
+    update = getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
+    if update in updates_of("SGD"):
+        return MomentumCorrection
+    return AdamCorrection if update in updates_of("Adam", "AdamW") else None
+
+
+def _as_options(numbers: Mapping[str, float]) -> Settings:
+    return {
+        name: bool(number) if name == "nesterov" else number for name, number in numbers.items()
+    }
+
+
+class _Handed:
+    """Base that an optimizer of Keras 2 gets when it is handed over.
 
     Put before the optimizer's class, of which Horovod derives its own.
     """
 
+    hvd_sparse_follower: Follower
+
+    def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
+        """Apply what the compressor made of the gradients."""
+        pairs = list(grads_and_vars)
+        for gradient, variable in pairs:
+            self.hvd_sparse_follower.check(gradient, variable)
+        return super().apply_gradients(pairs, *args, **options)  # type: ignore[misc]
+
+
+class Applying(_Handed):
+    """An optimizer that applies what arrives, times the rate."""
+
     def build(self, var_list: Value) -> None:
-        """Make no moments: the memory has them."""
-        tf.keras.optimizers.Optimizer.build(self, var_list)
-        self._built = True
+        """Make no moments of Adam's, as the memory has them.
+
+        SGD's are made, and stay 0, because a program without a compressor loads no optimizer that
+        was saved without them.
+        """
+        if hasattr(self, "momentum"):
+            super().build(var_list)  # type: ignore[misc]
+        else:
+            tf.keras.optimizers.Optimizer.build(self, var_list)
+            self._built = True
 
     def update_step(self, gradient: Value, variable: Value) -> None:
         """Apply what the compressor made of a gradient."""
-        if isinstance(gradient, tf.IndexedSlices):
-            raise InvalidOption(
-                f"the gradient of {variable.name!r} is sparse, and the compressor does the "
-                f"{type(self).__name__}'s work for "
-                "dense ones: give Horovod sparse_as_dense=True"
-            )
         variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
+
+
+class ApplyingLegacy(_Handed):
+    """The same, of the legacy optimizers."""
+
+    def _resource_apply_dense(
+        self, gradient: Value, variable: Value, apply_state: Value = None
+    ) -> Value:
+        rate = self._decayed_lr(variable.dtype.base_dtype)  # type: ignore[attr-defined]
+        return variable.assign_sub(rate * gradient, read_value=False)
 
 
 class Follower:
     """Source of the settings that the memory needs: above all the learning rate of the step.
 
-    Horovod's Keras optimizer is a copy of the one that was handed over, and has a rate of its own.
+    Horovod's Keras optimizer is a copy of the one that was handed over, and has settings of its
+    own.
 
     Attributes
     ----------
-    rate : of the step under way, the same for all tensors; it comes along with each of them
+    met : positions of the variables whose gradients come through the compressor
+    index : of the compressor's variables; None until it has asked for them
     """
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
-        self.rate = 0.0
-        is_sgd = isinstance(memory, MomentumCorrection)
-        if is_optimizer_of_keras_3(optimizer):
-            if not isinstance(optimizer, ApplyingOfKeras3):
-                derive(optimizer, ApplyingOfKeras3)
-        elif is_sgd:
-            take_momentum(optimizer)
-        else:
+        self._memory = memory
+        self.met: set[int] = set()
+        self.index: VariableIndex | None = None
+        self._is_eager, self._traced = False, dict[str, float]()
+        self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
+        self._settings["rate"] = 0.0
+        if not is_optimizer_of_keras_3(optimizer):
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
             members = {"hvd_sparse_base": base, "__module__": base.__module__}
-            optimizer.__class__ = type(base.__name__, (Applying, base), members)
-        if is_sgd:
-            fields: tuple[str, ...] = ("momentum", "nesterov", "weight_decay")
-        else:
-            fields = ("beta1", "beta2", "epsilon", "weight_decay")
-        self._settings = {field: getattr(memory, field) for field in fields}
+            applying = ApplyingLegacy if hasattr(base, LEGACY_UPDATE) else Applying
+            optimizer.__class__ = type(base.__name__, (applying, base), members)
+        elif not isinstance(optimizer, ApplyingOfKeras3):
+            derive(optimizer, ApplyingOfKeras3)
+        type(optimizer).hvd_sparse_follower = self
 
     def meet(self, caller: Optimizer) -> None:
         """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
         caller = inner_of(caller)
-        if is_optimizer_of_keras_3(caller) and not isinstance(caller, ApplyingOfKeras3):
+        if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
                 f"the {type(caller).__name__} that trains is not the optimizer that was given to "
                 "the compressor as optimizer=, and would apply its momentum a second time: give "
                 "the same object to both"
             )
+        refuse_clipping(caller, self._memory)
         self._optimizer = caller
 
-    def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the scale and, behind it, the rate with which this step's result will be applied.
+    def check(self, gradient: Value, variable: Value) -> None:
+        """Look at a gradient that is about to be applied, when that is traced or done.
 
-        Both are read in the graph: a function that the graph calls could see the counter of steps
+        Raises
+        ------
+        InvalidOption : it came through no compressor, and lacks what was handed over
+        """
+        self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
+        if gradient is None:
+            return
+        name = type(self._optimizer).__name__
+        if isinstance(gradient, tf.IndexedSlices):
+            raise InvalidOption(
+                f"the gradient of {variable.name!r} is sparse, and the compressor does the "
+                f"{name}'s work for dense ones: give sparse_as_dense=True to "
+                "the DistributedOptimizer or DistributedGradientTape, or leave out optimizer="
+            )
+        position = None if self.index is None else self.index.lookup(value_of(variable))
+        if position not in self.met:
+            raise InvalidOption(
+                f"the gradient of {variable.name!r} came through no compressor, and the {name}'s "
+                "work was handed over to one: give the compressor to the DistributedOptimizer or "
+                "DistributedGradientTape that averages it, update variables of this rank alone "
+                "by an optimizer of their own, or leave out optimizer="
+            )
+
+    def beside(self, scale: tf.Tensor) -> tf.Tensor:
+        """Return the scale and, behind it, what the optimizer holds for this step: the rate with
+        which its result will be applied, and the memory's hyper-parameters.
+
+        All are read in the graph: a function that the graph calls could see the counter of steps
         before or after the optimizer has moved it on, and not alike on all ranks.
         """
         optimizer = self._optimizer
+        rate = self._rate()  # first: the legacy optimizers make their variables for it
+        numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
+        is_hat = not getattr(optimizer, "adaptive_epsilon", False)
+        return tf.stack(
+            [tf.cast(tf.convert_to_tensor(n), tf.float64) for n in (scale, rate, *numbers, is_hat)]
+        )
+
+    def _rate(self) -> Value:
+        optimizer = self._optimizer
         if is_optimizer_of_keras_3(optimizer):
-            return _behind(scale, optimizer.learning_rate)
+            return optimizer.learning_rate
         with tf.init_scope():
             counter = optimizer.iterations  # made now, if it is not there yet
         if hasattr(optimizer, "_decayed_lr"):  # of the legacy optimizers
-            rate = optimizer._decayed_lr(tf.float32)
-        else:
-            rate = optimizer._learning_rate
-            if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
-                rate = rate(counter)
-        return _behind(scale, rate)
+            return optimizer._decayed_lr(tf.float32)
+        rate = optimizer._learning_rate
+        is_schedule = isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule)
+        return rate(counter) if is_schedule else rate
+
+    def _constants(self) -> dict[str, float]:
+        """Return the hyper-parameters that are Python's numbers, and no variables."""
+        held = {
+            field: getattr(self._optimizer, name)
+            for field, name in NAMES[type(self._memory)].items()
+        }
+        return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
+
+    def note(self, held: np.ndarray) -> float:
+        """Keep what came beside a gradient, alike for all tensors of a step; return the scale."""
+        scale, rate, *numbers, is_hat = held.tolist()
+        told = dict(zip(NAMES[type(self._memory)], numbers))
+        # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
+        # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
+        told |= self._constants() if self._is_eager else self._traced
+        self._settings = {"rate": rate, **_as_options(told)}
+        if "epsilon" in told:
+            self._settings["is_epsilon_hat"] = bool(is_hat)
+        return float(scale)
 
     def settings(self) -> Settings:
         """Return the settings of this step, as the memory's ``tune`` takes them."""
-        return {**self._settings, "rate": self.rate}
-
-
-def _behind(scale: tf.Tensor, rate: Value) -> tf.Tensor:
-    return tf.stack([tf.cast(scale, tf.float32), tf.cast(tf.convert_to_tensor(rate), tf.float32)])
-
-
-def take_momentum(optimizer: Optimizer) -> None:
-    """Set a Keras SGD's momentum and Nesterov to zero, and say so."""
-    config = optimizer.get_config()
-    momentum, nesterov = float(config["momentum"]), bool(config["nesterov"])
-    if not momentum:
-        return
-    optimizer.momentum = 0.0
-    optimizer.nesterov = False
-    if hasattr(optimizer, "_momentum"):  # the legacy SGD looks here whether to keep slots
-        optimizer._momentum = False
-    logger.warning(
-        "momentum %g%s was taken out of the optimizer; the compressor applies it",
-        momentum,
-        " (Nesterov)" if nesterov else "",
-    )
+        return {**self._settings, "weight_decay": self._memory.weight_decay}
 
 
 def calling_optimizer() -> Optimizer:
@@ -223,3 +292,18 @@ def refuse_momentum(optimizer: Optimizer) -> None:
             "give the optimizer to Compression.<method>(..., optimizer=optimizer), or use SGD "
             "without momentum"
         )
+
+
+def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
+    """Raise InvalidOption for an optimizer that clips behind a memory that does its work."""
+    if not getattr(memory, "momentum", True):
+        return  # gradients arrive
+    for option in CLIPPING:
+        value = getattr(optimizer, option, None)
+        if value is not None:
+            what = "Adam's updates" if isinstance(memory, AdamCorrection) else "velocities"
+            raise InvalidOption(
+                f"the optimizer has {option}={value}, and would clip {what}, which arrive instead "
+                f"of gradients: leave it out, and clip before with memory={{'id': {memory.id!r}, "
+                "'clip_norm': ...}"
+            )

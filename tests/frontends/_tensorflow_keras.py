@@ -55,10 +55,17 @@ def weights_of(model: Any) -> np.ndarray:
     )
 
 
-def fit(model: Any, optimizer: Any, **options: Any) -> None:
+def fit(model: Any, optimizer: Any, callbacks: Any = (), **options: Any) -> None:
     """Train for one epoch, on this rank's data."""
     model.compile(optimizer, "mse", **options)
-    model.fit(*data_of_rank(), batch_size=BATCH_SIZE, epochs=1, shuffle=False, verbose=0)
+    model.fit(
+        *data_of_rank(),
+        batch_size=BATCH_SIZE,
+        epochs=1,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
+    )
 
 
 @functools.cache

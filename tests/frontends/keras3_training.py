@@ -56,12 +56,17 @@ def falling(rate: float) -> Any:
     )
 
 
-def handed_over(name: str, *, make: Any, **options: Any) -> dict[str, Any]:
+def handed_over(
+    name: str, *, make: Any, passes: int = 1, is_scaled: bool = False, **options: Any
+) -> dict[str, Any]:
     """How far training with the memory in the optimizer's place ends from the optimizer itself."""
-    start, model, handed = make_built_model(), make_built_model(), make()
+    start, model = make_built_model(), make_built_model()
+    handed = make(gradient_accumulation_steps=passes) if passes > 1 else make()
     compressor = Compression.topk(model, density=1.0, name=name, optimizer=handed, **options)
-    fit(model, DistributedOptimizer(handed, compression=compressor))
-    by_hand = train_by_hand(make_built_model(), make(), name, hvd.Average, hvd.global_process_set)
+    around = keras.optimizers.LossScaleOptimizer(handed) if is_scaled else handed
+    fit(model, DistributedOptimizer(around, compression=compressor))
+    everybody = hvd.global_process_set
+    by_hand = train_by_hand(make_built_model(), make(), name, hvd.Average, everybody, passes)
     moved = np.abs(by_hand - weights_of(start)).max()
     result = {
         "difference": float(np.abs(by_hand - weights_of(model)).max() / moved),
@@ -121,12 +126,12 @@ def planned(name: str) -> dict[str, Any]:
     return found
 
 
-def loss_scaling(name: str, *, hands_over: bool) -> dict[str, Any]:
+def loss_scaling(name: str, *, hands_over: bool, **inner_options: Any) -> dict[str, Any]:
     """An infinite input on one rank, at two batches of twelve; the wrapper is around."""
     keras.config.set_dtype_policy("mixed_float16")
     try:
         model = make_built_model()
-        inner = momentum()
+        inner = momentum(**inner_options)
         optimizer = keras.optimizers.LossScaleOptimizer(
             inner, initial_scale=2.0**10, dynamic_growth_steps=3
         )
@@ -387,6 +392,10 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     )
     unmasked = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_ONLY}
     cases["handed_sgd"] = partial(handed_over, make=momentum, **unmasked)
+    for name in ("handed_accumulated", "handed_accumulated_scaled"):
+        cases[name] = partial(
+            handed_over, make=momentum, passes=2, is_scaled="scaled" in name, **unmasked
+        )
     dense = {"min_numel": 10**6}
     cases["handed_nesterov"] = partial(handed_over, make=lambda: momentum(nesterov=True), **dense)
     cases["handed_adam"] = partial(
@@ -403,6 +412,9 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     cases["trains_auto"] = partial(trained, method="auto", make=adam, trial_steps=1)
     cases["scaling"] = partial(loss_scaling, hands_over=False)
     cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)
+    cases["scaling_accumulated"] = partial(
+        loss_scaling, hands_over=True, gradient_accumulation_steps=2
+    )
     cases["saved_sgd"] = partial(saved_model, make=momentum, folder=folder)
     cases["saved_adam"] = partial(saved_model, make=adam, folder=folder)
     cases["checkpoint"] = partial(checkpoint, folder=folder)

@@ -4,6 +4,7 @@ dense gradients."""
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases, run_cases
-from _tensorflow_cases import Compression, begin, end, hvd, meet
+from _tensorflow_cases import Compression, begin, end, hvd, meet, outcome_of
 from _tensorflow_keras import data_of_rank, fit, make_built_model, weights_of
 from horovod.tensorflow.keras import DistributedOptimizer
 
@@ -28,9 +29,14 @@ def falling(rate: float) -> Any:
     )
 
 
-def beside_dense(name: str, *, make: Make, by_tape: bool = False, **options: Any) -> dict[str, Any]:
+def beside_dense(
+    name: str, *, make: Make, by_tape: bool = False, fitting: Any = None, **options: Any
+) -> dict[str, Any]:
     """How far training with the compressor ends from training with the optimizer itself and dense
-    gradients."""
+    gradients.
+
+    fitting : options of ``fit``
+    """
     start, dense, ours = make_built_model(), make_built_model(), make_built_model()
     handed = make()
     compressor = Compression.topk(
@@ -43,7 +49,7 @@ def beside_dense(name: str, *, make: Make, by_tape: bool = False, **options: Any
         if by_tape:
             train_by_tape(model, optimizer, compression)
         else:
-            fit(model, DistributedOptimizer(optimizer, compression=compression))
+            fit(model, DistributedOptimizer(optimizer, compression=compression), **fitting or {})
     stats = compressor.stats()
     compressor.close()
     moved = np.abs(weights_of(dense) - weights_of(start)).max()
@@ -85,6 +91,97 @@ cases["adamw_never_compressed"] = partial(beside_dense, make=lambda: adamw(0.01)
 cases["adam_by_tape_never_compressed"] = partial(
     beside_dense, make=lambda: adam(0.01), by_tape=True, min_numel=10**6
 )
+
+
+class Falling(keras.callbacks.Callback):  # type: ignore[misc]
+    """Momentum that falls in the middle of an epoch."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == 3:
+            optimizer = self.model.optimizer
+            if isinstance(optimizer.momentum, float):
+                optimizer.momentum = 0.2
+            else:
+                optimizer.momentum.assign(0.2)
+
+
+class WithNote(keras.optimizers.SGD):  # type: ignore[misc]
+    """Only adds an option."""
+
+    def __init__(self, *args: Any, note: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.note = note
+
+
+legacy = partial(keras.optimizers.legacy.SGD, momentum=0.9)
+early = partial(adam, 0.01, epsilon=0.1)
+unmasked = {"memory": WITHOUT_MASK, **SPARSE_ONLY}
+for name, make in {
+    "sgd_legacy": lambda: legacy(0.05, nesterov=True),
+    "sgd_derived": lambda: WithNote(0.05, momentum=0.9),
+    "sgd_clipped_without_momentum": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
+}.items():
+    cases[name] = partial(beside_dense, make=make, **unmasked)
+for name, make in {"sgd_falling": sgd, "sgd_falling_legacy": legacy}.items():
+    eagerly = {"run_eagerly": make is sgd, "callbacks": [Falling()]}
+    cases[name] = partial(beside_dense, make=partial(make, 0.05), fitting=eagerly, **unmasked)
+cases["adam_early_epsilon_never_compressed"] = partial(beside_dense, make=early, min_numel=10**6)
+
+
+def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
+    """A table whose gradient Keras gives as slices, of which Horovod is asked to make a tensor."""
+    start = keras.initializers.RandomUniform(-0.5, 0.5, seed=3)
+    inputs = np.random.RandomState(hvd.rank()).randint(0, 12, (16, 2))
+    ends = []
+    for compressed in (False, True):
+        layers = [
+            keras.layers.Embedding(12, 4, embeddings_initializer=start, input_length=2),
+            keras.layers.Flatten(),
+        ]
+        model, optimizer = keras.Sequential(layers), sgd(0.05)
+        model.build((None, 2))
+        compression = hvd.Compression.none
+        if compressed:
+            compression = Compression.topk(
+                model, density=1.0, name=name, optimizer=optimizer, **unmasked
+            )
+        distributed = DistributedOptimizer(
+            optimizer, compression=compression, sparse_as_dense=not is_sparse
+        )
+        model.compile(distributed, "mse")
+        try:
+            model.fit(inputs, np.ones((16, 8), "f4"), batch_size=4, shuffle=False, verbose=0)
+        finally:
+            if compressed:
+                compression.close()
+        ends.append(weights_of(model))
+    return {"difference": float(np.abs(ends[0] - ends[1]).max())}
+
+
+cases["embedding_as_dense"] = partial(embedding, is_sparse=False)
+cases["embedding_as_slices"] = partial(embedding, is_sparse=True)
+
+
+@cases
+def saved(name: str) -> dict[str, Any]:
+    """What a model says of its optimizer that was saved, and is loaded without a compressor."""
+    told = {}
+    for kind, make in {"new": sgd, "legacy": legacy}.items():
+        model, optimizer = make_built_model(), make(0.05, nesterov=True)
+        compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
+        fit(model, DistributedOptimizer(optimizer, compression=compressor))
+        compressor.close()
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(f"{folder}/model.h5")
+            again = keras.models.load_model(f"{folder}/model.h5").optimizer
+        config = again.get_config()
+        told[kind] = [
+            float(config["momentum"]),
+            config["nesterov"],
+            int(again.iterations.numpy()),
+            len(again.variables()),
+        ]
+    return told
 
 
 def trained(name: str, *, make: Make) -> dict[str, Any]:
@@ -163,17 +260,45 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 
 @cases
-def what_no_memory_knows(name: str) -> list[str]:
-    said = []
-    for options in ({"amsgrad": True}, {"clipnorm": 1.0}):
+def what_no_memory_knows(name: str) -> dict[str, str]:
+    model = make_built_model()
+
+    def make(optimizer: Any) -> None:
+        Compression.topk(model, density=0.1, name=name, optimizer=optimizer).close()
+
+    def train(optimizer: Any, handed: Any = None, **options: Any) -> None:
+        compressor = Compression.topk(
+            model, density=0.1, name=name, optimizer=handed, **options, **SPARSE_ONLY
+        )
         try:
-            Compression.topk(
-                make_built_model(), density=0.1, name=name, optimizer=adam(0.01, **options)
-            )
-            said.append("made")
-        except Exception as error:
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+            fit(model, DistributedOptimizer(optimizer, compression=compressor))
+        finally:
+            compressor.close()
+
+    def train_alone() -> None:
+        optimizer = sgd(0.05)
+        compressor = Compression.topk(model, density=0.1, name=name, optimizer=optimizer)
+        try:
+            fit(model, optimizer)
+        finally:
+            compressor.close()
+
+    plain = partial(keras.optimizers.SGD, 0.05)
+    calls = {
+        "amsgrad": lambda: make(adam(0.01, amsgrad=True)),
+        "adam clipnorm": lambda: make(adam(0.01, clipnorm=1.0)),
+        "clipnorm": lambda: make(sgd(0.05, clipnorm=1.0)),
+        "global_clipnorm": lambda: make(sgd(0.05, global_clipnorm=1.0)),
+        "clipvalue": lambda: make(legacy(0.05, clipvalue=1.0)),
+        "behind a memory": lambda: train(plain(clipvalue=1.0), memory="momentum_correction"),
+        "another": lambda: train(sgd(0.05), handed=sgd(0.05)),
+        "no compressor": train_alone,
+    }
+    return {key: f"{each['raised']}: {each['words']}" for key, each in outcomes(calls).items()}
+
+
+def outcomes(calls: dict[str, Any]) -> dict[str, Any]:
+    return {key: outcome_of(call) for key, call in calls.items()}
 
 
 if __name__ == "__main__":
