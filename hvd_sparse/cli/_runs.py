@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.untyped import Report
+from hvd_sparse.untyped import Option, Report
 
 STAMPS = ("event", "step", "seconds", "time")
 SENT = "bytes_sent"
@@ -166,33 +167,53 @@ def _once(records: list[Report]) -> list[Report]:
 
 
 def _record_of(line: str, path: Path, number: int, *, is_last: bool) -> Report | None:
+    where = f"line {number} of run {str(path)!r}"
     try:
         record = json.loads(line)
-        is_ours = record["event"] in ("run", "step", "metrics") and "seconds" in record
+        is_ours = record["event"] in ("run", "step", "metrics")
     except (ValueError, KeyError, TypeError):
         is_ours = False
-    if is_ours:
-        return dict(record)
-    if is_last and number > 1:  # what a killed process left
-        return None
-    raise InvalidOption(
-        f"line {number} of run {str(path)!r} is no record: give files that telemetry='jsonl' wrote"
-    )
+    if not is_ours:
+        if is_last and number > 1:  # what a killed process left
+            return None
+        raise InvalidOption(f"{where} is no record: give files that telemetry='jsonl' wrote")
+    fault = _fault_of(record)
+    if fault is not None:
+        raise InvalidOption(
+            f"{where} is no whole record: {fault}; give files as telemetry='jsonl' wrote them"
+        )
+    return dict(record)
 
 
-def in_bytes(value: float, _: int = 0) -> str:
-    """Return bytes in words, as matplotlib's formatters are called."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(value) < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}"
+def _fault_of(record: Report) -> str | None:
+    """Return what is wrong with the fields of a record, in words; None where nothing is."""
+    for name, value, kind in _fields(record):
+        if value is None:
+            return f"it lacks {name!r}"
+        if not isinstance(value, kind):
+            return f"{name!r} is {value!r}, and no {'mapping' if kind is dict else 'number'}"
+    return None
 
 
-def in_time(value: float, _: int = 0) -> str:
-    """Return seconds in words, as matplotlib's formatters are called."""
-    if value >= 3600:
-        return f"{value / 3600:.3g} h"
-    if value >= 120:
-        return f"{value / 60:.3g} min"
-    return f"{value:.3g} s" if value >= 1 or value == 0 else f"{1000 * value:.3g} ms"
+def _fields(record: Report) -> Iterator[tuple[str, Option, type]]:
+    """Give name and value of each field that the report looks at, and what it must be; those around
+    others before these."""
+    event = record["event"]
+    numbers = {"": record} if event == "metrics" else {}
+    yield "step", record.get("step"), Real
+    yield "seconds", record.get("seconds"), Real
+    if event == "run":
+        yield "config", record.get("config", {}), dict
+        yield "selector", record.get("config", {}).get("selector", {}), dict
+        yield "shapes", record.get("shapes", {}), dict
+    if event == "step":
+        yield "step_s", record.get("step_s"), Real
+        yield "total", record.get("total"), dict
+        yield f"total.{SENT}", record["total"].get(SENT), Real
+        yield "tensors", record.get("tensors"), dict
+        numbers = {"total": record["total"], **record["tensors"]}
+    for whose, values in numbers.items():
+        yield whose, values, dict
+        for name in values.keys() - {"event"}:
+            if values[name] is not None:
+                yield f"{whose}.{name}".removeprefix("."), values[name], Real

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
     Raises
     ------
     InvalidOption
-        If the file cannot be read, or holds no events.
+        If the file cannot be read, or holds no events, or one that is none.
     """
     name = os.fspath(path)
     try:
@@ -43,11 +44,31 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
         if not isinstance(event, dict):
             break
         events.append(event)
+        fault = _fault_of(event)
+        if fault is not None:
+            raise InvalidOption(
+                f"event {len(events)} of timeline {name!r} is none: {fault}; give files as "
+                f"{WRITER} and Horovod have written them"
+            )
     if not events:
         raise InvalidOption(
             f"{name!r} is no timeline: give files that {WRITER} and Horovod have written"
         )
     return events
+
+
+def _fault_of(event: Event) -> str | None:
+    """Return what is wrong with the fields of an event, in words; None where nothing is."""
+    args = event.get("args", {})
+    if not isinstance(args, dict):
+        return f"its args are {args!r}, and no mapping"
+    if not isinstance(args.get(START, 0), int):
+        return f"its {START} is {args[START]!r}, and no whole number"
+    if not isinstance(event.get("ts", 0), Real):
+        return f"its ts is {event['ts']!r}, and no number"
+    if not isinstance(event.get("pid", 0), (int, str)):
+        return f"its pid is {event['pid']!r}, and no number"
+    return None
 
 
 def merge_traces(traces: Mapping[str, Sequence[Event]]) -> list[Event]:

@@ -182,12 +182,32 @@ def test_bytes_add_up_over_intervals(files):
     assert read_run("x", files[2]).bytes_sent("step")[1][-1] == 12_000
 
 
+def step_with(**fields: Any) -> str:
+    """A line of a step, with other fields."""
+    whole = {"step": 1, "seconds": 1, "step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
+    return json.dumps({"event": "step", **whole, **fields}) + "\n"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("", "holds no records: train with telemetry='jsonl'"),
         ("nonsense\nmore\n", "line 1 of run .* is no record"),
         ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is no record"),
+        ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*: it lacks 'step'"),
+        ('{"event": "step", "step": 1, "seconds": 1}\n', "line 1 of run .*: it lacks 'step_s'"),
+        (step_with(tensors=[1]), "'tensors' is \\[1\\], and no mapping"),
+        (step_with(total={}), "it lacks 'total.bytes_sent'"),
+        (step_with(tensors={"a": None}), "it lacks 'a'"),
+        (step_with(tensors={"a": {"density_achieved": "x"}}), "'a.density_achieved' is 'x', and"),
+        (
+            '{"event": "metrics", "seconds": 1, "step": 1, "loss": "low"}\n',
+            "'loss' is 'low', and no number",
+        ),
+        (
+            '{"event": "run", "seconds": 1, "step": 1, "config": {"selector": 3}}\n',
+            "'selector' is 3, and no mapping",
+        ),
         (b"\xff\xfe", "cannot be read: it is no text"),
         (None, "cannot be read: No such file"),
     ],

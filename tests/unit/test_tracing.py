@@ -15,7 +15,7 @@ import worlds
 from hvd_sparse.cli import main
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.tracing.chrome_trace import SETTING, TraceFile, follow, path_of
+from hvd_sparse.tracing.chrome_trace import SETTING, START, TraceFile, follow, path_of
 from hvd_sparse.tracing.merge import merge_traces, read_trace
 from hvd_sparse.tracing.spans import Spans
 
@@ -261,6 +261,17 @@ def test_what_is_no_timeline_or_tells_no_start_is_refused(tmp_path, capsys):
         merge_traces({"a": [{"ph": "B", "ts": 1, "pid": 0}]})
     assert main(["timeline", str(tmp_path / "none"), "-o", str(tmp_path / "out")]) == 1
     assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "field", [{"args": None}, {"args": {START: "now"}}, {"ts": "late"}, {"pid": [1]}]
+)
+def test_an_event_whose_fields_are_wrong_is_refused_by_name(tmp_path, field, capsys):
+    path = tmp_path / "a.json"
+    events = [{"ph": "M", "pid": 0, "args": {START: 1}}, {"ph": "B", "ts": 1, "pid": 0, **field}]
+    path.write_text(json.dumps(events))
+    assert main(["timeline", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert "event 2 of timeline" in capsys.readouterr().err
 
 
 def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
