@@ -84,9 +84,8 @@ class DdpCompressor(ParameterCompressor):
         let_threads_finish()
         self._look_at_optimizers()
 
-    @property
-    def handshake_name(self) -> str:
-        """Place where compressors meet: of a process group, which matches by order alone."""
+    def _meeting_place(self) -> str:
+        """Return the name of a handshake: that of a process group, which matches by order alone."""
         return f"hvd_sparse.handshake.{self._place}"
 
     # -- what DDP calls ---------------------------------------------------------------------------

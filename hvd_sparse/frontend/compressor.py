@@ -8,8 +8,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,7 +31,8 @@ from hvd_sparse.version import __version__
 logger = logging.getLogger("hvd_sparse")
 
 _LIVE: weakref.WeakValueDictionary[str, Compressor] = weakref.WeakValueDictionary()
-_ORDINALS: dict[Any, itertools.count[int]] = {}
+_MET: dict[str, list[object]] = {}
+"""The compressors that have met in this world, by place and in that order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
 """The numbers of the compressors that were not closed, by place, and who has them."""
 
@@ -76,16 +76,20 @@ class Compressor:
         self._place, self._claim = place, object()
         self._number = _take_number(place, self._claim)
 
-    @cached_property
-    def handshake_name(self) -> str:
-        """Place where compressors meet: by the order in which they first do, on every rank.
+    def _meeting_place(self) -> str:
+        """Return the name of a handshake that begins now: by the order in which compressors meet in
+        this world, on every rank.
 
         Names depend on the model, and a difference there is what the handshake is to find.  So is a
         compressor that one rank has made besides: by the order in which they were made, others
-        would wait for it in vain.
+        would wait for it in vain.  One that meets again is in another world of an elastic run,
+        where some ranks are new and have met nobody: counting begins anew there.
         """
-        ordinal = next(_ORDINALS.setdefault(self._place, itertools.count()))
-        return f"hvd_sparse.handshake.{self._place}.{ordinal}"
+        met = _MET.setdefault(self._place, [])
+        if self._claim in met:
+            met.clear()
+        met.append(self._claim)
+        return f"hvd_sparse.handshake.{self._place}.{len(met) - 1}"
 
     def _take_name(self, specs: Sequence[TensorSpec]) -> None:
         """Settle the name that every collective bears; two live compressors must not be given one

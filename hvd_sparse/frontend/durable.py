@@ -41,6 +41,8 @@ class DurableCompressor(Compressor):
     collective: Collective
     messenger: Collective
     """The collective that messages travel by; the others are the host's."""
+    handshake_name = ""
+    """Of the last handshake's collectives."""
     _world: tuple[int, int] | None = None
     _trace_file: TraceFile | None = None
     _policy: Policy | None = None
@@ -91,6 +93,7 @@ class DurableCompressor(Compressor):
         ledger, timeout_s = self.watchdog.ledger, self.configuration.timeout_s
         ledger.begin(HANDSHAKE)
         shake = handshake(self._describe(specs), collective.world_size)
+        self.handshake_name = self._meeting_place()
         try:
             with ledger.waiting():
                 Conversation(shake, collective, self.handshake_name).finish(timeout_s)

@@ -117,12 +117,26 @@ def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings
 ):
     """Not by that of creation: one that is made on one rank alone, and never used, would put the
     ranks out of step."""
-    unused, other, one = (make(configure(name=name)) for name in ("unused", "other", "one"))
-    names = [compressor.handshake_name for compressor in (one, other, one)]
-    ordinals = [int(name.rsplit(".", 1)[1]) for name in names]
-    assert ordinals == [ordinals[0], ordinals[0] + 1, ordinals[0]]
-    assert names[0].startswith("hvd_sparse.handshake.numpy.")
-    assert "handshake_name" not in vars(unused)
+    _unused, other, one = (make(configure(name=name)) for name in ("unused", "other", "one"))
+    first, second = ordinals_of(one, other)
+    assert second == first + 1
+
+
+def test_in_another_world_compressors_meet_by_the_order_of_their_meetings_there(make):
+    """A rank that is new in an elastic run has met nobody, and does not know of those that were
+    closed before it came."""
+    closed, one, other, later = (make(configure(name=name)) for name in "abcd")
+    ordinals_of(closed, other, one)
+    closed.close()
+    assert ordinals_of(one, other, later) == [0, 1, 2]
+    assert ordinals_of(one) == [0]  # a worker was lost at once, and all begin again
+    assert ordinals_of(one, other, later) == [0, 1, 2]
+
+
+def ordinals_of(*compressors):
+    names = [compressor._meeting_place() for compressor in compressors]
+    assert all(name.startswith("hvd_sparse.handshake.numpy.") for name in names)
+    return [int(name.rsplit(".", 1)[1]) for name in names]
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
