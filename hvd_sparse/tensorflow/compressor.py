@@ -384,6 +384,8 @@ class TensorflowCompressor(WatchedCompressor):
     def _shake_hands(self, site: CallSite) -> None:
         self._look_at(calling_optimizer())
         self.resolve()
+        if self._follower is not None:
+            self._follower.begin()
         if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
         # TensorFlow traces on ranks outside the set too, but never runs there; an elastic state

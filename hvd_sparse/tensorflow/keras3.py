@@ -3,6 +3,7 @@ Keras 2's.  Keras itself is not imported here, as either may be the one in use."
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable
 
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.untyped import Optimizer, Params, Report, Value
+
+logger = logging.getLogger("hvd_sparse")
 
 WAY_OUT = (
     "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
@@ -142,10 +145,31 @@ def load_whole(optimizer: Optimizer, store: Report) -> None:
     """Read what ``save_whole``, or the optimizer itself, wrote; moments are left out."""
     whole = _without_compressor(optimizer)
     whole.load_own_variables(store)
+    warn_of_moments(inner_of(whole))
     own = {variable.path: variable for variable in optimizer.variables}
     for variable in whole.variables:
         if variable.path in own:
             own[variable.path].assign(variable)
+
+
+def warn_of_moments(optimizer: Optimizer) -> None:
+    """Say that a memory takes none of an optimizer's moments over, where there are any.
+
+    Parameters
+    ----------
+    optimizer : of Keras 2 or 3; one that was handed over has moments of before, or of 0
+    """
+    moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
+    for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
+        moments += slots.values()
+    if any(bool(tf.reduce_any(tf.not_equal(value_of(moment), 0))) for moment in moments):
+        logger.warning(
+            "the %s has moments of %d steps, and the compressor that does its work begins without "
+            "any, as at the start of training: hand the optimizer over before its first step, or "
+            "load the state of the run's compressor (compressor.load)",
+            type(optimizer).__name__,
+            int(optimizer.iterations),
+        )
 
 
 def _without_compressor(optimizer: Optimizer) -> Optimizer:

@@ -21,6 +21,7 @@ from hvd_sparse.tensorflow.keras3 import (
     is_optimizer_of_keras_3,
     updates_of,
     value_of,
+    warn_of_moments,
 )
 from hvd_sparse.tensorflow.keras3 import (
     Applying as ApplyingOfKeras3,
@@ -172,6 +173,11 @@ class Follower:
             )
         refuse_clipping(caller, self._memory)
         self._optimizer = caller
+
+    def begin(self) -> None:
+        """Look, before the first step, for moments that the optimizer has already."""
+        with tf.init_scope():
+            warn_of_moments(self._optimizer)
 
     def check(self, gradient: Value, variable: Value) -> None:
         """Look at a gradient that is about to be applied, when that is traced or done.

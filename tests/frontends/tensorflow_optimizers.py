@@ -260,6 +260,25 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 
 @cases
+def moments_of_before(name: str) -> dict[str, list[str]]:
+    """What is said where an optimizer has trained before it is handed over, and where not."""
+    said = {}
+    for kind, make in {"new": sgd, "legacy": legacy, "adam": adam}.items():
+        for steps in (0, 3):
+            heard, model, optimizer = Heard(), make_built_model(), make(0.05)
+            gradients = [tf.ones_like(variable) for variable in model.trainable_variables]
+            for _ in range(steps):
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            compressor = Compression.topk(model, density=0.5, name=name, optimizer=optimizer)
+            logging.getLogger("hvd_sparse").addHandler(heard)
+            train_by_tape(model, optimizer, compressor)
+            logging.getLogger("hvd_sparse").removeHandler(heard)
+            compressor.close()
+            said[f"{kind}, {steps} steps"] = [t for t in heard.said if "moments" in t]
+    return said
+
+
+@cases
 def what_no_memory_knows(name: str) -> dict[str, str]:
     model = make_built_model()
 

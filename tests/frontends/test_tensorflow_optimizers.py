@@ -76,6 +76,14 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
             assert result[kind] == [], kind
 
 
+def test_moments_that_are_not_taken_over_are_told(outcome: Outcome):
+    for result in measured(outcome, "moments_of_before"):
+        for kind in ("new", "legacy", "adam"):
+            assert result[f"{kind}, 0 steps"] == []
+            (text,) = result[f"{kind}, 3 steps"]
+            assert "has moments of 3 steps" in text and "compressor.load" in text
+
+
 def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
     words = {
         "amsgrad": "the optimizer has amsgrad, which no memory knows: make the Adam without it",
