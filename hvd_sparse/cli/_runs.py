@@ -217,3 +217,21 @@ def _fields(record: Report) -> Iterator[tuple[str, Option, type]]:
         for name in values.keys() - {"event"}:
             if values[name] is not None:
                 yield f"{whose}.{name}".removeprefix("."), values[name], Real
+
+
+def in_bytes(value: float, _: int = 0) -> str:
+    """Return bytes in words, as matplotlib's formatters are called."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def in_time(value: float, _: int = 0) -> str:
+    """Return seconds in words, as matplotlib's formatters are called."""
+    if value >= 3600:
+        return f"{value / 3600:.3g} h"
+    if value >= 120:
+        return f"{value / 60:.3g} min"
+    return f"{value:.3g} s" if value >= 1 or value == 0 else f"{1000 * value:.3g} ms"
