@@ -22,6 +22,7 @@ from hvd_sparse.autotune.hiding_policy import HidingPolicy
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.driver import NOTHING, Driver
+from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.ddp.accumulation import Accumulation
 from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
 from hvd_sparse.ddp.ending import let_threads_finish
@@ -155,6 +156,7 @@ class DdpCompressor(ParameterCompressor):
             if policy is not None:
                 policy.begin(self, position)
             ledger.begin(spec.key)
+            self.unapplied.settle(position)
             flat = flatten(gradient, spec)
             if self._is_sparse[position]:
                 wire, ticket = self._driver.compress(position, flat, scale)
@@ -264,11 +266,18 @@ class DdpCompressor(ParameterCompressor):
             if ticket.bucket is None:
                 flat = self.step.receiver.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
+                self._hand_out(ticket)
                 continue
             memory = own_memory(gradient)
             flat = self._driver.decompress(reduced, ticket, parameter, memory)
+            self._hand_out(ticket)
             if flat is not memory:
                 put(flat, gradient)
+
+    def _hand_out(self, ticket: Ticket | None) -> None:
+        # Without a backward pass this rank has left, by model.join(), and applies nothing.
+        if torch._C._current_graph_task_id() >= 0:
+            super()._hand_out(ticket)
 
     # -- the optimizer ----------------------------------------------------------------------------
 

@@ -167,6 +167,7 @@ class TorchCompressor(ParameterCompressor):
     ) -> tuple[torch.Tensor, Ticket | DenseTicket]:
         """Take a gradient in, and return what Horovod is to reduce for it."""
         self.watchdog.ledger.begin(spec.key)
+        self.unapplied.settle(position)
         scale = 1.0 if self._scale is None else self._scale()
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
@@ -221,6 +222,7 @@ class TorchCompressor(ParameterCompressor):
                 self._refuse_changes(tensor, ctx)
             if isinstance(ctx, DenseTicket):
                 result, ticket = self._dense.finish(tensor, ctx), ctx.ticket
+                self._hand_out(ticket)
             else:
                 result, ticket = self._finish(tensor, ctx), ctx
             came = ctx.key
@@ -244,6 +246,7 @@ class TorchCompressor(ParameterCompressor):
         parameter = self._parameter(ticket) if self.configuration.memory.finishes else NOTHING
         reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
         flat = self._driver.decompress(reduced, ticket, parameter, memory)
+        self._hand_out(ticket)
         assert isinstance(given, Given)
         if flat is memory and (given.gradient.is_cpu or lies_in(memory, given.gradient)):
             # The gradient itself: Horovod puts the result into the gradient, and a new tensor
@@ -397,3 +400,4 @@ class TorchCompressor(ParameterCompressor):
             self._scale.forget()
         self._driver.forget()
         self._changes.forget()
+        self.unapplied.forget()

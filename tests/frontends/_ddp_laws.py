@@ -40,6 +40,7 @@ def same_as_the_core(name: str) -> dict[str, Any]:
     handle = compressor_of(Registering(), name, model, name=name, **SPARSE_ONLY)
     collective = TorchDistributedCollective(model.process_group, torch.device("cpu"))
     session = session_beside(handle, collective)
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
     differences, applied = 0, []
     for step in range(STEPS):
         drawn = gradients_of(dist.get_rank(), step)
@@ -49,6 +50,7 @@ def same_as_the_core(name: str) -> dict[str, Any]:
         model(gradients).backward()
         named = dict(model.module.named_parameters())
         applied += [parameter.grad.clone() for parameter in named.values()]
+        still.step()
         differences += sum(int((named[key].grad.numpy() != reduced[key]).sum()) for key in reduced)
     return found(handle, differences, digest_of(applied))
 
@@ -137,6 +139,7 @@ def spoiled(name: str, **options: Any) -> dict[str, Any]:
     for bad in (3, None):
         model = chosen(WIDE, **SMALL_BUCKETS)
         handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY, **options)
+        still = torch.optim.SGD(model.parameters(), lr=0.0)
         for step in range(6):
             if step == 3 and bad is None:
                 continue
@@ -148,6 +151,8 @@ def spoiled(name: str, **options: Any) -> dict[str, Any]:
             if step == bad:
                 errors.append(error)
                 nans.append(int(sum(p.grad.isnan().sum() for p in model.parameters())))
+            else:
+                still.step()
         arrays = [t["arrays"]["residual"] for t in handle.state_dict()["tensors"].values()]
         ends.append(digest_of([*arrays, *(p.grad for p in model.parameters())]))
         steps = handle.stats()["nonfinite_steps"]

@@ -217,16 +217,31 @@ class Shared:
                 self.stats.nonfinite_steps += 1
             self._uncount(run)
 
+    def give_up(self, position: int) -> bool:
+        """Take back a tensor's last step, whose result was thrown away, and what was counted of it.
+
+        Return whether there was one.
+        """
+        with self.transactions.lock:
+            run = self.transactions.give_up(position)
+            if run is None:
+                return False
+            self._uncount(run, self.keys[position])
+            return True
+
     def fail(self, run: StepRun, failure: Exception) -> None:
         """Take a step back, all of its tensors and what was counted of them."""
         self.transactions.fail(run, failure)
         with self.transactions.lock:
             self._uncount(run)
 
-    def _uncount(self, run: StepRun) -> None:
+    def _uncount(self, run: StepRun, only: str | None = None) -> None:
+        """Take back what was counted of a step: of all its tensors, or of one alone."""
         for key, counts in run.counted:
-            self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
-        run.counted.clear()
+            if only in (None, key):
+                self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
         for key, observed, entries in run.observed:
-            self.stats.observe(key, observed, entries, sign=-1)
-        run.observed.clear()
+            if only in (None, key):
+                self.stats.observe(key, observed, entries, sign=-1)
+        run.counted = [each for each in run.counted if only not in (None, each[0])]
+        run.observed = [each for each in run.observed if only not in (None, each[0])]

@@ -129,6 +129,18 @@ class Transactions:
                 if self._staged_by.get(position) is run:
                     self._settle(position)
 
+    def give_up(self, position: int) -> StepRun | None:
+        """Let a tensor's last step count for nothing: it is taken back when the next one begins.
+
+        Return that step; None where there is none, or it is settled already.
+        """
+        with self.lock:
+            run = self._staged_by.get(position)
+            if run is None or position not in run.completed:
+                return None
+            run.completed.discard(position)
+            return run
+
     def settle_all(self) -> dict[int, TensorState]:
         """Return the states of all tensors that had a step, the last good step included."""
         with self.lock:

@@ -18,12 +18,14 @@ from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
 from hvd_sparse.frontend.torch.optimizer import Follower, habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.scaler import scale_of
 from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
+from hvd_sparse.frontend.torch.unapplied import Unapplied
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
 from hvd_sparse.frontend.torch.witness import Witness
 from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
-from hvd_sparse.untyped import GradScaler, Optimizer, Report
+from hvd_sparse.resilience.state_check import IncompatibleKeys
+from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
 
 
 class ParameterCompressor(WatchedCompressor):
@@ -79,6 +81,7 @@ class ParameterCompressor(WatchedCompressor):
         self._follower: Follower | None = None
         self.arrivals: Arrivals | None = None
         self.witness: Witness | None = None
+        self.unapplied = Unapplied(self.step, self._parameters)
         self._has_met = self._is_closed = False
         if self._is_on_devices:
             devices = {str(each.device) for each in filter(is_on_device, self._parameters)}
@@ -96,6 +99,13 @@ class ParameterCompressor(WatchedCompressor):
             return vector_of(self._parameters[position], self.step.specs[position])
         return flatten(self._parameters[position], self.step.specs[position])
 
+    def _hand_out(self, ticket: Ticket | None) -> None:
+        """Watch what becomes of a tensor's result, where its step has written to a state."""
+        if ticket is None or ticket.state is None or ticket.position not in ticket.run.completed:
+            return
+        assert ticket.position is not None
+        self.unapplied.hand_out(ticket.position, ticket.run)
+
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
@@ -105,6 +115,7 @@ class ParameterCompressor(WatchedCompressor):
         self.arrivals = Arrivals(list(zip(keys, self._parameters)), self.way_of_gradients)
         self.witness = Witness(self._parameters, self.clipping_remedy)
         self._follower = Follower(optimizer, self)
+        self.unapplied.expects_steps = True
         self.step.settings_of = self._settings_of
 
     def _settings_of(self, position: int) -> Report:
@@ -150,11 +161,18 @@ class ParameterCompressor(WatchedCompressor):
     def state_dict(self) -> Report:
         """Return the state as every compressor's, with the arrays as tensors: ``torch.save`` it,
         ``torch.load(..., weights_only=True)``."""
+        self.unapplied.settle_all()
         return with_arrays(super().state_dict(), torch.from_numpy)
+
+    def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
+        found = super().load_state_dict(state, strict)
+        self.unapplied.forget()
+        return found
 
     def close(self) -> None:
         """Give the name free; the compressor must not be used afterwards."""
         super().close()
+        self.unapplied.close()
         self._is_closed = True
         if self.arrivals is not None:
             self.arrivals.close()

@@ -143,6 +143,7 @@ class Applying:
         for group in self.param_groups:
             self._apply(group, arrivals.results_in(group["params"]))
         self._count(alone)
+        compressor.unapplied.end_step(self)
         return loss
 
     def __reduce__(self) -> Value:

@@ -1,0 +1,283 @@
+"""Reduced gradients that a program throws away leave no trace; those that it applies, or keeps, do;
+without ranks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import worlds
+from cases import MEMORIES
+
+pytest.importorskip("torch", exc_type=ImportError)
+import torch
+from torch import nn
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.frontend.torch.unapplied import Unapplied
+
+NUMEL = 40
+
+
+def start(collective: Any, configuration: Configuration) -> Session:
+    return Session(configuration, worlds.tensors((NUMEL,)), collective)
+
+
+def alone(script: Callable[[Any], Any]) -> Any:
+    """Run a script on the one rank of a world; only a hang meets the limit."""
+    (found,) = LocalWorld(1, 600.0).run(script)
+    return found
+
+
+class Trainee:
+    """One parameter, its optimizer, and a compressor of its gradient that runs on one rank."""
+
+    def __init__(self, collective: Any, **options: Any) -> None:
+        self.session = start(collective, worlds.configure(density=0.1, **options))
+        self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, NUMEL))
+        self.unapplied = Unapplied(self.session.step, [self.weight])
+        self.descent = torch.optim.SGD([self.weight], lr=0.5)
+
+    def reduce(self, seed: int) -> None:
+        """Run a backward pass, and put what its gradient is reduced to into the gradient."""
+        given = np.random.RandomState(seed).normal(size=NUMEL).astype(np.float32)
+        (self.weight * torch.from_numpy(given)).sum().backward()
+        self.collect()
+
+    def collect(self) -> None:
+        """Reduce what lies in the gradient's place."""
+        gradient = self.weight.grad
+        assert gradient is not None
+        self.unapplied.settle(0)
+        wire, ticket = self.session.driver.compress(0, gradient.numpy().copy())
+        result = self.session.driver.decompress(wire, ticket)
+        self.unapplied.hand_out(0, ticket.run)
+        gradient.set_(torch.from_numpy(result))
+
+    def forget(self) -> None:
+        self.weight.grad = None
+
+    def forget_in_place(self) -> None:
+        self.descent.zero_grad(set_to_none=False)
+
+    def take_step(self) -> None:
+        self.descent.step()
+
+    def kept(self) -> tuple[Any, int]:
+        self.unapplied.settle_all()
+        stats = self.session.step.stats.report(None)
+        self.unapplied.close()
+        return worlds.snapshot(self.session), stats["steps"]
+
+
+def played(*acts: Callable[[Trainee], object], **options: Any) -> tuple[Any, int]:
+    """What is kept back after a program, and the steps that were counted."""
+
+    def script(collective: Any) -> tuple[Any, int]:
+        trainee = Trainee(collective, **options)
+        for act in acts:
+            act(trainee)
+        return trainee.kept()
+
+    return alone(script)
+
+
+def first(trainee: Trainee) -> None:
+    """A step as usual, by which the program shows that an optimizer applies what it gets."""
+    trainee.reduce(0)
+    trainee.take_step()
+    trainee.forget()
+
+
+def wasted(trainee: Trainee) -> None:
+    trainee.reduce(1)
+
+
+def second(trainee: Trainee) -> None:
+    trainee.reduce(2)
+    trainee.take_step()
+
+
+def replace(trainee: Trainee) -> None:
+    trainee.weight.grad = torch.zeros(NUMEL)
+
+
+def climb_and_return(trainee: Trainee) -> None:
+    """What SAM does with its first gradient."""
+    assert trainee.weight.grad is not None
+    with torch.no_grad():
+        trainee.weight.add_(trainee.weight.grad, alpha=0.1)
+    trainee.forget()
+
+
+def withhold(trainee: Trainee) -> None:
+    """What DINO does with the gradient of the last layer in its first epoch."""
+    trainee.forget()
+    trainee.take_step()
+
+
+def ask_for_the_state(trainee: Trainee) -> None:
+    trainee.unapplied.settle_all()
+    trainee.session.step.transactions.settle_all()
+
+
+THROWN_AWAY: dict[str, list[Callable[[Trainee], object]]] = {
+    "set to none": [Trainee.forget],
+    "zeroed in place": [Trainee.forget_in_place],
+    "replaced": [replace],
+    "set to none, then saved": [Trainee.forget, ask_for_the_state],
+}
+
+
+@pytest.mark.parametrize("acts", THROWN_AWAY.values(), ids=THROWN_AWAY)
+@pytest.mark.parametrize("before", [[], [first]], ids=["at first", "after a step"])
+def test_a_result_that_is_thrown_away_leaves_no_trace(acts: Any, before: Any) -> None:
+    assert played(*before, wasted, *acts, second) == played(*before, second)
+
+
+@pytest.mark.parametrize("acts", [[climb_and_return], [withhold]], ids=["SAM", "DINO"])
+def test_weights_that_move_are_no_proof_once_an_optimizer_was_seen(acts: Any) -> None:
+    assert played(first, wasted, *acts, second) == played(first, second)
+
+
+def test_of_an_optimizer_that_was_handed_over_a_step_is_expected_from_the_start() -> None:
+    def hand_over(trainee: Trainee) -> None:
+        trainee.unapplied.expects_steps = True
+
+    assert played(hand_over, wasted, climb_and_return, second) == played(second)
+
+
+def stand_still(trainee: Trainee) -> None:
+    trainee.descent.param_groups[0]["lr"] = 0.0
+    trainee.take_step()
+    trainee.forget()
+
+
+def descend_by_hand(trainee: Trainee) -> None:
+    assert trainee.weight.grad is not None
+    with torch.no_grad():
+        trainee.weight.sub_(trainee.weight.grad)
+    trainee.forget()
+
+
+def descend_unseen(trainee: Trainee) -> None:
+    """As an optimizer of copies in float32 writes its weights back."""
+    assert trainee.weight.grad is not None
+    trainee.weight.data.sub_(trainee.weight.grad)
+    trainee.forget_in_place()
+
+
+def clip_and_accumulate(trainee: Trainee) -> None:
+    nn.utils.clip_grad_norm_([trainee.weight], 0.01)
+
+
+APPLIED: dict[str, list[Callable[[Trainee], object]]] = {
+    "by hand": [wasted, descend_by_hand],
+    "through .data": [wasted, descend_unseen],
+    "at a learning rate of 0": [wasted, stand_still],
+    "at a learning rate of 0, later": [first, wasted, stand_still],
+    "with the next": [wasted],
+    "with the next, later": [first, wasted],
+    "with the next, clipped": [wasted, clip_and_accumulate],
+    "with the next, clipped, later": [first, wasted, clip_and_accumulate],
+}
+
+
+@pytest.mark.parametrize("acts", APPLIED.values(), ids=APPLIED)
+def test_what_is_applied_or_kept_counts(acts: Any) -> None:
+    _, steps = played(*acts, second)
+    assert steps == 1 + sum(act in (first, wasted) for act in acts)
+
+
+def test_every_gradient_that_lbfgs_asks_for_counts() -> None:
+    """It takes several in a step, and moves the weights after each."""
+
+    def optimize(trainee: Trainee) -> None:
+        descent = torch.optim.LBFGS([trainee.weight], lr=0.1, max_iter=3)
+        seeds = iter(range(10, 20))
+
+        def closure() -> torch.Tensor:
+            descent.zero_grad()
+            trainee.reduce(next(seeds))
+            return trainee.weight.detach().sum()
+
+        descent.step(closure)
+        descent.step(closure)
+        trainee.asked = next(seeds) - 10  # type: ignore[attr-defined]
+
+    asked, steps = alone(lambda collective: _counted(collective, optimize))
+    assert steps == asked > 3
+
+
+def _counted(collective: Any, optimize: Callable[[Trainee], None]) -> tuple[int, int]:
+    trainee = Trainee(collective)
+    optimize(trainee)
+    return trainee.asked, trainee.kept()[1]  # type: ignore[attr-defined]
+
+
+def test_several_backward_passes_before_the_next_reduction_change_nothing() -> None:
+    def accumulate_twice(trainee: Trainee) -> None:
+        trainee.weight.sum().backward()
+        trainee.reduce(2)
+        trainee.take_step()
+
+    found = played(first, wasted, Trainee.forget_in_place, accumulate_twice)
+    assert found == played(first, accumulate_twice)
+
+
+def test_without_rollback_it_is_said_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        _, steps = played(wasted, Trainee.forget, wasted, Trainee.forget, second, rollback=False)
+    assert steps == 3
+    (said,) = [record.getMessage() for record in caplog.records]
+    for remedy in ("rollback=False out", "requires_grad_(False)", "no_sync()", "module"):
+        assert remedy in said
+
+
+def test_taking_a_step_back_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        played(wasted, Trainee.forget, wasted, Trainee.forget, second)
+    assert len(caplog.records) == 1 and "'t0' was reduced, and thrown away" in caplog.text
+
+
+def test_a_step_with_nan_is_not_said_to_be_thrown_away(caplog: pytest.LogCaptureFixture) -> None:
+    def spoil(trainee: Trainee) -> None:
+        trainee.weight.grad = torch.full([NUMEL], torch.nan)
+        trainee.collect()
+        trainee.forget()
+
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        assert played(first, spoil, second) == played(first, second)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("case", MEMORIES, ids=str)
+def test_every_memory_goes_back(case: Any) -> None:
+    """Momentum and moments, too."""
+
+    def script(collective: Any) -> list[dict[str, bytes]]:
+        memory = {"id": case.id, **case.options}
+        configuration = (
+            Configuration.create(selector="sign_vote", memory=memory, min_numel=1, compress_1d=True)
+            if case.id == "majority_vote"
+            else worlds.configure(memory=memory)
+        )
+        session = start(collective, configuration)
+        found, weight = [], np.ones(NUMEL, np.float32)
+        for seed in (1, 2):
+            (given,) = worlds.normals(session.step.specs, seed).values()
+            session.driver.decompress(*session.driver.compress(0, given), weight)
+            if seed == 2:
+                assert session.step.give_up(0)
+            (state,) = session.step.transactions.settle_all().values()
+            assert state.steps == 1
+            found.append({key: a.tobytes() for key, a in state.memory.arrays().items()})
+        return found
+
+    before, after = alone(script)
+    assert after == before
