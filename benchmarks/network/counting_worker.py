@@ -60,6 +60,8 @@ def count(exchange: str, density: float, steps: int, ranks_on_a_host: int) -> di
         optimizer.zero_grad()
         parameter.backward(given)
         optimizer.synchronize()
+        # As an optimizer does that applies it: a gradient that is thrown away is taken back.
+        torch.autograd.graph.increment_version(parameter)
         hvd.barrier()
         time.sleep(SETTLE_S)
         received.append(interface_bytes()[0] - before)

@@ -105,6 +105,8 @@ class Rank:
         end, used = time.perf_counter(), time.process_time() - used
         total, exchange = end - start, end - (self.first_s or start)
         hvd.barrier()
+        # As an optimizer does that applies them: gradients that are thrown away are taken back.
+        torch.autograd.graph.increment_version(self.parameters)
         after = interface_bytes()
         phases = {name: self.spans.seconds[name] for name in PHASES}
         phases |= {f"{name}_processor": self.spans.processor[name] for name in PHASES}

@@ -56,6 +56,18 @@ def test_a_step_that_a_scaler_skips_leaves_no_trace(outcome: Outcome):
         assert result["memory"] == "AdamCorrection"
 
 
+def test_gradients_that_are_thrown_away_leave_no_trace(outcome: Outcome):
+    # The last one of the first program and the last was not followed by another.
+    steps = {"skip_batches": [5 + 1], "climb_first": [8], "contest": [8 + 1, 8]}
+    found = measured(outcome, "gradients_that_are_thrown_away")
+    for program, counted in steps.items():
+        results = [result[program] for result in found]
+        assert len({result["digest"] for result in results}) == 1
+        for result in results:
+            assert result["difference"] < TOLERANCE, program
+            assert result["steps"] == counted, program
+
+
 def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
     for result in measured(outcome, "warnings_of_accuracy"):
         for kind in ("momentum, kept", "adam, kept", "rmsprop, kept"):

@@ -218,6 +218,94 @@ def scaled_and_clipped(name: str) -> dict[str, Any]:
     return {"digests": digests, "skipped": skipped[:STEPS], "memory": memory}
 
 
+def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
+    """Look at every third gradient once it is reduced, and let it go."""
+    model = network()
+    optimizer, compressor = wrap("model", model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        backward(model, step, hvd.rank())
+        optimizer.synchronize()
+        if step % 3 != 1:
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        if compressor is not None and step % 3 == 2:
+            compressor.load_state_dict(compressor.state_dict())
+    return model
+
+
+def climb_first(wrap: Callable[..., Any]) -> nn.Module:
+    """Move the weights after a first gradient, as SAM does, and back after the second."""
+    model = network()
+    optimizer, _ = wrap("model", model)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0  # of the weights that the second gradient was taken at
+    for step in range(STEPS):
+        for move in (0.05, -0.05):
+            model.zero_grad(set_to_none=step % 2 == 0)
+            backward(model, step, hvd.rank())
+            optimizer.synchronize()
+            with torch.no_grad():
+                for number, parameter in enumerate(model.parameters()):
+                    parameter.add_(move * (1 + number))
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    return model
+
+
+def contest(wrap: Callable[..., Any]) -> nn.Module:
+    """Train a generator through a discriminator, whose gradient of that pass is thrown away."""
+    critic = network()
+    maker = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 12))
+    critics, _ = wrap("critic", critic)
+    makers, _ = wrap("maker", maker)
+    for step in range(STEPS):
+        draw = torch.Generator().manual_seed(100 * step + hvd.rank())
+        real, noise = (torch.randn(16, 12, generator=draw) for _ in range(2))
+        critics.zero_grad()
+        (critic(maker(noise).detach()) - critic(real)).tanh().mean().backward()
+        critics.step()
+        critics.zero_grad()
+        makers.zero_grad()
+        (-critic(maker(noise)).tanh().mean()).backward()
+        makers.step()
+        critics.synchronize()
+    return nn.ModuleList([critic, maker])
+
+
+@cases
+def gradients_that_are_thrown_away(name: str) -> dict[str, Any]:
+    """Programs that throw reduced gradients away, beside the same on dense gradients."""
+    found = {}
+    for program in (skip_batches, climb_first, contest):
+        compressors: list[Any] = []
+
+        def wrap(label: str, model: nn.Module, kind: str, named: str) -> Any:
+            optimizer, compressor = sgd(model), None
+            if kind == "ours":
+                compressor = Compression.topk(
+                    model.named_parameters(), density=1.0, name=f"{named}.{label}",
+                    optimizer=optimizer, memory=WITHOUT_MASK, **SPARSE_ONLY,
+                )  # fmt: skip
+                compressors.append(compressor)  # noqa: B023
+            chosen = compressor or hvd.Compression.none
+            return distributed(f"{named}.{kind}.{label}", model, optimizer, chosen), compressor
+
+        named = f"{name}.{program.__name__}"
+        torch.manual_seed(11)
+        dense = program(partial(wrap, kind="dense", named=named))
+        torch.manual_seed(11)
+        ours = program(partial(wrap, kind="ours", named=named))
+        found[program.__name__] = {
+            "difference": float((flat_parameters(dense) - flat_parameters(ours)).abs().max()),
+            "steps": [each.stats()["steps"] for each in compressors],
+            "digest": digest_of(ours.parameters()),
+        }
+        for compressor in compressors:
+            compressor.close()
+    return found
+
+
 class Heard(logging.Handler):
     """Keeps what is logged."""
 
