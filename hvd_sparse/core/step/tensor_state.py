@@ -128,7 +128,9 @@ class TensorState:
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.departures = None
-        self.exchange_memo = self._new_exchange_memo = exchange_memo
+        self.exchange_memo = exchange_memo
+        # A step that selects nothing on this rank, as where another one leads, writes none of this.
+        self._settle()
 
     def commit(self) -> None:
         """Make the step's versions the state."""
@@ -144,7 +146,11 @@ class TensorState:
     def roll_back(self) -> None:
         """Drop the step's versions: as if it had not been."""
         self.memory.roll_back()
-        self._new = (self.threshold, self.memo, self.selected_in)
-        self._returned, self._new_exchange_memo = None, self.exchange_memo
+        self._settle()
         if self.departures is not None:
             self.departures.drop(self.steps)
+
+    def _settle(self) -> None:
+        """Let the step's versions be those that the state has."""
+        self._new = (self.threshold, self.memo, self.selected_in)
+        self._returned, self._new_exchange_memo = None, self.exchange_memo
