@@ -91,9 +91,7 @@ def _add_to_class(path: Path, name: str, text: str) -> None:
     path.write_text("".join([*lines[:at], "\n", text, *lines[at:]]), encoding="utf-8")
 
 
-def tried(
-    checkout: Path, chosen: str, *files: str, limit_s: float = 120
-) -> subprocess.CompletedProcess[str]:
+def tried(checkout: Path, chosen: str, *files: str) -> subprocess.CompletedProcess[str]:
     """Run tests of a copy by themselves, those that are chosen by name."""
     variables = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
     return subprocess.run(
@@ -106,5 +104,4 @@ def tried(
         env={**variables, "PYTHONPATH": str(checkout)},
         capture_output=True,
         text=True,
-        timeout=limit_s,
     )

@@ -15,16 +15,13 @@ from installed import python_path
 TESTS = Path(__file__).parent
 
 
-def run_python(
-    *arguments: str, limit_s: float = 120, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python with the package and the tests' modules; return what it printed and how it
     ended."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=limit_s,
         env={**os.environ, **python_path(), **environment},
     )
 
@@ -51,7 +48,6 @@ def run_documented(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
         },
         capture_output=True,
         text=True,
-        timeout=240,
         stdin=subprocess.DEVNULL,
     )
 

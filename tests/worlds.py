@@ -13,7 +13,8 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.types import TensorSpec
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 600.0
+"""That only a hang meets."""
 Gradients = dict[str, np.ndarray]
 
 

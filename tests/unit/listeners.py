@@ -17,6 +17,9 @@ ANSWER = {
     "stood_s": 0,
 }
 
+PATIENCE_S = 600.0
+"""Seconds for an answer, that only a hang meets."""
+
 
 @contextmanager
 def listening() -> Iterator[Callable[..., Endpoint]]:

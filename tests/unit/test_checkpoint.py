@@ -143,9 +143,7 @@ def test_what_killed_writers_left_is_gone_after_the_next_one(tmp_path):
     for name in foreign:
         (tmp_path / name).write_bytes(b"")
     for _ in range(3):
-        code = subprocess.run(
-            [sys.executable, "-c", KILLED_WRITER, path, "dies"], timeout=60
-        ).returncode
+        code = subprocess.run([sys.executable, "-c", KILLED_WRITER, path, "dies"]).returncode
         assert code == -signal.SIGKILL
         assert len(set(partials(tmp_path)) - set(foreign)) == 1, (
             "each removes what the last one left"
@@ -167,7 +165,7 @@ def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
         assert len(at_work) == 1 and partials(tmp_path) == at_work
     finally:
         writer.kill()
-        writer.communicate(timeout=60)
+        writer.communicate()
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):

@@ -66,7 +66,6 @@ def test_a_command_of_the_checkout_runs_in_it(block):
         env={**variables, "HVD_SPARSE_VENV": sys.prefix},
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
     assert len(re.findall(r"\b\d+ passed", done.stdout, re.MULTILINE)) == len(commands_of(block))

@@ -7,10 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
-from listeners import ANSWER, listening
+from listeners import ANSWER, PATIENCE_S, listening
 
 from hvd_sparse.resilience.listener import MOST_STRANGERS
 from hvd_sparse.resilience.peers import Endpoint, Question, ask, ask_all
@@ -22,7 +21,7 @@ from hvd_sparse.resilience.peers import Question, ask
 from hvd_sparse.resilience.watchdog import Watchdog
 endpoint = Watchdog("poor", 0, None).endpoint(0)
 callers = [socket.socket() for _ in range(3)]
-ask(endpoint, Question({}), 5)
+ask(endpoint, Question({}), 600)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 taken = []
 try:
@@ -36,7 +35,7 @@ for caller in callers:
 time.sleep(1.0)  # the listener finds that it can take nobody
 for each in taken:
     os.close(each)
-print(ask(endpoint, Question({}), 5).state, flush=True)
+print(ask(endpoint, Question({}), 600).state, flush=True)
 os._exit(0)
 """
 
@@ -104,23 +103,23 @@ def watched():
 
 @pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
 def test_a_listener_outlives_whatever_strangers_say_and_answers_nothing(watched, said):
-    with socket.create_connection(("127.0.0.1", watched.port), 5) as connection:
+    with socket.create_connection(("127.0.0.1", watched.port), PATIENCE_S) as connection:
         with contextlib.suppress(OSError):  # it hangs up in the middle
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(1) == b""
-    assert ask(watched, Question({}), 5).state == "answers"
+    assert ask(watched, Question({}), PATIENCE_S).state == "answers"
 
 
 @pytest.mark.parametrize("said", TRUSTED.values(), ids=TRUSTED)
 def test_a_listener_outlives_a_rank_that_talks_nonsense(watched, said):
-    with socket.create_connection(("127.0.0.1", watched.port), 5) as connection:
+    with socket.create_connection(("127.0.0.1", watched.port), PATIENCE_S) as connection:
         connection.sendall(watched.token.encode() + said)
         connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(1) == b""
-    assert ask(watched, Question({}), 5).state == "answers"
+    assert ask(watched, Question({}), PATIENCE_S).state == "answers"
 
 
 def test_strangers_who_hold_the_line_keep_no_rank_from_being_answered(watched):
@@ -128,31 +127,27 @@ def test_strangers_who_hold_the_line_keep_no_rank_from_being_answered(watched):
     crowd = []
     try:
         for number in range(3 * MOST_STRANGERS):
-            crowd.append(socket.create_connection(("127.0.0.1", watched.port), 5))
+            crowd.append(socket.create_connection(("127.0.0.1", watched.port), PATIENCE_S))
             if number % 3:
                 crowd[-1].sendall(watched.token[: number % 32].encode())
-        assert ask(watched, Question({}), 5).state == "answers"
-        crowd[0].settimeout(5)
+        assert ask(watched, Question({}), PATIENCE_S).state == "answers"
+        crowd[0].settimeout(PATIENCE_S)
         assert crowd[0].recv(1) == b"", "the first of them is gone"
     finally:
         for connection in crowd:
             connection.close()
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_that_does_not_read_its_answer_keeps_no_other_from_its_own(listen):
     endpoint = listen(0, lambda question: {**ANSWER, "place": "x" * (1 << 23)})
-    with socket.create_connection(("127.0.0.1", endpoint.port), 5) as deaf:
+    with socket.create_connection(("127.0.0.1", endpoint.port), PATIENCE_S) as deaf:
         deaf.sendall(f'{endpoint.token}{{"submitted": {{}}, "process": null}}\n'.encode())
         for _ in range(3):
-            assert len(ask(endpoint, Question({}), 20).place) == 1 << 23
+            assert len(ask(endpoint, Question({}), PATIENCE_S).place) == 1 << 23
 
 
-@pytest.mark.timeout(60)
 def test_a_listener_outlives_the_lack_of_file_descriptors():
-    found = subprocess.run(
-        [sys.executable, "-c", NO_DESCRIPTORS], capture_output=True, text=True, timeout=50
-    )
+    found = subprocess.run([sys.executable, "-c", NO_DESCRIPTORS], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "answers\n"), found.stderr
 
 
@@ -173,11 +168,18 @@ def test_whoever_asks_outlives_what_somebody_elses_port_says(said):
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         stranger = Endpoint(4, socket.gethostname(), (), server.getsockname()[1], "0" * 32)
-        assert [answer.state for answer in ask_all([stranger], Question({}), 5)] == ["unreachable"]
+        assert [answer.state for answer in ask_all([stranger], Question({}), PATIENCE_S)] == [
+            "unreachable"
+        ]
 
 
 def test_all_ranks_are_asked_at_once_and_answer_in_order(listen):
-    endpoints = [listen(rank, lambda question: time.sleep(0.2) or ANSWER) for rank in range(8)]
-    start = time.monotonic()
-    assert [answer.rank for answer in ask_all(endpoints, Question({}))] == list(range(8))
-    assert time.monotonic() - start < 8 * 0.2
+    all_are_asked = threading.Barrier(8)
+
+    def answer(question):
+        all_are_asked.wait()
+        return ANSWER
+
+    endpoints = [listen(rank, answer) for rank in range(8)]
+    answers = ask_all(endpoints, Question({}), PATIENCE_S)
+    assert [(each.rank, each.state) for each in answers] == [(n, "answers") for n in range(8)]

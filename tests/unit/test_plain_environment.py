@@ -44,7 +44,6 @@ def test_every_test_file_of_the_quick_run_can_be_read_there():
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "LEFT OUT: the cases of the engine numba (numba is not installed)" in done.stdout

@@ -129,7 +129,7 @@ def look(page: Path, width: int) -> dict[str, Any]:
     copy.write_text(page.read_text(encoding="utf-8") + LOOK, encoding="utf-8")
     command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
     command += ["--virtual-time-budget=3000", "--dump-dom", copy.as_uri()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     (title,) = re.findall(r"<title>(\{.*?\})</title>", run.stdout)
     found: dict[str, Any] = json.loads(html.unescape(title))

@@ -18,7 +18,7 @@ def test_the_step_after_a_gradient_without_a_place_works_and_conserves(position,
     meet no later step."""
 
     def script(collective):
-        session = start(collective, configure(timeout_s=2.0))
+        session = start(collective, configure())
         given, key = gradients(collective, 0), f"t{position}"
         if collective.rank == FAULTY:
             wire, ticket = session.driver.poison(

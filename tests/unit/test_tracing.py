@@ -129,7 +129,6 @@ def test_a_full_disk_ends_the_timeline_and_nothing_else(tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert (found.returncode, found.stdout) == (0, "steps [399]\n"), found.stderr
     said = found.stderr.splitlines()
@@ -160,7 +159,6 @@ def make_link(path):
     path.symlink_to("precious")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("make", "words"),
     [
