@@ -348,6 +348,10 @@ class TorchCompressor(ParameterCompressor):
         if caller is None:
             return
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
+        # torch.compile(optimizer.step) traces into all that it calls, and fails at arrays that lie
+        # around bytes.  Horovod makes a class for every optimizer.
+        cls = type(caller)
+        cls.synchronize = torch._disable_dynamo(cls.synchronize)
         if self._follower is not None:
             self._follower.meet(caller)
         else:

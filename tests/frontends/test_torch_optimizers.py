@@ -109,7 +109,10 @@ def test_gradients_that_no_compressor_saw_are_refused(outcome: Outcome):
         )
 
 
-@pytest.mark.parametrize("name", ["sparse_gradients", "sparse_gradients_alone", "sparse_as_dense"])
+@pytest.mark.parametrize(
+    "name",
+    ["sparse_gradients", "sparse_gradients_alone", "sparse_as_dense", "sparse_as_dense_adamw"],
+)
 def test_sparse_gradients_get_the_optimizers_momentum(outcome: Outcome, name: str):
     for result in measured(outcome, name):
         assert result["difference"] < TOLERANCE
@@ -131,3 +134,9 @@ def test_layers_that_horovod_was_not_told_of_get_the_optimizers_own_update(
         (text,) = result["said"]
         assert "came through no compressor" in text
         assert text.startswith("tensor '0.weight'" if name == "unfrozen" else "tensor of shape")
+
+
+def test_a_compiled_step_is_the_step(outcome: Outcome):
+    for result in measured(outcome, "compiled_steps"):
+        assert result["handed over"] == 0
+        assert result["kept"] < 1e-6  # torch's AdamW takes another way where it is compiled

@@ -410,13 +410,38 @@ def gradients_come_through_no_compressor(name: str) -> str:
     return "trained"
 
 
+@cases
+def compiled_steps(name: str) -> dict[str, float]:
+    """How far a compiled step of Horovod's optimizer goes from the step, handed over or not."""
+    differences = {}
+    for kind in ("handed over", "kept"):
+        ends = []
+        for is_compiled in (True, False):
+            model = network()
+            optimizer = adamw(model)
+            options = {"optimizer": optimizer} if kind == "handed over" else {}
+            compressor = Compression.topk(
+                model.named_parameters(), density=0.1, name=name, min_numel=20, **options
+            )
+            wrapped = distributed(name, model, optimizer, compressor)
+            step = torch.compile(wrapped.step, backend="eager") if is_compiled else wrapped.step
+            for number in range(3):
+                wrapped.zero_grad()
+                backward(model, number, hvd.rank())
+                step()
+            ends.append(flat_parameters(model))
+            compressor.close()
+        differences[kind] = float((ends[0] - ends[1]).abs().max())
+    return differences
+
+
 class Looking(nn.Module):
     """A table with sparse gradients, and what is behind it."""
 
-    def __init__(self, rest: Callable[[], nn.Module]) -> None:
+    def __init__(self, rest: Callable[[], nn.Module], *, is_sparse: bool = True) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.table = nn.Embedding(6, 4, sparse=True)
+        self.table = nn.Embedding(6, 4, sparse=is_sparse)
         self.rest = rest()
 
     def forward(self, step: int) -> torch.Tensor:
@@ -456,7 +481,8 @@ def looks_up(
     name: str, make: Make, hands_over: bool, rest: Callable[[], nn.Module], **options: Any
 ) -> tuple[nn.Module, torch.Tensor]:
     """Train with sparse gradients, which Horovod exchanges by itself."""
-    model = Looking(rest)
+    # torch's own Adam takes no sparse gradients
+    model = Looking(rest, is_sparse=hands_over or make is plain_sgd)
     origin = flat_parameters(model)
     optimizer, compression = handed_over(model, make, name, hands_over)
     wrapped = distributed(name, model, optimizer, compression, **options)
@@ -480,10 +506,11 @@ def plain_adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 linear = partial(nn.Linear, 4, 3)
-of_sgd = partial(partial, ends_of, train=looks_up, make=plain_sgd)
-cases["sparse_gradients"] = of_sgd(rest=linear)
-cases["sparse_gradients_alone"] = of_sgd(rest=nn.Identity)
-cases["sparse_as_dense"] = of_sgd(rest=linear, sparse_as_dense=True)
+looking = partial(partial, ends_of, train=looks_up, make=plain_sgd)
+cases["sparse_gradients"] = looking(rest=linear)
+cases["sparse_gradients_alone"] = looking(rest=nn.Identity)
+cases["sparse_as_dense"] = looking(rest=linear, sparse_as_dense=True)
+cases["sparse_as_dense_adamw"] = looking(rest=linear, make=plain_adamw, sparse_as_dense=True)
 
 
 @cases
