@@ -21,7 +21,7 @@ from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.core.kernels.torch.vector import upload
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.driver import NOTHING, Driver
-from hvd_sparse.core.step.records import Ticket
+from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.errors import (
     ChangedGradient,
     ExchangeTimeout,
@@ -108,6 +108,9 @@ class TorchCompressor(ParameterCompressor):
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
+        # As many gradients are expected of a step as the last one had: some parameters are frozen.
+        self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
+        self._expected = 0
         self._is_elastic = is_elastic()
         self._watch(rank_in(self.process_set))
         self._trace(hvd.rank)
@@ -197,14 +200,20 @@ class TorchCompressor(ParameterCompressor):
         else:
             wire, ticket = self._dense.leave(tensor, position, scale)
             context = DenseTicket(tensor, spec.key, ticket)
-        run = ticket.run
-        if len(run.entered) == len(self._is_sparse):
-            if self._recorder is not None:
-                self._recorder.submitted(run)
-            # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
-            if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
-                self._wait.take(self._driver.has_arrived, run.began_s)
+        self._submitted(ticket.run)
         return wire, context
+
+    def _submitted(self, run: StepRun) -> None:
+        """Rest where the step that a gradient has entered is complete."""
+        if run is not self._run:
+            self._expected, self._run = len(self._run.entered), run
+        if len(run.entered) != self._expected:
+            return
+        if self._recorder is not None:
+            self._recorder.submitted(run)
+        # Wait asleep at the last gradient of a step, rather than in Horovod's loop.
+        if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
+            self._wait.take(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
         """Return the reduced gradient, in the dtype and memory layout of the one that ``compress``

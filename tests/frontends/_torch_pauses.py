@@ -12,6 +12,7 @@ from _torch_fault_tools import compress, last_rank
 
 STEPS = 4
 cases = Cases()
+frozen = Cases()
 
 
 def _model(seed: int) -> dict[str, torch.nn.Parameter]:
@@ -82,3 +83,29 @@ def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -
         "vain": vain,
         "steps": steps,
     }
+
+
+@frozen
+def frozen_parameters(name: str) -> dict[str, Any]:
+    """How often a rank rests at its last gradient, of parameters of which one gets none."""
+    model = _model(5)
+    model["early"].requires_grad_(False)
+    compressor = compress(list(model.items()), name=name)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(list(model.values()), lr=0.1),
+        named_parameters=[(f"{name}.{key}", parameter) for key, parameter in model.items()],
+        compression=compressor,
+    )
+    rests, take, step = [], compressor._wait.take, 0
+
+    def counted(*asked: Any) -> None:
+        rests.append(step)
+        take(*asked)
+
+    compressor._wait.take = counted
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        give_gradients({model["late"]: _draw(model, step)[model["late"]]})
+        optimizer.step()
+    compressor.close()
+    return {"rests": rests}

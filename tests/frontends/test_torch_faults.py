@@ -199,3 +199,8 @@ def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -
     assert waiting is not None, "the waiting rank was still waiting when the absent one ended"
     check_own_error(waiting, "ExchangeTimeout")
     assert outcome.code not in (0, None)
+
+
+def test_a_rank_rests_at_its_last_gradient_beside_frozen_parameters(outcome: Outcome) -> None:
+    for result in measured(outcome, "frozen_parameters"):
+        assert result["rests"] == list(range(_torch_pauses.STEPS))

@@ -18,7 +18,15 @@ def main() -> None:
     hvd.init(process_sets=[subset])
     mismatches = {**_torch_mismatches.cases, **_torch_mismatches.process_set_cases(subset)}
     recoveries = {**_torch_recoveries.cases, **_torch_recoveries.checkpoints}
-    run_torch_cases({**mismatches, **_torch_changed.cases, **recoveries, **_torch_pauses.cases})
+    run_torch_cases(
+        {
+            **mismatches,
+            **_torch_changed.cases,
+            **recoveries,
+            **_torch_pauses.cases,
+            **_torch_pauses.frozen,
+        }
+    )
 
 
 if __name__ == "__main__":
