@@ -13,6 +13,7 @@ import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, Cases
 from _torch_laws import optimizer_without_motion
+from harness import slow
 from torch import nn
 
 from hvd_sparse.torch import Compression
@@ -20,7 +21,7 @@ from hvd_sparse.tracing.chrome_trace import SETTING, path_of
 from hvd_sparse.tracing.merge import merge_traces, read_trace
 
 STEPS = 3
-PAUSE_S = 0.1
+PAUSE_S = slow(0.1)
 cases = Cases()
 
 

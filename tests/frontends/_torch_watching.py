@@ -10,11 +10,12 @@ import torch
 from _common import SPARSE_ONLY, Cases
 from _torch_cases import digest_of, give_gradients
 from _torch_laws import optimizer_without_motion
+from harness import slow
 
 from hvd_sparse.torch import Compression
 
 EVERY, STEPS = 2, 5
-PAUSE_S = 0.3
+PAUSE_S = slow(0.3)
 SHAPES = {"wide": (40, 30), "tall": (90, 8)}
 cases = Cases()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-from _tensorflow_cases import begin, hvd, outcome_of, variables_of
+from _tensorflow_cases import begin, hvd, meet, outcome_of, variables_of
 from _tensorflow_mismatches import SHAPES, compress, last_rank, step_of
 from harness import report, say, wait_for
 
@@ -15,7 +15,7 @@ def main() -> None:
     begin(2)
     variables = variables_of(SHAPES)
     compressor = compress(variables, name="absent")
-    hvd.barrier()  # a rank that was still importing would be absent, too
+    meet()  # a rank that was still importing would be absent, too
     for _ in range(int(sys.argv[1])):
         step_of(variables, compressor)()
     if last_rank():
