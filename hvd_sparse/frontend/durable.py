@@ -32,6 +32,9 @@ from hvd_sparse.untyped import Report, State
 logger = logging.getLogger("hvd_sparse")
 
 HANDSHAKE = "the handshake before the first step"
+SAVE = "the states that save() gathers from all ranks"
+PATIENCE_IN_SAVE = 1.25
+"""Times the limit.  Ranks that go on training instead reach theirs first, and say so, too."""
 
 
 class DurableCompressor(Compressor):
@@ -146,6 +149,7 @@ class DurableCompressor(Compressor):
         Raises
         ------
         PeerFailure : it cannot be written; on all ranks, and the old file stays as it was
+        ExchangeTimeout : another rank does not call it; it is named
         InvalidOption : exchange "hierarchical", whose residuals one file cannot hold
         """
         if self.step.exchange.sums_first:
@@ -154,9 +158,17 @@ class DurableCompressor(Compressor):
                 "file for any number of ranks "
                 "cannot hold that: save state_dict() on every rank, and load it on the same ranks"
             )
-        gather_into_file(
-            self.state_dict(), path, self.collective, f"hvd_sparse.save.{self.name}", self.limit_s
-        )
+        state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
+        limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s
+        ledger = self.watchdog.ledger
+        ledger.begin(SAVE)
+        try:
+            with ledger.waiting():
+                gather_into_file(state, path, self.collective, name, limit_s)
+        except ExchangeTimeout as error:
+            raise self.explain(error) from error
+        finally:
+            ledger.end(SAVE)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Take back this rank's part of what ``save`` wrote; every rank reads the file.

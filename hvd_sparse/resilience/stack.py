@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple
 
@@ -32,6 +33,7 @@ JOIN_REASON = (
 
 LIBRARIES = (
     *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).resolve().parents[1]),
     "<",
 )
 """Beginnings of the file names that are not the user's own."""

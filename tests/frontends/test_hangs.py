@@ -99,6 +99,17 @@ def test_join_is_refused_with_the_reason(framework: str, controller: str) -> Non
     assert "hvd.join() cannot be used with hvd_sparse" in outcome.output
 
 
+def test_a_rank_that_saves_alone_is_named_and_names_the_others() -> None:
+    output = fail("torch", "saves", 2, "mpi")
+    states = "the states that save() gathers from all ranks"
+    assert re.search(rf"rank 1 waits for {re.escape(states)} since \d+ s; rank 0 has not", output)
+    # Where in the program it is: in save(), called by this line.
+    named = (
+        r"rank 0 waits for .*; rank 1 has not submitted .*, called by \S*_hangs.py:\d+ \(train\)"
+    )
+    assert re.search(named, output)
+
+
 @pytest.mark.parametrize(
     ("framework", "fault", "controller"),
     [
