@@ -8,6 +8,7 @@ small allgather, so that all ranks decide alike at the same step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -77,7 +78,8 @@ class Trial:
         """Forget what was found: the ranks or the network are others."""
         self.verdict: Verdict | None = None
         self._medians: dict[str, float] = {}
-        self._durations: list[float] = []
+        # Runs are long: no more is kept than a turn, or a review, looks at.
+        self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self._steps))
         self._turn = 0
         self._done = 0
         """Steps of this turn, or since the verdict."""
@@ -126,11 +128,12 @@ class Trial:
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self._steps:
             return
-        median = self._slowest(agree, self._durations[WARMUP:])
+        median = self._slowest(agree, list(self._durations)[WARMUP:])
         if measured < self._steps and median < HOPELESS * min(self._medians.values()):
             return
         self._medians[self.ways[self._turn]] = median
-        self._durations, self._done = [], 0
+        self._durations.clear()
+        self._done = 0
         self._turn += 1
         if self._turn == len(self.ways):  # every way has had its turn
             self.verdict = Verdict(self._fastest(), dict(self._medians))
@@ -147,9 +150,7 @@ class Trial:
     def _review(self, agree: Agree) -> None:
         """Begin another trial where the chosen way has become slower than another one was."""
         assert self.verdict is not None
-        now = self._slowest(agree, self._durations[-RECENT:])
-        # Runs are long: durations that no review looks at again are dropped.
-        self._durations = self._durations[-RECENT:]
+        now = self._slowest(agree, list(self._durations)[-RECENT:])
         others = [
             seconds for way, seconds in self.verdict.seconds.items() if way != self.verdict.way
         ]

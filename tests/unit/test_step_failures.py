@@ -21,6 +21,7 @@ from unit.steps import (
 from worlds import configure, snapshot
 
 from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import (
     ExchangeTimeout,
     PeerFailure,
@@ -221,3 +222,19 @@ def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
             session.driver.decompress(reduced, ticket)
 
     worlds.run(2, script)
+
+
+def test_a_cause_that_all_tensors_share_is_told_once():
+    specs = worlds.tensors(*[(8, 4)] * 64)
+
+    def script(collective):
+        together = [tuple(range(64))]
+        session = Session(worlds.configure(), specs, collective, buckets=together)
+        scale = float("nan") if collective.rank else 1.0
+        with pytest.raises(PeerFailure) as raised:
+            session.reduce(worlds.integers(specs, collective.rank), scale)
+        return str(raised.value)
+
+    first, second = worlds.run(2, script)
+    assert first.count("the loss scale is nan") == 1
+    assert "the loss scale is nan" in second

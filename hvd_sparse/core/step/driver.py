@@ -16,7 +16,7 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, Request
 from hvd_sparse.core.step.devices.contract import Late
-from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket
+from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, told_once
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.members import Arrival
@@ -217,7 +217,7 @@ class Driver:
             bucket = run.buckets.setdefault(index, BucketRun(index, members))
             if not bucket.is_exchanged:
                 self._start(bucket, run)
-        error = PeerFailure("compressing failed on this rank: " + "; ".join(run.errors))
+        error = PeerFailure("compressing failed on this rank: " + "; ".join(told_once(run.errors)))
         self.step.fail(run, error)
         raise error from ticket.error
 

@@ -86,6 +86,8 @@ class StepRun:
     began_s: float = field(default_factory=time.monotonic)
 
 
+MOST_ERRORS = 3
+"""Errors of one rank in one step that a message tells before it counts the rest."""
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 
@@ -169,3 +171,10 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
 def in_words(error: Exception) -> str:
     """Return an error as the other ranks are told of it."""
     return f"{type(error).__name__}: {error}"
+
+
+def told_once(errors: Sequence[str]) -> list[str]:
+    """Return every error once, and of many the first: a cause that all tensors share is one."""
+    different = list(dict.fromkeys(errors))
+    hidden = len(different) - MOST_ERRORS
+    return different[:MOST_ERRORS] + ([f"and {hidden} more errors"] if hidden > 0 else [])

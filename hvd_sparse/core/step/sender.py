@@ -14,7 +14,7 @@ from hvd_sparse.core.step.devices.contract import Late
 from hvd_sparse.core.step.devices.passes import DevicePasses, InPlace
 from hvd_sparse.core.step.group_selection import send_merged
 from hvd_sparse.core.step.loss_scale import check_scale, unscaled
-from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words
+from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, in_words, told_once
 from hvd_sparse.core.step.shared import Shared
 from hvd_sparse.core.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.core.wire.checksum import crc32
@@ -218,7 +218,7 @@ class Sender:
             bucket=bucket.index,
             members=members,
             keys=shared.keys,
-            errors=bucket.errors + run.errors,
+            errors=told_once(bucket.errors + run.errors),
             kernels=shared.pipeline.kernels,
             select=select,
             selector=shared.configuration.selector,
