@@ -196,6 +196,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return reduced
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
+        if not self.velocity.can_roll_back:
+            self._check_square(reduced, kernels)
         # It is the mean of the ranks already: no correction for their number.
         return self._push(reduced, kernels, self._numbers(is_of_mean=True))
 

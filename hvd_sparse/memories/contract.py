@@ -103,6 +103,11 @@ class MemoryState(Protocol):
         ``reduced`` itself as it is, which is not looked at again for NaN and Inf.
 
         The method exists only for memories that declare ``finishes``.
+
+        Raises
+        ------
+        NonFiniteGradient : it would leave the range of floats where there is no second buffer;
+            nothing was written
         """
 
     def commit(self) -> None:

@@ -24,6 +24,7 @@ from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import (
     ExchangeTimeout,
+    NonFiniteGradient,
     PeerFailure,
     RankMismatch,
     SparseError,
@@ -238,3 +239,33 @@ def test_a_cause_that_all_tensors_share_is_told_once():
     first, second = worlds.run(2, script)
     assert first.count("the loss scale is nan") == 1
     assert "the loss scale is nan" in second
+
+
+@pytest.mark.parametrize("on_nonfinite", ["propagate", "raise"])
+def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
+    """Of a tensor that is never compressed, whose moments are made of the reduced gradient."""
+    specs = worlds.tensors((8, 4))
+    options = {"rollback": False, "memory": "adam_correction", "min_numel": 1000}
+
+    def script(collective, spoils):
+        configuration = worlds.configure(on_nonfinite=on_nonfinite, **options)
+        session, results = Session(configuration, specs, collective), []
+        for step in range(3):
+            given = worlds.normals(specs, step)
+            if step == 1 and not spoils:
+                continue
+            if step == 1:
+                given["t0"][2, 3] = 1e25
+            try:
+                results.append(session.reduce(given)["t0"])
+            except NonFiniteGradient:
+                results.append(np.full((8, 4), np.nan))
+        return results
+
+    for clean, spoiled in zip(
+        worlds.run(2, lambda collective: script(collective, False)),
+        worlds.run(2, lambda collective: script(collective, True)),
+    ):
+        first, bad, last = spoiled
+        assert np.isnan(bad).all()
+        assert worlds.same_bits(first, clean[0]) and worlds.same_bits(last, clean[1])

@@ -279,11 +279,14 @@ class Receiver:
         if is_finite and self._finishes:
             state = shared.transactions.staged(ticket.position)
             is_compressed = ticket.bucket is not None
-            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
-                finished = state.memory.finish(
-                    reduced, parameter, is_compressed, shared.pipeline.kernels
-                )
-            is_touched, reduced = finished is not reduced, finished
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                    finished = state.memory.finish(
+                        reduced, parameter, is_compressed, shared.pipeline.kernels
+                    )
+                is_touched, reduced = finished is not reduced, finished
+            except NonFiniteGradient:  # it would spoil the only buffer there is
+                is_finite = False
         if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
             reduced = rescaled(reduced, ticket.scale)
         # From here on the tensor's next step may commit what this one has written.
