@@ -124,6 +124,8 @@ class DdpCompressor(ParameterCompressor):
         # Results for parameters that no rank has used are dropped by DDP in these two modes.
         self._marks_idle = model.find_unused_parameters or model.static_graph
         self._sent, self._waiting, self._buckets = [], [], 0
+        if self._scale is not None:  # nothing may have come of the last step
+            self._scale.forget()
 
     def _clip(self, bound: float) -> None:
         """Scale all gradients of the step to a norm of at most the bound, by the same factor on

@@ -171,7 +171,7 @@ class TorchCompressor(ParameterCompressor):
         """Take a gradient in, and return what Horovod is to reduce for it."""
         self.watchdog.ledger.begin(spec.key)
         self.unapplied.settle(position)
-        scale = 1.0 if self._scale is None else self._scale()
+        scale = self._scale_of(position)
         context: Ticket | DenseTicket
         if self._is_sparse[position]:
             memory = watched = own_memory(tensor)
@@ -202,6 +202,14 @@ class TorchCompressor(ParameterCompressor):
             context = DenseTicket(tensor, spec.key, ticket)
         self._submitted(ticket.run)
         return wire, context
+
+    def _scale_of(self, position: int) -> float:
+        """Return the loss scale of the step that a tensor enters."""
+        if self._scale is None:
+            return 1.0
+        if position in self._run.entered:  # a new step, and nothing may have come of the last
+            self._scale.forget()
+        return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
         """Rest where the step that a gradient has entered is complete."""

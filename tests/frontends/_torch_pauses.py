@@ -12,7 +12,7 @@ from _torch_fault_tools import compress, last_rank
 
 STEPS = 4
 cases = Cases()
-frozen = Cases()
+others = Cases()
 
 
 def _model(seed: int) -> dict[str, torch.nn.Parameter]:
@@ -85,7 +85,7 @@ def _told(models: list[dict[str, torch.nn.Parameter]], compressors: list[Any]) -
     }
 
 
-@frozen
+@others
 def frozen_parameters(name: str) -> dict[str, Any]:
     """How often a rank rests at its last gradient, of parameters of which one gets none."""
     model = _model(5)
@@ -109,3 +109,31 @@ def frozen_parameters(name: str) -> dict[str, Any]:
         optimizer.step()
     compressor.close()
     return {"rests": rests}
+
+
+@others
+def a_step_is_given_up(name: str) -> dict[str, Any]:
+    """The loss scale falls after gradients that were handed over and never asked for again."""
+    scales = [8.0, 2.0]
+    model = _model(7)
+    compressor = compress(
+        list(model.items()), name=name, density=1.0, grad_scaler=lambda: scales[0]
+    )
+    for step in range(2):
+        drawn = _draw(model, step)
+        sent = []
+        for key, parameter in model.items():
+            parameter.grad = drawn[parameter] * scales[0]
+            sent.append((key, *compressor.compress(parameter.grad)))
+        if step == 0:
+            scales.pop(0)
+            continue
+        for key, wire, context in sent:
+            reduced = hvd.allreduce(wire, name=f"{name}.{key}")
+            compressor.decompress(reduced, context)
+    residuals = [
+        float(tensor["arrays"]["residual"].abs().max())
+        for tensor in compressor.state_dict()["tensors"].values()
+    ]
+    compressor.close()
+    return {"scale": [context.scale for _, _, context in sent], "left": residuals}

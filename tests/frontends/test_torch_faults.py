@@ -204,3 +204,9 @@ def test_a_rank_that_never_comes_ends_in_a_timeout(controller: str, step: int) -
 def test_a_rank_rests_at_its_last_gradient_beside_frozen_parameters(outcome: Outcome) -> None:
     for result in measured(outcome, "frozen_parameters"):
         assert result["rests"] == list(range(_torch_pauses.STEPS))
+
+
+def test_a_step_that_is_given_up_leaves_no_loss_scale(outcome: Outcome) -> None:
+    for result in measured(outcome, "a_step_is_given_up"):
+        assert result["scale"] == [2.0, 2.0]
+        assert not any(result["left"])

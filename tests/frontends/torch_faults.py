@@ -24,7 +24,7 @@ def main() -> None:
             **_torch_changed.cases,
             **recoveries,
             **_torch_pauses.cases,
-            **_torch_pauses.frozen,
+            **_torch_pauses.others,
         }
     )
 
