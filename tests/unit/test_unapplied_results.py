@@ -194,6 +194,24 @@ def test_what_is_applied_or_kept_counts(acts: Any) -> None:
     assert steps == 1 + sum(act in (first, wasted) for act in acts)
 
 
+def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most() -> None:
+    """PCGrad resets each task's gradient, and gives the optimizer what it makes of all of them."""
+
+    def combine(trainee: Trainee) -> None:
+        copies = []
+        for seed in (1, 2):
+            trainee.reduce(seed)
+            assert trainee.weight.grad is not None
+            copies.append(trainee.weight.grad.clone())
+            trainee.forget()
+        trainee.weight.grad = sum(copies)
+        trainee.take_step()
+        trainee.forget()
+
+    _, steps = played(combine, combine, combine)
+    assert steps == 3 * 2 - 1, "of the first iteration alone a step is taken back"
+
+
 def test_every_gradient_that_lbfgs_asks_for_counts() -> None:
     """It takes several in a step, and moves the weights after each."""
 

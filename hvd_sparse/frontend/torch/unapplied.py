@@ -6,7 +6,8 @@ the memory has kept what was not sent, and would send it later; so such a step i
 
 A result is gone if ``.grad`` is None, another tensor or zero again before the next backward pass
 adds to it.  It was applied if an optimizer that holds the parameter has finished a step meanwhile;
-in a program where none ever did, if some parameter changed.
+in a program where none ever did, if some parameter changed.  A program whose optimizer applies
+other tensors than the results is not judged from its first such step on.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Unapplied:
         self.expects_steps = False
         self._stepped: set[int] = set()
         self._under_way: weakref.ref[Optimizer] | None = None
-        self._shows_versions = self._is_hidden = self._has_told = False
+        self._shows_versions = self._has_told = False
+        self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
         self._verdict: tuple[StepRun | None, bool] = (None, False)
         owner = weakref.ref(self)
         self._hooks = [
@@ -149,7 +151,13 @@ class Unapplied:
                     continue
                 self._stepped.add(position)
                 if parameter.grad is not None and position in self.waiting:
-                    self._verdict = self.waiting.pop(position).run, True
+                    handed = self.waiting.pop(position)
+                    self._verdict = handed.run, True
+                    if handed.gradient is not None and parameter.grad is not handed.gradient():
+                        # PCGrad and the like reset a result, and apply what they make of a copy.
+                        self._is_hidden = True
+        if self._is_hidden:
+            self.waiting.clear()
 
     def look(self, position: int) -> None:
         """See whether a result is still there, before the next gradient is added to it."""
