@@ -4,13 +4,14 @@ can."""
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.registry import MEMORIES
 
 logger = logging.getLogger("hvd_sparse")
@@ -29,14 +30,17 @@ class Handover:
     Attributes
     ----------
     name : the optimizer's class
-    memory : the memory that does its work; None where there is none
+    memories : kinds of those that do its work, the first by default; none where there is none
     """
 
     name: str
-    memory: MomentumCorrection | AdamCorrection | None
+    memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use.
+        """Return the memory to use, with the optimizer's own options at their defaults.
+
+        The optimizer tells them at every step.  In the configuration they would bind a checkpoint
+        to the momentum that a schedule had reached.
 
         Parameters
         ----------
@@ -46,7 +50,7 @@ class Handover:
         ------
         InvalidOption : the option cannot be kept
         """
-        if self.memory is None:
+        if not self.memories:
             logger.warning(
                 "%s: no memory does what this optimizer does, so its gradients are sent with plain "
                 "error feedback; it gets "
@@ -59,15 +63,20 @@ class Handover:
             return "error_feedback" if given is None else given
         chosen: object = None if given is None else MEMORIES.resolve(given)
         if chosen is None or chosen == ErrorFeedback():
-            return self.memory
-        if type(chosen) is not type(self.memory):
+            return self.memories[0]()
+        if type(chosen) not in self.memories:
+            known = " or ".join(repr(memory.id) for memory in self.memories)  # type: ignore
             raise InvalidOption(
-                f"memory is {chosen!r}, and optimizer={self.name} takes "
-                f"{self.memory.id!r}, "  # type: ignore[union-attr]
+                f"memory is {chosen!r}, and optimizer={self.name} takes {known}, "
                 "which does the optimizer's work before the selection: leave out one of them"
             )
         kept = {name: getattr(chosen, name) for name in KEPT if hasattr(chosen, name)}
-        return replace(self.memory, **kept)
+        return type(chosen)(**kept)
+
+
+OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
+OF_ADAM: tuple[type, ...] = (AdamCorrection,)
+"""Kinds of memories that do these optimizers' work."""
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:

@@ -77,6 +77,11 @@ MEMORIES = (
         {"nesterov": True, "masking": False, "weight_decay": 0.01, "clip_norm": 1.0},
     ),
     Case("momentum_correction", {"momentum": 0.0}),
+    Case("momentum_feedback"),
+    Case(
+        "momentum_feedback",
+        {"momentum": 0.5, "nesterov": True, "weight_decay": 0.01, "clip_norm": 1.0},
+    ),
     Case("adam_correction"),
     Case("adam_correction", {"beta1": 0.0, "beta2": 0.9, "epsilon": 0.1, "clip_norm": 1.0}),
     Case("low_pass", {"beta": 0.25}),

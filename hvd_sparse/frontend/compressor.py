@@ -17,6 +17,7 @@ from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.frontend.footprint import footprint
+from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.registry import configuration as describe_part
 from hvd_sparse.resilience.state_check import (
     STATE_VERSION,
@@ -161,7 +162,7 @@ class Compressor:
             averaged or summed
         tensors : completed steps, threshold, what else the selector was left with, the vector that
             it selected from, and the memory's arrays, by name; the density, if it was measured;
-            of those that had a step
+            numbers that the memory needs besides; of those that had a step
         """
         rule = self.configuration.rule
         measured = rule.table if rule is not None and rule.is_measured else {}
@@ -169,6 +170,7 @@ class Compressor:
         tensors = {}
         for position, state in sorted(states.items()):
             spec = self.step.specs[position]
+            numbers = state.memory.numbers() if isinstance(state.memory, DirectionState) else {}
             tensors[spec.key] = {
                 "steps": state.steps,
                 "threshold": None if state.threshold is None else float(state.threshold),
@@ -177,6 +179,7 @@ class Compressor:
                 "selected_in": state.selected_in,
                 "exchange_memo": state.exchange_memo,
                 **({"density": measured[spec.key]} if spec.key in measured else {}),
+                **({"numbers": numbers} if numbers else {}),
                 "arrays": {name: array.copy() for name, array in state.memory.arrays().items()},
             }
         rank, world_size = self._place_in_world()
@@ -236,6 +239,8 @@ class Compressor:
                 tensor.memory.load(
                     {name: np.asarray(array) for name, array in saved["arrays"].items()}
                 )
+                if isinstance(tensor.memory, DirectionState):
+                    tensor.memory.recall(saved.get("numbers", {}))
                 tensor.restore(
                     saved["steps"],
                     saved["threshold"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -62,28 +64,77 @@ class DirectionState(Generic[Options]):
 
         residual' = residual + direction,  where the entries that are sent become +0.0
 
-    Subclasses give the direction (``_direct``).  What is sent late moves the parameter by the
-    learning rate of the step it arrives in: where the rate falls, old entries weigh less, which was
-    measured to be better than the rate of their own step (docs/results/accuracy-ways.md).  A step
-    without a rate would lose what it sends: it sends nothing, adds nothing and keeps all.
+    Subclasses give the direction (``_direct``, ``_take``).  What is sent late moves the parameter
+    by the learning rate of the step it arrives in: where the rate falls, old entries weigh less,
+    which was measured to be better than the rate of their own step
+    (docs/results/accuracy-ways.md).  A step without a rate would lose what it sends: it sends
+    nothing, adds nothing and keeps all.
 
     Attributes
     ----------
     step : completed steps of the tensor
     is_average : the ranks' gradients are averaged, not summed
+    density : of the step; 1 where it runs dense, None where the method decides by itself
+    gain : factor of the ranks' sum or mean of what this step sends
     rate : learning rate of the step, of which only matters whether it is 0
-    velocity : the residual
+    settings : the optimizer's, in words that are the same on all ranks; empty where none was
+        handed over
+    residual : what is kept back
     """
+
+    density: float | None = None
+    gain = 1.0
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         self.step = 0
         self.is_average = True
         self.rate = 1.0
-        self.velocity = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
+        self.settings = ""
+        self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._options = options
+        self._parameter: np.ndarray | None = None
         self._zeros: Zeros = aligned_zeros
         self._is_held = False
         self._sent = Selection.empty(spec.numel, spec.accumulator)
+
+    def _follow(self, *, rate: float, parameter: np.ndarray | None = None, **told: float) -> None:
+        """Take over what the optimizer holds for this tensor now.
+
+        Parameters
+        ----------
+        rate : learning rate
+        parameter : its value, flat; where weight decay adds to the gradient
+        told : options of the memory
+        """
+        self.rate, self._parameter = rate, parameter
+        # Asked for every tensor in every step: the options are made anew only where one changed.
+        if any(getattr(self._options, name) != value for name, value in told.items()):
+            self._options = replace(self._options, **told)  # type: ignore[type-var]
+            self.settings = ""
+        if not self.settings:
+            self.settings = str(told)
+
+    def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
+        """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
+        share."""
+        decay = (
+            self._options.weight_decay
+            if self.is_average
+            else (self._options.weight_decay / world_size)
+        )
+        if not decay or self._parameter is None:
+            return gradient
+        # A scalar of the same dtype: a Python float would be one too, but only by numpy's newer
+        # rules.
+        return gradient + self._parameter * gradient.dtype.type(decay)
+
+    def _another(self) -> DoubleBuffer:
+        """Return a further vector of the tensor's size, of zeros, where its residual lies."""
+        old = self.residual.old
+        made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
+        if self._zeros is not aligned_zeros:
+            made.move(self._zeros)
+        return made
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         """Take a gradient of this rank in, and return the way that it points to.  Not kept, and not
@@ -101,7 +152,7 @@ class DirectionState(Generic[Options]):
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
-        v, clip_norm = self.velocity, self._options.clip_norm
+        v, clip_norm = self.residual, self._options.clip_norm
         if clip_norm is not None:
             gradient = limited(
                 gradient, clip_limit(clip_norm, world_size, is_average=self.is_average)
@@ -117,8 +168,8 @@ class DirectionState(Generic[Options]):
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Offer nothing to select from; the direction only tells whether the gradient was
         finite."""
-        if self.velocity.can_roll_back:
-            self.velocity.new[:] = self.velocity.old
+        if self.residual.can_roll_back:
+            self.residual.new[:] = self.residual.old
         moments = kernels.moments(direction)
         zeros = self._zeros(direction.size, direction.dtype)
         return Accumulated(
@@ -130,31 +181,31 @@ class DirectionState(Generic[Options]):
     ) -> None:
         if self._is_held:
             return
-        if not self.velocity.can_roll_back:
+        if not self.residual.can_roll_back:
             self._sent = sent
         if is_exact and not is_taken:
-            kernels.clear(self.velocity.new, sent.indices)
+            kernels.clear(self.residual.new, sent.indices)
         elif not is_exact:
-            kernels.scatter_add(self.velocity.new, sent.indices, -sent.values)
+            kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
 
     def take_all(self) -> np.ndarray:
         if self._is_held:
-            return np.zeros(self.velocity.new.size, self.velocity.new.dtype)
-        everything = self.velocity.new.copy()
-        if not self.velocity.can_roll_back:
+            return np.zeros(self.residual.new.size, self.residual.new.dtype)
+        everything = self.residual.new.copy()
+        if not self.residual.can_roll_back:
             indices = np.arange(everything.size, dtype=np.uint32)
             self._sent = Selection(indices, everything, everything.size)
-        self.velocity.new[:] = 0
+        self.residual.new[:] = 0
         return everything
 
     def commit(self) -> None:
-        self.velocity.commit()
+        self.residual.commit()
         self._forget()
 
     def roll_back(self) -> None:
         """Without second buffers the failed step's gradient stays; nothing is lost."""
-        if not self.velocity.can_roll_back:
-            self.velocity.old[self._sent.indices] += self._sent.values
+        if not self.residual.can_roll_back:
+            self.residual.old[self._sent.indices] += self._sent.values
             self._forget()
 
     def _forget(self) -> None:
@@ -162,7 +213,14 @@ class DirectionState(Generic[Options]):
 
     def move(self, zeros: Zeros) -> None:
         self._zeros = zeros
-        self.velocity.move(zeros)
+        self.residual.move(zeros)
+
+    def numbers(self) -> dict[str, float]:
+        """Return what a checkpoint holds besides the arrays, by name."""
+        return {}
+
+    def recall(self, numbers: Mapping[str, float]) -> None:
+        """Restore what ``numbers`` gave, behind ``load``."""
 
     def add(self, returned: Selection) -> None:
-        self.velocity.old[returned.indices] += returned.values
+        self.residual.old[returned.indices] += returned.values

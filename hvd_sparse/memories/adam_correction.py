@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -101,7 +101,6 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         super().__init__(spec, options, rollback)
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self._parameter: np.ndarray | None = None
         self._is_epsilon_hat = False
 
     def tune(
@@ -115,40 +114,36 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         parameter: np.ndarray | None = None,
         is_epsilon_hat: bool = False,
     ) -> None:
-        """Take over what the optimizer holds for this tensor now.
+        """Take over what the optimizer holds for this tensor now: ``_follow``.
 
-        Parameters
-        ----------
-        rate, beta1, beta2, epsilon, weight_decay : the optimizer's
-        parameter : its value, flat; where there is weight decay
         is_epsilon_hat : epsilon is the paper's epsilon hat: it is added before the second moment
             is corrected for its start
         """
         self._is_epsilon_hat = is_epsilon_hat
-        self.rate, self._parameter, options = rate, parameter, self._options
-        told = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
-        # asked for every tensor in every step, so that the options are made anew only where one
-        # changed
-        if any(getattr(options, name) != value for name, value in told.items()):
-            self._options = replace(options, **told)
+        self._follow(
+            rate=rate,
+            parameter=parameter,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+        )
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        gradient = self._decayed(gradient, kernels)
+        gradient = self._checked(gradient, kernels, world_size)
         return self._push(gradient, kernels, self._of_this_rank(world_size))
 
     def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        gradient, mean, square = self._decayed(gradient, kernels), self.mean, self.square
-        moments, v = (mean.old, square.old, mean.new, square.new), self.velocity
+        gradient = self._checked(gradient, kernels, world_size)
+        mean, square, v = self.mean, self.square, self.residual
+        moments = mean.old, square.old, mean.new, square.new
         step = self._of_this_rank(world_size)
         return kernels.push_adam_and_take(gradient, *moments, v.old, v.new, step, aim)
 
-    def _decayed(self, gradient: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the gradient with the L2 penalty's."""
-        if self._options.weight_decay and self._parameter is not None:
-            # a scalar of the same dtype: a Python float would be one too, but only by numpy's
-            # newer rules
-            gradient = gradient + self._parameter * gradient.dtype.type(self._options.weight_decay)
-        if not self.velocity.can_roll_back:
+    def _checked(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        """Return the gradient with the L2 penalty's, whose squares spoil nothing."""
+        gradient = self._decayed(gradient, world_size)
+        if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
         return gradient
 
@@ -212,9 +207,9 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         self.square.move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"mean": self.mean.old, "square": self.square.old, "residual": self.velocity.old}
+        return {"mean": self.mean.old, "square": self.square.old, "residual": self.residual.old}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.mean.old[:] = arrays["mean"]
         self.square.old[:] = arrays["square"]
-        self.velocity.old[:] = arrays["residual"]
+        self.residual.old[:] = arrays["residual"]

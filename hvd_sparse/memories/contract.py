@@ -53,10 +53,18 @@ class MemoryState(Protocol):
     ----------
     step : completed steps of the tensor, set before each; seeds random draws
     is_average : the ranks' gradients are averaged, not summed; set before each step
+    density : of the step, 1 where it runs dense, None where the method decides by itself; set
+        before each step
+    gain, settings : only of memories that declare ``finishes``, and known once a step is tuned: the
+        factor of what all ranks send in this step together, 1 where it runs dense; and what the
+        optimizer holds that must be the same on all ranks, in words
     """
 
     step: int
     is_average: bool
+    density: float | None
+    gain: float
+    settings: str
 
     def compensate(
         self,
@@ -128,7 +136,8 @@ class MemoryState(Protocol):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the committed state by name, for checkpoints; the residual is called "residual".
 
-        The arrays are views, to be copied.
+        The arrays are views, to be copied.  One that is made when it is needed first is empty
+        before.
         """
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:

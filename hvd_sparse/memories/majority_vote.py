@@ -46,6 +46,9 @@ class MajorityVoteState(NoMemoryState):
     """The last gradient, as long as its step.  Implements ``MemoryState``."""
 
     step = 0
+    density: float | None = None
+    gain = 1.0
+    settings = ""
     is_average = True
     _world_size = 1
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories._directions import DirectionState, check_common, host_for_norms
+from hvd_sparse.core.kernels.contract import Kernels, Zeros
+from hvd_sparse.memories._directions import check_common, host_for_norms
+from hvd_sparse.memories._velocities import VelocityState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -20,8 +21,8 @@ from hvd_sparse.types import Selection, TensorSpec
 class MomentumCorrection:
     """Accumulate velocities rather than gradients, on every rank for itself.
 
-        plain:     u' = momentum * u + gradient          v' = v + u'
-        Nesterov:  u' = momentum * (u + gradient)        v' = v + u' + gradient
+        plain:     u' = momentum * u + gradient        v' = v + u'
+        Nesterov:  u' = momentum * u + gradient        v' = v + gradient + momentum * u'
         v' is selected from; where an entry is sent v' = 0, and with masking u' = 0
 
     Parameters
@@ -40,9 +41,10 @@ class MomentumCorrection:
     -----
     The optimizer must apply no momentum of its own: the reduced gradient is a velocity already.
 
-    Behind an optimizer that was handed over (``optimizer=``) momentum, Nesterov and weight decay
-    are those of the tensor's parameter group, at every step, and a step at a learning rate of 0
-    sends nothing and keeps all.
+    ``dgc`` has this memory.  Of an optimizer that is handed over (``optimizer=``) every other
+    method takes ``MomentumFeedback``, and this one where it is asked for by name.  Then momentum,
+    Nesterov and weight decay are those of the tensor's parameter group, at every step, whatever
+    stands here, and a step at a learning rate of 0 sends nothing and keeps all.
 
     On a dense step all of v is sent and u is kept, so that a run of dense steps is momentum SGD.
     Tensors that are never compressed get the same momentum, applied to their reduced gradient.
@@ -82,72 +84,34 @@ class MomentumCorrection:
         return MomentumCorrectionState(spec, self, rollback)
 
 
-class MomentumCorrectionState(DirectionState[MomentumCorrection]):
+class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     """u and v of one tensor.  Implements ``MemoryState``."""
+
+    velocity: DoubleBuffer
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
-        self.momentum = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        decays = bool(options.weight_decay)
-        self.decay = DoubleBuffer(spec.numel if decays else 0, spec.accumulator, rollback=rollback)
-        self._masked = self._sent.values
+        self.velocity = self._another()
+        self.decay = self._another() if options.weight_decay else self._no_decay()
+        self._is_decayed = False
+        self._masked: np.ndarray | None = None
 
-    def tune(self, *, rate: float, momentum: float, nesterov: bool, weight_decay: float) -> None:
-        """Take over what the optimizer holds for this tensor now."""
-        self.rate, options = rate, self._options
-        if (momentum, nesterov, weight_decay) != (
-            options.momentum,
-            options.nesterov,
-            options.weight_decay,
-        ):
-            self._options = replace(
-                options, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
-            )
-        if weight_decay:  # which a parameter group may be given in mid-run
-            self._hold_decay()
-
-    def _hold_decay(self) -> None:
-        """Make the memory of weight decay, if there is none yet: many tensors never need it."""
-        old = self.velocity.old
-        if not self.decay.old.size:
-            rollback = self.velocity.can_roll_back
-            self.decay = DoubleBuffer(old.size, old.dtype, rollback=rollback)
-            self.decay.move(self._zeros)
-
-    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
-        u, options = self.momentum, self._options
-        if not options.momentum:
-            return gradient
-        kernels.push_momentum(gradient, u.old, u.new, options.momentum, options.nesterov)
-        direction: np.ndarray = u.new + gradient if options.nesterov else u.new
-        return direction
-
-    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        u, v, options = self.momentum, self.velocity, self._options
-        if not options.momentum:
-            return kernels.accumulate_and_take(gradient, v.old, v.new, aim)
-        return kernels.push_momentum_and_take(
-            gradient, u.old, u.new, v.old, v.new, options.momentum, options.nesterov, aim
-        )
+    def _no_decay(self) -> DoubleBuffer:
+        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if self._is_held:
             return
-        if not self.velocity.can_roll_back:
+        masks = self._options.masking and self._is_pushed
+        if masks and not self.residual.can_roll_back:
             # One buffer only: what leaves it must be known to undo the step.
-            self._masked = self.momentum.new[sent.indices]
+            self._masked = self.velocity.new[sent.indices]
         super().update(sent, is_exact, kernels, is_taken)
-        if self._options.masking:
+        if masks:
             # Else stale velocities would go on pushing the sent entries in an old direction.
-            kernels.clear(self.momentum.new, sent.indices)
-
-    def take_all(self) -> np.ndarray:
-        everything = super().take_all()
-        if not self.velocity.can_roll_back and not self._is_held:
-            self._masked = self.momentum.new.copy()
-        return everything
+            kernels.clear(self.velocity.new, sent.indices)
 
     def finish(
         self,
@@ -171,50 +135,51 @@ class MomentumCorrectionState(DirectionState[MomentumCorrection]):
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)
-        kernels.push_momentum(pull, self.decay.old, self.decay.new, options.momentum, False)
+        if not options.momentum:
+            return result + pull
+        if not self.decay.old.size:  # a parameter group may be given weight decay in mid-run
+            self.decay = self._another()
+        kernels.push_momentum(pull, self.decay.old, self.decay.new, options.momentum)
+        self._is_decayed = True
         if options.nesterov:
             result = result + pull + self.decay.new * pull.dtype.type(options.momentum)
         else:
             result = result + self.decay.new
         return result
 
-    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
-        direction = self._direct(reduced, kernels, 1)
-        return direction if direction is not self.momentum.new else direction.copy()
-
     def commit(self) -> None:
         super().commit()
-        self.momentum.commit()
-        self.decay.commit()
+        if self._is_decayed:
+            self.decay.commit()
+        self._is_decayed = False
 
     def roll_back(self) -> None:
         """Drop the new velocities, or give the sent entries back.
 
         Without second buffers the failed step's gradient stays in u and v, so nothing is lost.
         """
-        if not self.velocity.can_roll_back:
-            self.momentum.old[self._sent.indices] = self._masked
+        if self._masked is not None:
+            self.velocity.old[self._sent.indices] = self._masked
+        self._is_decayed = False
         super().roll_back()
 
     def _forget(self) -> None:
         super()._forget()
-        self._masked = self._sent.values
+        self._masked = None
 
     def move(self, zeros: Zeros) -> None:
         super().move(zeros)
-        self.momentum.move(zeros)
         self.decay.move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {
-            "momentum": self.momentum.old,
-            "residual": self.velocity.old,
+            "momentum": self.velocity.old,
+            "residual": self.residual.old,
             "decay": self.decay.old,
         }
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        self.momentum.old[:] = arrays["momentum"]
-        self.velocity.old[:] = arrays["residual"]
-        if arrays["decay"].size:
-            self._hold_decay()
+        self.velocity.old[:] = arrays["momentum"]
+        self.residual.old[:] = arrays["residual"]
+        self.decay = self._another() if arrays["decay"].size else self._no_decay()
         self.decay.old[:] = arrays["decay"]

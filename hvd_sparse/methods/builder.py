@@ -206,7 +206,7 @@ class Builder(Generic[Compressor]):
         compressor = cls._create(params, configuration, process_set, grad_scaler)
         if handover is not None:
             compressor.is_forewarned = True
-            if handover.memory is not None:
+            if handover.memories:
                 compressor.take_over(optimizer)
         return compressor
 

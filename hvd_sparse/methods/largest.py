@@ -100,9 +100,7 @@ class LargestMethods(Builder[Compressor]):
         sample_density : as in ``DgcSampled``
         """
         memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
-        if optimizer is not None and isinstance(
-            cls._read_optimizer(optimizer).memory, AdamCorrection
-        ):
+        if optimizer is not None and AdamCorrection in cls._read_optimizer(optimizer).memories:
             memory = AdamCorrection(clip_norm=clip_norm)
         selector = DgcSampled(density, sample_density=sample_density)
         return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
@@ -142,6 +140,7 @@ class LargestMethods(Builder[Compressor]):
         if is_as_published(variant, "redsync"):
             selector = RedsyncSigns(density, search=search)
             options.setdefault("codec", "sign_index")
-            if optimizer is None:
+            kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
+            if optimizer is None or MomentumCorrection in kinds:
                 options.setdefault("memory", "momentum_correction")
         return cls.build(params, selector=selector, optimizer=optimizer, **options)

@@ -179,15 +179,17 @@ def _of_lengths(
             if name not in known
         ]
         found += [
-            f"its {name} of {spec.key!r} has {len(arrays[name])} entries, the tensor {numel}"
-            for name, numel in known.items()
-            if name in arrays and len(arrays[name]) != numel
+            f"its {name} of {spec.key!r} has {len(arrays[name])} entries, the tensor {numbers[0]}"
+            for name, numbers in known.items()
+            if name in arrays and len(arrays[name]) not in numbers
         ]
     return found
 
 
-def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, int]:
-    """Return the length of each of a memory's arrays, by name.
+def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
+    """Return the lengths that each of a memory's arrays may have, by name.
+
+    One that is made when it is needed first may be empty.
 
     Parameters
     ----------
@@ -197,7 +199,7 @@ def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, int]:
     """
     # the names are those of a state for a tensor of one entry, which costs no memory to make
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
-    return {name: kept * len(array) for name, array in arrays.items()}
+    return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
 
 
 def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:

@@ -72,6 +72,7 @@ def _wrong_with(key: str, tensor: State) -> list[str]:
         "exchange_memo": _is_memo(tensor.get("exchange_memo")),
         "is_sparse": isinstance(tensor["is_sparse"], bool),
         "density": _is_density(tensor.get("density", 1.0)),
+        "numbers": _is_numbers(tensor.get("numbers", {})),
         "selected_in": isinstance(tensor.get("selected_in", ""), (str, type(None))),
         "arrays": isinstance(tensor["arrays"], Mapping),
     }
@@ -109,6 +110,13 @@ def _is_number(value: object) -> bool:
 
 def _is_density(value: object) -> bool:
     return value is None or (_is_number(value) and 0.0 < float(value) <= 1.0)  # type: ignore[arg-type]
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _is_number(number) and math.isfinite(number)
+        for name, number in value.items()
+    )
 
 
 def _is_memo(value: object) -> bool:

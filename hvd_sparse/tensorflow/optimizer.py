@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
-from hvd_sparse.memories.momentum_correction import MomentumCorrection
-from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover
 from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
     LEGACY_UPDATE,
@@ -32,8 +31,8 @@ WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
 """Modules whose optimizers call a compressor."""
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 NAMES: dict[type, dict[str, str]] = {
-    MomentumCorrection: {"momentum": "momentum", "nesterov": "nesterov"},
-    AdamCorrection: {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"},
+    **{kind: {"momentum": "momentum", "nesterov": "nesterov"} for kind in OF_SGD},
+    **{kind: {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"} for kind in OF_ADAM},
 }
 """What Keras calls the hyper-parameters of a memory."""
 
@@ -56,29 +55,27 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
     optimizer = inner_of(optimizer)
-    name, kind, config = type(optimizer).__name__, _kind_of(optimizer), optimizer.get_config()
-    if kind is None:
-        return Handover(name, None)
-    if config.get("amsgrad"):
+    handover = Handover(type(optimizer).__name__, _memories_of(optimizer))
+    if not handover.memories:
+        return handover
+    if optimizer.get_config().get("amsgrad"):
         raise InvalidOption(
-            f"the optimizer has amsgrad, which no memory knows: make the {name} without it"
+            f"the optimizer has amsgrad, which no memory knows: make the {handover.name} without it"
         )
-    numbers = {field: float(config[theirs]) for field, theirs in NAMES[kind].items()}
-    memory = kind(**_as_options(numbers))
-    refuse_clipping(optimizer, memory)
-    return Handover(name, memory)
+    refuse_clipping(optimizer, handover.memories[0])
+    return handover
 
 
-def _kind_of(optimizer: Optimizer) -> type | None:
-    """Return the memory that does what an optimizer makes of a gradient; None where that is neither
+def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
+    """Return the memories that do what an optimizer makes of a gradient; none where that is neither
     SGD's work nor Adam's."""
     # One that was handed over before is asked for what it was.  Updates are compared, not classes:
     # one derived that only adds options is known, one with an update of its own is not.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
     update = getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
     if update in updates_of("SGD"):
-        return MomentumCorrection
-    return AdamCorrection if update in updates_of("Adam", "AdamW") else None
+        return OF_SGD
+    return OF_ADAM if update in updates_of("Adam", "AdamW") else ()
 
 
 def _as_options(numbers: Mapping[str, float]) -> Settings:
@@ -147,12 +144,13 @@ class Follower:
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
-        self._memory = memory
+        self._memory: type = type(memory)
         self.met: set[int] = set()
         self.index: VariableIndex | None = None
         self._is_eager, self._traced = False, dict[str, float]()
-        self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
-        self._settings["rate"] = 0.0
+        config, names = optimizer.get_config(), NAMES[self._memory]
+        told = {field: float(config[name]) for field, name in names.items()}
+        self._settings = {"rate": 0.0, **_as_options(told)}
         if not is_optimizer_of_keras_3(optimizer):
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
             members = {"hvd_sparse_base": base, "__module__": base.__module__}
@@ -214,7 +212,7 @@ class Follower:
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
-        numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
+        numbers = [getattr(optimizer, name) for name in NAMES[self._memory].values()]
         is_hat = not getattr(optimizer, "adaptive_epsilon", False)
         return tf.stack(
             [tf.cast(tf.convert_to_tensor(n), tf.float64) for n in (scale, rate, *numbers, is_hat)]
@@ -235,15 +233,14 @@ class Follower:
     def _constants(self) -> dict[str, float]:
         """Return the hyper-parameters that are Python's numbers, and no variables."""
         held = {
-            field: getattr(self._optimizer, name)
-            for field, name in NAMES[type(self._memory)].items()
+            field: getattr(self._optimizer, name) for field, name in NAMES[self._memory].items()
         }
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
         """Keep what came beside a gradient, alike for all tensors of a step; return the scale."""
         scale, rate, *numbers, is_hat = held.tolist()
-        told = dict(zip(NAMES[type(self._memory)], numbers))
+        told = dict(zip(NAMES[self._memory], numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
         # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
@@ -254,7 +251,7 @@ class Follower:
 
     def settings(self) -> Settings:
         """Return the settings of this step, as the memory's ``tune`` takes them."""
-        return {**self._settings, "weight_decay": self._memory.weight_decay}
+        return {**self._settings, "weight_decay": 0.0}
 
 
 def calling_optimizer() -> Optimizer:
@@ -301,13 +298,18 @@ def refuse_momentum(optimizer: Optimizer) -> None:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption for an optimizer that clips behind a memory that does its work."""
-    if not getattr(memory, "momentum", True):
+    """Raise InvalidOption for an optimizer that clips behind a memory that does its work.
+
+    memory : kind of the memory
+    """
+    with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
+        config = optimizer.get_config()
+    if not config.get("momentum", True):
         return  # gradients arrive
     for option in CLIPPING:
         value = getattr(optimizer, option, None)
         if value is not None:
-            what = "Adam's updates" if isinstance(memory, AdamCorrection) else "velocities"
+            what = "Adam's updates" if memory is AdamCorrection else "velocities"
             raise InvalidOption(
                 f"the optimizer has {option}={value}, and would clip {what}, which arrive instead "
                 f"of gradients: leave it out, and clip before with memory={{'id': {memory.id!r}, "

@@ -51,8 +51,8 @@ def _momentum(
     kernels: Any, gradient: np.ndarray, velocity: np.ndarray, nesterov: bool
 ) -> tuple[Direct, Call]:
     def direct(new: list[np.ndarray]) -> np.ndarray:
-        reference.push_momentum(gradient, velocity, new[0], 0.9, nesterov)
-        return new[0] + gradient if nesterov else new[0]
+        reference.push_momentum(gradient, velocity, new[0], 0.9)
+        return gradient + new[0] * gradient.dtype.type(0.9) if nesterov else new[0]
 
     def call(old: Any, new: Any, residual: np.ndarray, out: np.ndarray, aim: Aim) -> Any:
         return kernels.push_momentum_and_take(

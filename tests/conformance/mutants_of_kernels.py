@@ -28,7 +28,7 @@ def adam_of_old_moments(gradient, mean, square, out_mean, out_square, out, step)
 
 
 def accumulates_the_gradient(gradient, old, new, residual, out, momentum, nesterov, aim):
-    reference.push_momentum(gradient, old, new, momentum, nesterov)
+    reference.push_momentum(gradient, old, new, momentum)
     return reference.accumulate_and_take(gradient, residual, out, aim)
 
 
@@ -327,6 +327,6 @@ BROKEN_KERNELS = {
         )
     ),
     "momentum after the gradient": engine(
-        push_momentum=lambda g, r, out, m, nesterov: reference.push_momentum(g, r, out, m, True)
+        push_momentum=lambda g, r, out, m: np.multiply(r + g, g.dtype.type(m), out=out)
     ),
 }

@@ -61,15 +61,15 @@ def remembering(state):
 
 class NotMasked(MomentumCorrectionState):
     def update(self, sent, is_exact, kernels, is_taken=False):
-        velocity = self.momentum.new[sent.indices]
+        velocity = self.velocity.new[sent.indices]
         super().update(sent, is_exact, kernels)
-        self.momentum.new[sent.indices] = velocity
+        self.velocity.new[sent.indices] = velocity
 
 
 class AlwaysMasked(MomentumCorrectionState):
     def update(self, sent, is_exact, kernels, is_taken=False):
         super().update(sent, is_exact, kernels)
-        kernels.clear(self.momentum.new, sent.indices)
+        kernels.clear(self.velocity.new, sent.indices)
 
 
 class Unmasking(MomentumCorrection):
@@ -91,8 +91,8 @@ class ForgetsAtRest(AdamCorrectionState):
 class SendsWithoutRate(AdamCorrectionState):
     def _hold(self, direction, kernels):
         self._is_held = False
-        self.velocity.new[:] = self.velocity.old
-        return Accumulated(self.velocity.new, kernels.moments(self.velocity.new))
+        self.residual.new[:] = self.residual.old
+        return Accumulated(self.residual.new, kernels.moments(self.residual.new))
 
 
 class SquareStays(AdamCorrectionState):

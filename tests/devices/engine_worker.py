@@ -60,7 +60,7 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
         "accumulate_and_take": (gradient, x, out, Aim(1.0, numel)),
         "trim": (chosen, 5, out),
         "restore": (out, chosen),
-        "push_momentum": (gradient, x, out, 0.9, False),
+        "push_momentum": (gradient, x, out, 0.9),
         "push_momentum_and_take": (
             gradient,
             x,

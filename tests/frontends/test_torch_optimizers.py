@@ -9,7 +9,7 @@ from harness import Outcome, launch
 TOLERANCE = 2e-5
 """Of the way that the parameters went: roundings of float32 over eight steps, in another order than
 torch's."""
-BESIDE_DENSE = ["sgd", "sgd_summed", "nesterov", "sgd_never_compressed"]
+BESIDE_DENSE = ["sgd", "sgd_summed", "sgd_corrected", "nesterov", "sgd_never_compressed"]
 BESIDE_DENSE += ["adam_never_compressed", "adamw_never_compressed"]
 
 
@@ -33,7 +33,8 @@ def test_everything_sent_trains_like_the_optimizer_itself_through_schedules_and_
 @pytest.mark.parametrize(
     ("name", "arrays"),
     [
-        ("sgd_resumed", ["decay", "momentum", "residual"]),
+        ("sgd_resumed", ["momentum", "residual"]),
+        ("sgd_with_velocity_resumed", ["momentum", "residual"]),
         ("adam_resumed", ["mean", "residual", "square"]),
         ("adamw_resumed", ["mean", "residual", "square"]),
     ],

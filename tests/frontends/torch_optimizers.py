@@ -20,6 +20,7 @@ from hvd_sparse.torch import Compression
 cases = Cases()
 STEPS = 8
 WITHOUT_MASK = {"id": "momentum_correction", "masking": False}
+"""The memory of before, for programs that ask for it."""
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
@@ -118,20 +119,22 @@ def beside_dense(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
     }
 
 
-cases["sgd"] = partial(beside_dense, make=sgd, memory=WITHOUT_MASK, **SPARSE_ONLY)
-cases["sgd_summed"] = partial(
-    beside_dense, make=sgd, memory=WITHOUT_MASK, op=hvd.Sum, **SPARSE_ONLY
-)
-cases["nesterov"] = partial(
-    beside_dense, make=partial(sgd, nesterov=True), memory=WITHOUT_MASK, **SPARSE_ONLY
-)
+cases["sgd"] = partial(beside_dense, make=sgd, **SPARSE_ONLY)
+cases["sgd_summed"] = partial(beside_dense, make=sgd, op=hvd.Sum, **SPARSE_ONLY)
+cases["sgd_corrected"] = partial(beside_dense, make=sgd, memory=WITHOUT_MASK, **SPARSE_ONLY)
+cases["nesterov"] = partial(beside_dense, make=partial(sgd, nesterov=True), **SPARSE_ONLY)
 cases["sgd_never_compressed"] = partial(beside_dense, make=sgd, min_numel=10**6)
 cases["adam_never_compressed"] = partial(beside_dense, make=adam, min_numel=10**6)
 cases["adamw_never_compressed"] = partial(beside_dense, make=adamw, min_numel=10**6)
 
 
 def trained(
-    name: str, make: Make, steps: range, resumed: Any = None, **options: Any
+    name: str,
+    make: Make,
+    steps: range,
+    resumed: Any = None,
+    density: float = 0.1,
+    **options: Any,
 ) -> tuple[Any, list[float]]:
     """The state of everything after some steps at a low density, and the losses."""
     model = network()
@@ -140,7 +143,7 @@ def trained(
         model.load_state_dict(resumed["model"])
     compressor = Compression.ldte_bs(
         model.named_parameters(),
-        density=0.1,
+        density=density,
         name=name,
         min_numel=20,
         optimizer=optimizer,
@@ -165,12 +168,12 @@ def trained(
     return state, losses
 
 
-def resumed(name: str, *, make: Make) -> dict[str, Any]:
+def resumed(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
     """Training in one go, and with a stop in the middle; under one name, which is part of the
     state."""
-    whole, losses = trained(name, make, range(40))
-    half, _ = trained(name, make, range(20))
-    rest, _ = trained(name, make, range(20, 40), half)
+    whole, losses = trained(name, make, range(40), **options)
+    half, _ = trained(name, make, range(20), **options)
+    rest, _ = trained(name, make, range(20, 40), half, **options)
     return {
         "digests": [whole["digest"], rest["digest"]],
         "losses": [sum(losses[:4]), sum(losses[-4:])],
@@ -179,6 +182,13 @@ def resumed(name: str, *, make: Make) -> dict[str, Any]:
 
 
 cases["sgd_resumed"] = partial(resumed, make=sgd)
+cases["sgd_with_velocity_resumed"] = partial(
+    resumed,
+    make=partial(sgd, nesterov=True),
+    density=0.05,
+    schedule={"id": "piecewise", "boundaries": [20, 30], "densities": [0.5, 0.2, 0.05]},
+    allow_dense=False,
+)
 cases["adamw_resumed"] = partial(resumed, make=adamw)
 cases["adam_resumed"] = partial(resumed, make=adam)
 

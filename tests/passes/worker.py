@@ -44,7 +44,7 @@ CASES = {
 }
 
 
-DIRECTED = {"momentum_correction": ("momentum",), "adam_correction": ("mean", "square")}
+DIRECTED = {"momentum_correction": ("velocity",), "adam_correction": ("mean", "square")}
 """Memories that do an optimizer's work, and the vectors that they have for it."""
 
 
@@ -66,7 +66,7 @@ class Measurement:
         self.state.memory.load({**arrays, "residual": steady})
         self.gradient = np.empty(NUMEL, np.float32)
         names = DIRECTED.get(memory or "", ())
-        residual = self.state.memory.velocity if names else self.state.memory.residual
+        residual = self.state.memory.residual
         watched = {"gradient": self.gradient, **_both("residual", residual)}
         for name in names:
             watched |= _both(name, getattr(self.state.memory, name))

@@ -12,12 +12,13 @@ from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.optimizer_memory import Handover, warn_of_rare_entries
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover, warn_of_rare_entries
 
-SGD = Handover("SGD", MomentumCorrection(0.8, True, weight_decay=0.1))
-ADAM = Handover("Adam", AdamCorrection(0.8, 0.9))
-OTHER = Handover("LAMB", None)
+SGD = Handover("SGD", OF_SGD)
+ADAM = Handover("Adam", OF_ADAM)
+OTHER = Handover("LAMB", ())
 OPTIONS = {"strom": {"threshold": 1.0}, "adacomp": {}, "ef_sign": {}, "terngrad": {}}
 
 
@@ -43,7 +44,10 @@ class Made(Methods):
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"terngrad", "signsgd"}))
 def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handover):
     made = getattr(Made, method)(None, **OPTIONS.get(method, {"density": 0.1}), optimizer=handover)
-    assert made.configuration.memory == handover.memory
+    of_the_paper = method == "dgc" and handover is SGD
+    assert made.configuration.memory == (
+        MomentumCorrection() if of_the_paper else handover.memories[0]()
+    )
     assert made.taken is handover
     again = Made.from_config(None, made.configuration.describe(), optimizer=handover)
     assert again.configuration == made.configuration
@@ -62,19 +66,30 @@ def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handov
 )
 def test_a_memory_that_cannot_do_the_optimizers_work_is_refused_with_the_remedy(method, options):
     with pytest.raises(
-        InvalidOption, match=r"optimizer=SGD takes 'momentum_correction'.*leave out one of them"
+        InvalidOption,
+        match=r"optimizer=SGD takes 'momentum_feedback' or 'momentum_correction'.*leave out one of",
     ):
         getattr(Made, method)(None, **options, optimizer=SGD)
 
 
-def test_what_only_the_memory_knows_stays_as_it_was_given():
+def test_what_the_optimizer_knows_is_left_out_and_the_rest_stays_as_given():
     given = {"id": "momentum_correction", "momentum": 0.1, "masking": False, "clip_norm": 3.0}
-    assert SGD.join(given) == MomentumCorrection(0.8, True, False, 0.1, 3.0)
+    assert SGD.join(given) == MomentumCorrection(masking=False, clip_norm=3.0)
+    assert SGD.join(
+        {"id": "momentum_feedback", "momentum": 0.1, "clip_norm": 3.0}
+    ) == MomentumFeedback(clip_norm=3.0)
     made = Made.dgc(None, density=0.1, masking=False, clip_norm=3.0, optimizer=SGD)
     assert made.configuration.memory == SGD.join(given)
     assert Made.dgc(
         None, density=0.1, clip_norm=3.0, optimizer=ADAM
-    ).configuration.memory == AdamCorrection(0.8, 0.9, clip_norm=3.0)
+    ).configuration.memory == AdamCorrection(clip_norm=3.0)
+
+
+def test_redsync_as_published_keeps_its_memory():
+    made = Made.redsync(None, density=0.1, variant="paper", optimizer=SGD)
+    assert made.configuration.memory == MomentumCorrection()
+    made = Made.redsync(None, density=0.1, variant="paper", optimizer=ADAM)
+    assert made.configuration.memory == AdamCorrection()
 
 
 def test_other_optimizers_train_with_error_feedback_and_a_warning(caplog):

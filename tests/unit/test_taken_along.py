@@ -57,8 +57,8 @@ def accumulate_and_take(gradient, residual, out, aim):
 
 
 def push_momentum_and_take(gradient, velocity, out_velocity, residual, out, *rest):
-    momentum, nesterov, aim = rest
-    reference.push_momentum(gradient, velocity, out_velocity, momentum, nesterov)
+    momentum, _, aim = rest
+    reference.push_momentum(gradient, velocity, out_velocity, momentum)
     return accumulate_and_take(out_velocity, residual, out, aim)
 
 

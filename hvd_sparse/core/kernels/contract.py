@@ -227,12 +227,8 @@ class Kernels(Packers, Protocol):
         residual: np.ndarray,
         out: np.ndarray,
         momentum: float,
-        nesterov: bool,
     ) -> None:
-        """Write out = momentum * residual + gradient, or out = momentum * (residual + gradient).
-
-        The second is Nesterov's form. ``out`` may be ``residual`` itself.
-        """
+        """Write out = momentum * residual + gradient; ``out`` may be ``residual`` itself."""
 
     def push_momentum_and_take(
         self,
@@ -248,7 +244,8 @@ class Kernels(Packers, Protocol):
         """Push the velocity, and accumulate where it goes, taking the entries that reach the aim.
 
         That is ``push_momentum`` to ``out_velocity``, and ``accumulate_and_take`` of the result;
-        with Nesterov's form, of its sum with the gradient.  Every new vector may be the old one.
+        with Nesterov's form, of gradient + momentum * the result.  Every new vector may be the old
+        one.
         """
 
     def push_adam_and_take(

@@ -179,15 +179,10 @@ def accumulate_and_take(
 
 
 def push_momentum(
-    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float, nesterov: bool
+    gradient: np.ndarray, residual: np.ndarray, out: np.ndarray, momentum: float
 ) -> None:
-    factor = out.dtype.type(momentum)
-    if nesterov:
-        np.add(residual, gradient, out=out)
-        np.multiply(out, factor, out=out)
-    else:
-        np.multiply(residual, factor, out=out)
-        np.add(out, gradient, out=out)
+    np.multiply(residual, out.dtype.type(momentum), out=out)
+    np.add(out, gradient, out=out)
 
 
 def push_adam(
@@ -223,8 +218,10 @@ def push_momentum_and_take(
     nesterov: bool,
     aim: Aim,
 ) -> Taking:
-    push_momentum(gradient, velocity, out_velocity, momentum, nesterov)
-    direction = out_velocity + gradient if nesterov else out_velocity
+    push_momentum(gradient, velocity, out_velocity, momentum)
+    direction = out_velocity
+    if nesterov:
+        direction = gradient + out_velocity * out_velocity.dtype.type(momentum)
     return accumulate_and_take(direction, residual, out, aim)
 
 

@@ -91,7 +91,9 @@ class Receiver:
             is_summed = is_finite(result)
         else:
             result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
-            most = self._sum(ticket, report.factor, result)
+            # What the optimizer's memory wants of the sum costs nothing here.
+            gain = state.memory.gain if self._finishes else 1.0
+            most = self._sum(ticket, report.factor * gain, result)
             is_summed = most is not None
         # Under the lock, as another tensor's thread may take the step back at this moment.
         with shared.transactions.lock:
@@ -234,7 +236,7 @@ class Receiver:
             self._shared.stats.bytes["dense"] += nbytes
             if self._finishes:
                 run, state = transactions.enter(position)
-                self._shared.prepare(position, state)
+                self._shared.prepare(position, state, 1.0)
             else:
                 run = transactions.open_run(position)
                 run.entered.add(position)

@@ -98,7 +98,7 @@ class Sender:
         try:
             if scale != 1.0:
                 check_scale(scale)
-            shared.prepare(position, state)
+            shared.prepare(position, state, 1.0 if dense else parts.density)
             if late is not None and not dense and not waits and shared.pipeline.selects_late:
                 ticket.late, ticket.outgoing = late, Outgoing(None, None, 0, 0.0, None)
             else:
@@ -163,6 +163,8 @@ class Sender:
         spec = state.spec
         # What all ranks must agree on about this tensor's step, the loss scale included.
         identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
+        if shared.configuration.memory.finishes:
+            identity += f"|{state.memory.settings}"
         ticket.checksum = crc32(identity.encode()) & CHECKSUM_MASK
         carrier = ticket.layout.write(
             rank,

@@ -145,15 +145,19 @@ class Shared:
                 self.exchange.id,
             )
 
-    def prepare(self, position: int, state: TensorState) -> None:
-        """Tell the memory of a tensor that begins a step how ranks are reduced and what the
-        optimizer holds for it.
+    def prepare(self, position: int, state: TensorState, density: float | None) -> None:
+        """Tell the memory of a tensor that begins a step how ranks are reduced, how much is sent,
+        and what the optimizer holds for it.
+
+        density : of the step; 1 where it runs dense
 
         ``settings_of``, by position, is set where a frontend knows the optimizer.
         """
-        state.memory.step, state.memory.is_average = state.steps, self.reduction == "average"
+        memory = state.memory
+        memory.step, memory.is_average = state.steps, self.reduction == "average"
+        memory.density = density
         if self.settings_of is not None and self.configuration.memory.finishes:
-            state.memory.tune(**self.settings_of(position))
+            memory.tune(**self.settings_of(position))
 
     def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
         """Tell whether a step of a compressed tensor runs dense; decided once for a density."""

@@ -247,7 +247,7 @@ class CarrierLayout:
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
                 "it; they must call compress for the same tensors equally often, with the same "
-                "options"
+                "options, and an optimizer with the same settings"
             )
         raise ReplicaMismatch(
             f"tensor {key!r}: the gradients that were applied in the last step that was checked "

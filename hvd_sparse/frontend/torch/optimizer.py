@@ -13,9 +13,7 @@ import torch
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.arrivals import SPARSE_REMEDY
-from hvd_sparse.memories.adam_correction import AdamCorrection
-from hvd_sparse.memories.momentum_correction import MomentumCorrection
-from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
@@ -42,9 +40,9 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer"
         )
     name = type(optimizer).__name__
-    kind = _kind_of(optimizer)
-    if kind is None:
-        return Handover(name, None)
+    handover = Handover(name, _memories_of(optimizer))
+    if not handover.memories:
+        return handover
     if not hasattr(vars(optimizer).get("step", Applying.step), OF_SCHEDULERS):
         raise InvalidOption(
             f"step() of this {name} was replaced on the object, and would go on to do what is "
@@ -56,24 +54,19 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
                 f"the optimizer has {option}, which no memory knows: make the {name} without it, "
                 "or leave out optimizer="
             )
-    settings = [settings_of(optimizer, group) for group in optimizer.param_groups]
-    decay = max(setting["weight_decay"] for setting in settings)
-    first = {
-        key: value for key, value in settings[0].items() if key not in ("rate", "weight_decay")
-    }
-    return Handover(name, kind(**first, weight_decay=decay))
+    return handover
 
 
-def _kind_of(optimizer: torch.optim.Optimizer) -> type | None:
-    """The memory that does what an optimizer's own ``step`` does; None where it is neither SGD's
+def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
+    """The memories that do what an optimizer's own ``step`` does; none where it is neither SGD's
     nor Adam's."""
     # One that was handed over before is asked for what it was.  Steps are compared, not classes:
     # one derived that only adds options is known, one with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
     if step is unhooked(torch.optim.SGD.step):
-        return MomentumCorrection
+        return OF_SGD
     adams = (torch.optim.Adam, torch.optim.AdamW)
-    return AdamCorrection if step in [unhooked(adam.step) for adam in adams] else None
+    return OF_ADAM if step in [unhooked(adam.step) for adam in adams] else ()
 
 
 def unhooked(step: Any) -> Any:
@@ -289,7 +282,7 @@ class Follower:
         group = optimizer.param_groups[self._groups[id(parameter)]]
         settings = settings_of(optimizer, group)
         # copied from the device only where a penalty is added to the gradient
-        if "beta1" in settings and settings["weight_decay"]:
+        if settings["weight_decay"]:
             settings["parameter"] = value()
         return settings
 

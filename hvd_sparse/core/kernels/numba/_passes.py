@@ -113,10 +113,9 @@ class CompiledPasses:
         residual: np.ndarray,
         out: np.ndarray,
         momentum: float,
-        nesterov: bool,
     ) -> None:
         factor = out.dtype.type(momentum)
-        self._spread(out.size, partial(directions.push, gradient, residual, out, factor, nesterov))
+        self._spread(out.size, partial(directions.push, gradient, residual, out, factor))
 
     def push_adam(
         self,

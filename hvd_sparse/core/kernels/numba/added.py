@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import overload
 
-from hvd_sparse.core.kernels.numba.directions import adam_entry, momentum_entry, moving
+from hvd_sparse.core.kernels.numba.directions import adam_entry, moving
 from hvd_sparse.core.kernels.numba.intrinsics import Call
 
 GRADIENT, MOMENTUM, ADAM = 0, 4, 15
@@ -63,11 +63,10 @@ def _momentum(
 
     def added(index: ir.Value) -> ir.Value:
         entry, old = vectors.load(gradient, index), vectors.load(velocity, index)
-        plain = builder.fadd(builder.fmul(old, factor), entry)
-        before = builder.fmul(builder.fadd(old, entry), factor)
-        pushed = builder.select(nesterov, before, plain)
+        pushed = builder.fadd(builder.fmul(old, factor), entry)
         store(pushed, out_velocity, index)
-        return builder.select(nesterov, builder.fadd(pushed, entry), pushed)
+        ahead = builder.fadd(builder.fmul(pushed, factor), entry)
+        return builder.select(nesterov, ahead, pushed)
 
     return added
 
@@ -125,9 +124,9 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
     def of_momentum(gradient, direction, i):  # type: ignore[no-untyped-def]
         velocity, out_velocity, momentum, is_nesterov = direction
         entry = gradient[i]
-        pushed = momentum_entry(velocity[i], entry, momentum, is_nesterov)
+        pushed = velocity[i] * momentum + entry
         out_velocity[i] = pushed
-        return pushed + entry if is_nesterov else pushed
+        return pushed * momentum + entry if is_nesterov else pushed
 
     def of_adam(gradient, direction, i):  # type: ignore[no-untyped-def]
         (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2,

@@ -23,12 +23,6 @@ def moving(old, entry, factor, rest):  # type: ignore[no-untyped-def]
     return old * factor + entry * rest
 
 
-@njit
-def momentum_entry(old, entry, momentum, is_nesterov):  # type: ignore[no-untyped-def]
-    """Return momentum * old + entry, or momentum * (old + entry)."""
-    return (old + entry) * momentum if is_nesterov else old * momentum + entry
-
-
 # Division by zero gives infinity, as numpy's; asking for it first would keep LLVM from vectors.
 @njit(error_model="numpy")
 def adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
@@ -69,21 +63,17 @@ def _direct(top, mean, square, out, unbias1, unbias2, own, others, epsilon, scal
         out[i] = adam_entry(top[i], first, second, own, others, epsilon, scale)
 
 
-@njit(signatures("xxOvppp", types.void), nogil=True, cache=True)
-def push(gradient, residual, out, momentum, is_nesterov, start, stop):  # type: ignore[no-untyped-def]
-    """Write out = momentum * residual + gradient in [start, stop), or Nesterov's."""
+@njit(signatures("xxOvpp", types.void), nogil=True, cache=True)
+def push(gradient, residual, out, momentum, start, stop):  # type: ignore[no-untyped-def]
+    """Write out = momentum * residual + gradient in [start, stop)."""
     # By way of memory of its own: where ``out`` is ``residual``, LLVM makes no vector instructions.
     pushed = np.empty(BLOCK, out.dtype)
     for low in range(start, stop, BLOCK):
         part = slice(low, min(low + BLOCK, stop))
         entries, old = gradient[part], residual[part]
         new = pushed[: old.size]
-        if is_nesterov:
-            for i in range(new.size):
-                new[i] = momentum_entry(old[i], entries[i], momentum, True)
-        else:
-            for i in range(new.size):
-                new[i] = momentum_entry(old[i], entries[i], momentum, False)
+        for i in range(new.size):
+            new[i] = old[i] * momentum + entries[i]
         _copy(new, out[part])
 
 

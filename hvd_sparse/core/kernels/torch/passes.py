@@ -53,14 +53,11 @@ class TorchPasses:
         return joined([accumulated(one) for one in passes])
 
     def push_momentum(
-        self, gradient: Vector, residual: Vector, out: Vector, momentum: float, nesterov: bool
+        self, gradient: Vector, residual: Vector, out: Vector, momentum: float
     ) -> None:
-        factor = rounded(tensor_of(out), momentum)
-        old, new, result = tensor_of(residual), tensor_of(gradient), tensor_of(out)
-        if nesterov:
-            torch.add(old, new, out=result).mul_(factor)
-        else:
-            torch.mul(old, factor, out=result).add_(new)
+        result = tensor_of(out)
+        factor = rounded(result, momentum)
+        torch.mul(tensor_of(residual), factor, out=result).add_(tensor_of(gradient))
 
     def push_adam(
         self,
@@ -101,10 +98,10 @@ class TorchPasses:
         aim: Aim,
     ) -> Coming[Taking]:
         """Push the velocity now, and take with the other passes of a bucket."""
-        self.push_momentum(gradient, velocity, out_velocity, momentum, nesterov)
+        self.push_momentum(gradient, velocity, out_velocity, momentum)
         direction = tensor_of(out_velocity)
         if nesterov:
-            direction = direction + tensor_of(gradient)
+            direction = (direction * rounded(direction, momentum)).add_(tensor_of(gradient))
         one = Pass(direction, tensor_of(residual), tensor_of(out), aim)
         return Coming[Taking](one, self.begin)
 

@@ -1,0 +1,109 @@
+"""The velocity of SGD with momentum, for memories that keep one."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
+from hvd_sparse.memories._directions import CommonOptions, DirectionState
+from hvd_sparse.memories.double_buffer import DoubleBuffer
+
+
+class MomentumOptions(CommonOptions, Protocol):
+    """The options that every memory of SGD has."""
+
+    @property
+    def momentum(self) -> float:
+        """Return the part of the velocity that stays from one step to the next."""
+
+    @property
+    def nesterov(self) -> bool:
+        """Tell whether directions look one step ahead."""
+
+
+Options = TypeVar("Options", bound=MomentumOptions)
+
+
+class VelocityState(DirectionState[Options]):
+    """Keep back the directions of SGD with momentum:
+
+        velocity' = momentum * velocity + gradient
+        direction = velocity', or gradient + momentum * velocity' with Nesterov
+
+    A step without momentum, or a state without a velocity, takes the gradient for the direction.
+    The velocity stays as it is meanwhile, as torch's does.
+
+    Attributes
+    ----------
+    velocity : None where there is none
+    """
+
+    velocity: DoubleBuffer | None = None
+    _is_pushed = False
+
+    def tune(
+        self,
+        *,
+        rate: float,
+        momentum: float,
+        nesterov: bool,
+        weight_decay: float,
+        parameter: np.ndarray | None = None,
+    ) -> None:
+        """Take over what the optimizer holds for this tensor now: ``_follow``."""
+        self._follow(
+            rate=rate,
+            parameter=parameter,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+        )
+
+    @property
+    def _momentum(self) -> float:
+        """Return the momentum of the velocity."""
+        return self._options.momentum
+
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        u, momentum = self.velocity, self._momentum
+        if u is None or not momentum:
+            return gradient
+        kernels.push_momentum(gradient, u.old, u.new, momentum)
+        self._is_pushed = True
+        if not self._options.nesterov:
+            return u.new
+        direction: np.ndarray = gradient + u.new * gradient.dtype.type(momentum)
+        return direction
+
+    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        u, v, momentum = self.velocity, self.residual, self._momentum
+        if u is None or not momentum:
+            return kernels.accumulate_and_take(gradient, v.old, v.new, aim)
+        self._is_pushed = True
+        return kernels.push_momentum_and_take(
+            gradient, u.old, u.new, v.old, v.new, momentum, self._options.nesterov, aim
+        )
+
+    def _momentum_of(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
+        """Return the direction of a tensor that is never compressed: ``reduced`` itself, or a
+        vector of its own."""
+        direction = self._direct(reduced, kernels, 1)
+        is_kept = self.velocity is not None and direction is self.velocity.new
+        return direction.copy() if is_kept else direction
+
+    def commit(self) -> None:
+        super().commit()
+        if self.velocity is not None and self._is_pushed:
+            self.velocity.commit()
+        self._is_pushed = False
+
+    def roll_back(self) -> None:
+        super().roll_back()
+        self._is_pushed = False
+
+    def move(self, zeros: Zeros) -> None:
+        super().move(zeros)
+        if self.velocity is not None:
+            self.velocity.move(zeros)

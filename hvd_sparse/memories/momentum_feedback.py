@@ -1,0 +1,231 @@
+"""SGD with momentum as error feedback: what waits is smoothed by waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_truth
+from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking
+from hvd_sparse.memories._directions import check_common, host_for_norms
+from hvd_sparse.memories._velocities import VelocityState
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.double_buffer import DoubleBuffer
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+
+def momentum_left(momentum: float, density: float) -> float:
+    """Return the momentum of the velocity in front of a residual.
+
+    Together they smooth over as many steps as the optimizer's momentum remembers, of which an entry
+    waits for 1 / density - 1.
+
+    Examples
+    --------
+    >>> [round(momentum_left(0.9, density), 3) for density in (1.0, 0.5, 0.2, 0.1, 0.01)]
+    [0.9, 0.889, 0.833, 0.0, 0.0]
+    """
+    if density == 1.0 or not momentum or not density:
+        return momentum if density else 0.0
+    steps = momentum / (1 - momentum) - (1 / density - 1)
+    return steps / (1 + steps) if steps > ROUNDING else 0.0
+
+
+ROUNDING = 1e-6
+"""Steps by which roundings may seem to leave a velocity something to do."""
+
+
+@MEMORIES.register("momentum_feedback")
+@dataclass(frozen=True)
+class MomentumFeedback:
+    """Accumulate gradients, and apply 1 / (1 - momentum) times what arrives of them.
+
+        u' = m * u + gradient + weight_decay * parameter
+        v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
+        v' is selected from; where an entry is sent v' = 0
+        the optimizer is given reduced * (1 - m) / (1 - momentum)
+
+        m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
+
+    At a density of 1 - momentum or less m is 0, and there is no u.  On dense steps, and for tensors
+    that are never compressed, m is the momentum: that is SGD itself.
+
+    Parameters
+    ----------
+    momentum : float in [0, 1)
+    nesterov : the Nesterov form
+    weight_decay : L2 penalty
+    clip_norm : as in ``MomentumCorrection``
+
+    Notes
+    -----
+    Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by
+    rate * gradient / (1 - momentum) for each of them.  An entry that is kept back waits for about
+    1 / density - 1 steps, over which v adds up its gradients: that smooths them, too, and a
+    velocity in front would delay each gradient once more.  So u does what waiting leaves of the
+    smoothing, and the rest of momentum is its scale, which every gradient gets once.
+
+    Where the density changes, what is owed stays the same: v and u are rescaled to the new m, u
+    goes into v where m becomes 0, and v into u where it was 0, so that a dense step does not apply
+    at once what has waited for long.
+
+    A run at density 1, or of dense steps alone, is SGD with momentum.
+
+    What is sent late moves the parameter by the rate and the momentum of the step it arrives in.
+
+    Behind an optimizer that was handed over (``optimizer=``) momentum, Nesterov and weight decay
+    are those of the tensor's parameter group, at every step, whatever stands here, and a step at a
+    learning rate of 0 sends nothing and keeps all.  Used by name, the optimizer must apply no
+    momentum of its own.
+
+    State: v, float32 (float64 for float64 gradients), and u where m is not 0; twice with rollback.
+    Cost: that of error feedback, and another pass to clip and for weight decay; where m is not 0
+    that of ``MomentumCorrection``.
+
+    Derived here.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    paper: ClassVar[str | None] = None
+    conserves: ClassVar[bool] = True
+    keeps_rounding: ClassVar[bool] = True
+    adds_gradient: ClassVar[bool] = False
+    finishes: ClassVar[bool] = True
+    counts_votes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_common(self, "momentum")
+        check_truth(self.nesterov, "nesterov of MomentumFeedback")
+
+    @property
+    def needs_host(self) -> str:
+        """Return why gradients are copied to the host; nothing where they need not be."""
+        return host_for_norms(self)
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
+        return MomentumFeedbackState(spec, self, rollback)
+
+
+class MomentumFeedbackState(VelocityState[MomentumFeedback]):
+    """v of one tensor, and u where there is a velocity.  Implements ``MemoryState``."""
+
+    def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
+        super().__init__(spec, options, rollback)
+        self._at: float | None = None
+        self._before: tuple[DoubleBuffer, DoubleBuffer | None, float | None] | None = None
+
+    @property
+    def gain(self) -> float:  # type: ignore[override]
+        """Return (1 - m) / (1 - momentum)."""
+        return (1 - self._momentum) / (1 - self._options.momentum)
+
+    @property
+    def _momentum(self) -> float:
+        """Return m, of quantities that all ranks share."""
+        return momentum_left(self._options.momentum, self.density or 0.0)
+
+    def _ahead(self, momentum: float) -> float:
+        """Return the part of a velocity that the next step applies, were there no gradient."""
+        return momentum * momentum if self._options.nesterov else momentum
+
+    def compensate(
+        self,
+        gradient: np.ndarray,
+        kernels: Kernels,
+        world_size: int = 1,
+        aim: Aim | None = None,
+    ) -> Accumulated:
+        self._cross()
+        return super().compensate(gradient, kernels, world_size, aim)
+
+    def _cross(self) -> None:
+        """Let residual and velocity owe at this density what they owed at the last one."""
+        density, old = self.density or 0.0, self._at
+        if not self._options.momentum:
+            return  # as torch's, the velocity waits until there is momentum again
+        now = self._momentum
+        was = now if old is None else momentum_left(self._options.momentum, old)
+        u, v = self.velocity, self.residual
+        self._before, self._at = (v, u, old), density
+        if now != was:
+            self.residual, self.velocity = self._another(), self._another() if now else None
+        elif now and u is None:
+            self.velocity = self._another()
+        if now == was:
+            return
+        if self.velocity is None:
+            self.residual.old[:] = v.old * (1 - was)
+            if u is not None:
+                self.residual.old[:] = self.residual.old + u.old * self._ahead(was)
+        elif u is None:
+            self.velocity.old[:] = v.old * ((1 - was) / self._ahead(now))
+        else:
+            self.residual.old[:] = v.old * ((1 - was) / (1 - now))
+            self.velocity.old[:] = u.old * (self._ahead(was) / self._ahead(now))
+
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        return super()._direct(self._decayed(gradient, world_size), kernels, world_size)
+
+    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        return super()._take(self._decayed(gradient, world_size), kernels, world_size, aim)
+
+    def finish(
+        self,
+        reduced: np.ndarray,
+        parameter: np.ndarray,
+        is_compressed: bool,
+        kernels: Kernels,
+    ) -> np.ndarray:
+        """Return the reduced gradient as it is; of a tensor that is never compressed, with weight
+        decay and momentum.
+
+        Parameters
+        ----------
+        reduced : the reduced gradient, flat
+        parameter : the tensor's values, flat; for weight decay
+        is_compressed : False for a tensor that is never compressed
+        kernels : of the engine
+        """
+        if is_compressed:
+            return reduced
+        self.density, self._parameter = 1.0, parameter
+        self._cross()
+        return self._momentum_of(reduced, kernels)
+
+    def commit(self) -> None:
+        super().commit()
+        self._before = None
+
+    def roll_back(self) -> None:
+        """Drop the new vectors; without second buffers, give the sent entries back."""
+        if self._before is not None and self.residual.can_roll_back:
+            self.residual, self.velocity, self._at = self._before
+        self._before = None
+        super().roll_back()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return v and u; u is empty where there is no velocity."""
+        old = self.residual.old
+        momentum = np.zeros(0, old.dtype) if self.velocity is None else self.velocity.old
+        return {"momentum": momentum, "residual": old}
+
+    def numbers(self) -> dict[str, float]:
+        """Return the density that v and u belong to."""
+        return {} if self._at is None else {"density": self._at}
+
+    def recall(self, numbers: Mapping[str, float]) -> None:
+        self._at = numbers.get("density")
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self.residual.old[:] = arrays["residual"]
+        self.velocity = self._another() if arrays["momentum"].size else None
+        if self.velocity is not None:
+            self.velocity.old[:] = arrays["momentum"]

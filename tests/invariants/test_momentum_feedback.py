@@ -1,0 +1,219 @@
+"""Error feedback with momentum's scale: SGD with momentum where everything is sent, and the same
+displacement of every gradient wherever the density goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from distributions import draw
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
+from hvd_sparse.core.step.session import Session
+from hvd_sparse.errors import RankMismatch
+from hvd_sparse.memories.momentum_feedback import momentum_left
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+NUMEL, STEPS, RATE = 60, 25, 0.1
+SPEC = TensorSpec("t", (NUMEL,), "float64")
+START = draw("uniform", NUMEL, "float64")
+ALWAYS = [(0.9, 0.05)] * STEPS
+"""Momentum and weight decay of every step."""
+CYCLING = [((0.9, 0.5, 0.0)[step % 3], 0.0 if step < 9 else 0.05) for step in range(STEPS)]
+"""Momentum that goes to 0 and comes back, and weight decay that is given in mid-run."""
+
+nesterov_or_not = pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
+
+
+def gradient(parameter: np.ndarray, step: int) -> np.ndarray:
+    return draw("normal", NUMEL, "float64", step) + 0.3 * parameter
+
+
+def state_of(rollback: bool = True, **options: Any) -> Any:
+    return MEMORIES.create("momentum_feedback", **options).create(SPEC, rollback=rollback)
+
+
+def step_of(state: Any, given_now: np.ndarray, density: float | None, **settings: Any) -> Any:
+    """One step that sends the largest entries: what the optimizer is given."""
+    told = {"rate": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, **settings}
+    state.tune(**told)
+    state.density = density
+    accumulated = state.compensate(given_now, reference).vector
+    if density == 1.0:
+        return state.finish(state.take_all(), START, True, reference) * state.gain
+    sent = reference.take_largest(accumulated, max(1, int(NUMEL * (density or 0.05))))
+    state.update(sent, True, reference)
+    applied = np.zeros(NUMEL)
+    applied[sent.indices] = sent.values
+    return applied * state.gain
+
+
+def owed_by(state: Any, momentum: float, nesterov: bool, density: float) -> np.ndarray:
+    """What a state would still have applied at this density, if no further gradient came."""
+    left, arrays = momentum_left(momentum, density), state.arrays()
+    owed = arrays["residual"] / (1 - momentum) * (1 - left)
+    if arrays["momentum"].size:
+        owed = owed + arrays["momentum"] * (left**2 if nesterov else left) / (1 - momentum)
+    return owed
+
+
+@nesterov_or_not
+@pytest.mark.parametrize("settings", [ALWAYS, CYCLING], ids=["steady", "cycling"])
+@pytest.mark.parametrize("way", ["sent", "dense", "never compressed"])
+def test_sending_everything_is_the_optimizer_itself(way, settings, nesterov):
+    """Beside SGD as torch has it: without momentum a step leaves the buffer alone."""
+    state, ours, theirs, buffer = state_of(), START.copy(), START.copy(), np.zeros(NUMEL)
+    for step, (momentum, decay) in enumerate(settings):
+        state.tune(
+            rate=RATE, momentum=momentum, nesterov=nesterov, weight_decay=decay, parameter=ours
+        )
+        state.density, now = 1.0, gradient(ours, step)
+        if way == "never compressed":
+            applied = state.finish(now, ours, False, reference)
+        else:
+            state.compensate(now, reference)
+            applied = state.finish(state.take_all(), ours, True, reference) * state.gain
+        state.commit()
+        ours = ours - RATE * applied
+        d = gradient(theirs, step) + decay * theirs
+        if momentum:
+            buffer = momentum * buffer + d
+            d = d + momentum * buffer if nesterov else buffer
+        theirs = theirs - RATE * d
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+@given(
+    densities=st.lists(st.sampled_from([1.0, 0.5, 0.1, 0.05, 0.02, None]), max_size=30),
+    momentum=st.sampled_from([0.5, 0.9, 0.99]),
+    nesterov=st.booleans(),
+    rollback=st.booleans(),
+)
+def test_what_is_applied_and_owed_are_all_gradients_wherever_the_density_goes(
+    densities, momentum, nesterov, rollback
+):
+    state, applied, total = state_of(rollback), np.zeros(NUMEL), np.zeros(NUMEL)
+    for step, density in enumerate(densities):
+        now = draw("normal", NUMEL, "float64", step)
+        total += now / (1 - momentum)
+        applied += step_of(state, now, density, momentum=momentum, nesterov=nesterov)
+        state.commit()
+        owed = owed_by(state, momentum, nesterov, density or 0.0)
+        np.testing.assert_allclose(applied + owed, total, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("densities", [(0.09, 0.12), (0.05, 1.0), (0.2, 0.8)], ids=str)
+def test_nothing_jumps_where_a_schedule_changes_the_density(densities):
+    """Of a steady gradient a step applies gradient / (1 - momentum) on average: before, behind and
+    about a change of the density."""
+    state, applied = state_of(), []
+    for step in range(600):
+        density = densities[step // 100 % 2]
+        applied.append(step_of(state, np.ones(NUMEL), density).mean())
+        state.commit()
+    for start in range(200, 600, 10):
+        assert 5 < np.mean(applied[start : start + 10]) < 20, start
+
+
+def test_below_the_bound_the_residual_is_that_of_error_feedback_bit_for_bit():
+    spec = TensorSpec("t", (NUMEL,), "float32")
+    ours = MEMORIES.create("momentum_feedback").create(spec, rollback=True)
+    plain = MEMORIES.create("error_feedback").create(spec, rollback=True)
+    ours.density = 0.05
+    for step in range(STEPS):
+        vectors = []
+        for state in (ours, plain):
+            vector = state.compensate(draw("laplace", NUMEL, seed=step), reference).vector
+            vectors.append(vector.tobytes())
+            state.update(reference.take_largest(vector, 3), True, reference)
+            state.commit()
+        assert vectors[0] == vectors[1]
+    assert ours.velocity is None, "a vector more than error feedback has"
+
+
+@pytest.mark.parametrize("densities", [(1.0, 0.05), (0.05, 1.0)], ids=["down", "up"])
+def test_a_step_that_crosses_the_bound_and_fails_leaves_no_trace(densities):
+    before, after = densities
+    state = state_of()
+    for step in range(3):
+        step_of(state, draw("normal", NUMEL, "float64", step), before)
+        state.commit()
+    kept = {name: array.tobytes() for name, array in state.arrays().items()}
+    step_of(state, draw("normal", NUMEL, "float64", 3), after)
+    state.roll_back()
+    assert {name: array.tobytes() for name, array in state.arrays().items()} == kept
+    again = step_of(state, draw("normal", NUMEL, "float64", 3), before)
+    twin = state_of()
+    for step in range(4):
+        expected = step_of(twin, draw("normal", NUMEL, "float64", step), before)
+        twin.commit()
+    assert again.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("density", [0.05, 0.3], ids=["feedback", "velocity"])
+def test_ranks_together_apply_and_owe_all_gradients(density, average):
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": density}, memory="momentum_feedback", min_numel=1
+    )
+    spec = TensorSpec("t", (20, 30), "float64")
+
+    def program(collective):
+        session = Session(configuration, [spec], collective, average=average)
+        applied, total = np.zeros(600), np.zeros(600)
+        for step in range(12):
+            now = draw("normal", 600, "float64", 100 * step + collective.rank)
+            applied += session.reduce({"t": now.reshape(20, 30)})["t"].ravel()
+            total += now / (1 - 0.9)
+        (state,) = session.step.transactions.settle_all().values()
+        return applied, total, owed_by(state.memory, 0.9, False, density)
+
+    results = LocalWorld(3).run(program)
+    owed, total = (sum(result[i] for result in results) for i in (2, 1))
+    scale = 3 if average else 1
+    for applied, _, _ in results:
+        np.testing.assert_allclose(applied + owed / scale, total / scale, atol=1e-9)
+
+
+def test_weight_decay_of_ranks_that_are_summed_is_added_once():
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 1.0}, memory="momentum_feedback", min_numel=1
+    )
+    spec = TensorSpec("t", (6, 10), "float64")
+    settings = {"rate": 1.0, "momentum": 0.5, "nesterov": False, "weight_decay": 0.1}
+
+    def program(collective):
+        session = Session(configuration, [spec], collective, average=False)
+        session.step.settings_of = lambda position: {**settings, "parameter": START}
+        nothing = np.zeros((6, 10))
+        # the first step learns that ranks are summed
+        return [session.reduce({"t": nothing})["t"].ravel() for _ in range(3)][1:]
+
+    for second, third in LocalWorld(2).run(program):
+        np.testing.assert_allclose(third, 0.5 * second + 0.1 * START, rtol=1e-12)
+
+
+def test_ranks_whose_optimizers_differ_are_refused():
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.05}, memory="momentum_feedback", min_numel=1
+    )
+    spec = TensorSpec("t", (20, 30), "float32")
+
+    def program(collective):
+        session = Session(configuration, [spec], collective)
+        session.step.settings_of = lambda position: {
+            "rate": 1.0,
+            "momentum": 0.9 - 0.1 * collective.rank,
+            "nesterov": False,
+            "weight_decay": 0.0,
+        }
+        with pytest.raises(RankMismatch, match="an optimizer with the same settings"):
+            session.reduce({"t": draw("normal", 600).reshape(20, 30)})
+
+    LocalWorld(2).run(program)
