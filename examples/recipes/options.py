@@ -210,5 +210,5 @@ def _clipping(args, method):
     what was selected."""
     if method == "dgc":
         return {"clip_norm": args.clip_norm}
-    memory = "adam_correction" if args.optimizer == "adamw" else "momentum_correction"
+    memory = "adam_correction" if args.optimizer == "adamw" else "momentum_feedback"
     return {"memory": {"id": memory, "clip_norm": args.clip_norm}}

@@ -8,7 +8,9 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.core.kernels import reference
 from hvd_sparse.core.wire.message import overhead_bytes
+from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Report
@@ -54,6 +56,10 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
     small = configuration.memory.create(
         TensorSpec(spec.key, (SAMPLE,), spec.dtype), rollback=configuration.rollback
     )
+    if isinstance(small, DirectionState):  # whose velocity is made where it is needed
+        is_sparse = configuration.is_sparse(spec.shape, spec.numel)
+        small.density = configuration.density(0, spec) if is_sparse else 1.0
+        small.compensate(np.zeros(SAMPLE, spec.accumulator), reference)
     held = sum(
         thing.nbytes
         for thing in vars(small).values()

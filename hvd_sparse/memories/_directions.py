@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,21 @@ class CommonOptions(Protocol):
 
 
 Options = TypeVar("Options", bound=CommonOptions)
+
+
+class Moments(NamedTuple):
+    """Moments of averaged gradients, as an optimizer has them that nobody handed over.
+
+    Attributes
+    ----------
+    arrays : flat, by the names of a memory's arrays; none to begin anew
+    steps : of the optimizer so far
+    ranks : whose gradients were averaged; 1 for a tensor that is never compressed
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    steps: int
+    ranks: int
 
 
 def check_common(options: CommonOptions, *fractions: str) -> None:
@@ -97,13 +112,21 @@ class DirectionState(Generic[Options]):
         self._is_held = False
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
-    def _follow(self, *, rate: float, parameter: np.ndarray | None = None, **told: float) -> None:
+    def _follow(
+        self,
+        *,
+        rate: float,
+        parameter: np.ndarray | None = None,
+        moments: Moments | None = None,
+        **told: float,
+    ) -> None:
         """Take over what the optimizer holds for this tensor now.
 
         Parameters
         ----------
         rate : learning rate
         parameter : its value, flat; where weight decay adds to the gradient
+        moments : those to go on from; None where the memory has its own
         told : options of the memory
         """
         self.rate, self._parameter = rate, parameter
@@ -113,6 +136,22 @@ class DirectionState(Generic[Options]):
             self.settings = ""
         if not self.settings:
             self.settings = str(told)
+        if moments is not None:
+            self._adopt(moments)
+
+    def _adopt(self, moments: Moments) -> None:
+        """Go on from an optimizer's moments; what is kept back stays."""
+        raise NotImplementedError
+
+    def moments(self, steps: int, ranks: int) -> Moments:
+        """Return what an optimizer can go on from that this memory does not serve.
+
+        Parameters
+        ----------
+        steps : completed steps of the tensor
+        ranks : as in ``Moments``
+        """
+        raise NotImplementedError
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
@@ -126,7 +165,8 @@ class DirectionState(Generic[Options]):
             return gradient
         # A scalar of the same dtype: a Python float would be one too, but only by numpy's newer
         # rules.
-        return gradient + self._parameter * gradient.dtype.type(decay)
+        decayed: np.ndarray = gradient + self._parameter * gradient.dtype.type(decay)
+        return decayed
 
     def _another(self) -> DoubleBuffer:
         """Return a further vector of the tensor's size, of zeros, where its residual lies."""

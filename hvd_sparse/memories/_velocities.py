@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
-from hvd_sparse.memories._directions import CommonOptions, DirectionState
+from hvd_sparse.memories._directions import CommonOptions, DirectionState, Moments
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 
 
@@ -51,15 +51,25 @@ class VelocityState(DirectionState[Options]):
         nesterov: bool,
         weight_decay: float,
         parameter: np.ndarray | None = None,
+        moments: Moments | None = None,
     ) -> None:
         """Take over what the optimizer holds for this tensor now: ``_follow``."""
         self._follow(
             rate=rate,
             parameter=parameter,
+            moments=moments,
             momentum=momentum,
             nesterov=nesterov,
             weight_decay=weight_decay,
         )
+
+    def moments(self, steps: int, ranks: int) -> Moments:
+        velocity = self._velocity_of_sgd() if self._options.momentum else None
+        return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
+
+    def _velocity_of_sgd(self) -> np.ndarray:
+        """Return a copy of the velocity, as SGD itself would go on from it."""
+        raise NotImplementedError
 
     @property
     def _momentum(self) -> float:

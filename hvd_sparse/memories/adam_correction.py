@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,12 @@ from hvd_sparse.core.kernels.adam import AdamStep
 from hvd_sparse.core.kernels.aligned import empty_like
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.memories._directions import DirectionState, check_common, host_for_norms
+from hvd_sparse.memories._directions import (
+    DirectionState,
+    Moments,
+    check_common,
+    host_for_norms,
+)
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -95,13 +101,19 @@ class AdamCorrection:
 
 
 class AdamCorrectionState(DirectionState[AdamCorrection]):
-    """m, s and v of one tensor.  Implements ``MemoryState``."""
+    """m, s and v of one tensor.  Implements ``MemoryState``.
+
+    Attributes
+    ----------
+    begun : step of the tensor at which m and s began; below 0 where they are older
+    """
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._is_epsilon_hat = False
+        self.begun = 0
 
     def tune(
         self,
@@ -112,6 +124,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         epsilon: float,
         weight_decay: float,
         parameter: np.ndarray | None = None,
+        moments: Moments | None = None,
         is_epsilon_hat: bool = False,
     ) -> None:
         """Take over what the optimizer holds for this tensor now: ``_follow``.
@@ -123,6 +136,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         self._follow(
             rate=rate,
             parameter=parameter,
+            moments=moments,
             beta1=beta1,
             beta2=beta2,
             epsilon=epsilon,
@@ -154,11 +168,39 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return self._numbers(world_size, 1.0 if self.is_average else 1 / world_size)
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
-        options, step = self._options, self.step + 1
+        options, step = self._options, self.step - self.begun + 1
         epsilon = options.epsilon
         if self._is_epsilon_hat:
             epsilon /= math.sqrt(1 - options.beta2**step)
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
+
+    def _unbiased(self, steps: int) -> tuple[float, float]:
+        """Return the factors that take the bias of their start out of m**2 and s."""
+        options = self._options
+        return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
+
+    def _adopt(self, moments: Moments) -> None:
+        self.begun = self.step - moments.steps
+        mean, square = moments.arrays.get("mean"), moments.arrays.get("square")
+        if mean is None or square is None:
+            self.begun = self.step
+            self.mean.old[:] = self.square.old[:] = 0
+            return
+        if moments.steps and moments.ranks > 1:
+            # The average's second moment lacks most of a rank's own noise.
+            of_mean, of_square = self._unbiased(moments.steps)
+            noise = np.maximum(square - mean * mean * (of_mean / of_square), 0)
+            square = square + noise * (moments.ranks - 1)
+        self.mean.old[:] = mean
+        self.square.old[:] = square
+
+    def moments(self, steps: int, ranks: int) -> Moments:
+        mean, square, own = self.mean.old.copy(), self.square.old.copy(), steps - self.begun
+        if own and ranks > 1:
+            of_mean, of_square = self._unbiased(own)
+            least = np.minimum(mean * mean * (of_mean / of_square), square)
+            square = square / ranks + least * (1 - 1 / ranks)
+        return Moments({"mean": mean, "square": square}, own, ranks)
 
     def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> np.ndarray:
         """Take a gradient in, and return the direction."""
@@ -208,6 +250,13 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"mean": self.mean.old, "square": self.square.old, "residual": self.residual.old}
+
+    def numbers(self) -> dict[str, float]:
+        """Return the step at which m and s began, where it is not the tensor's first."""
+        return {"begun": self.begun} if self.begun else {}
+
+    def recall(self, numbers: Mapping[str, float]) -> None:
+        self.begun = int(numbers.get("begun", 0))
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.mean.old[:] = arrays["mean"]

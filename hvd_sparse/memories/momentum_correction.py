@@ -9,7 +9,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth
 from hvd_sparse.core.kernels.contract import Kernels, Zeros
-from hvd_sparse.memories._directions import check_common, host_for_norms
+from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
 from hvd_sparse.memories._velocities import VelocityState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -99,6 +99,13 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     def _no_decay(self) -> DoubleBuffer:
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
+    def _adopt(self, moments: Moments) -> None:
+        self.velocity.old[:] = moments.arrays.get("momentum", 0)
+        self.decay.old[:] = 0
+
+    def _velocity_of_sgd(self) -> np.ndarray:
+        return self.velocity.old.copy()
+
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
@@ -136,7 +143,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)
         if not options.momentum:
-            return result + pull
+            result = result + pull
+            return result
         if not self.decay.old.size:  # a parameter group may be given weight decay in mid-run
             self.decay = self._another()
         kernels.push_momentum(pull, self.decay.old, self.decay.new, options.momentum)

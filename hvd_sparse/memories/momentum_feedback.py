@@ -10,7 +10,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth
 from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.memories._directions import check_common, host_for_norms
+from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
 from hvd_sparse.memories._velocities import VelocityState
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer
@@ -170,6 +170,29 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         else:
             self.residual.old[:] = v.old * ((1 - was) / (1 - now))
             self.velocity.old[:] = u.old * (self._ahead(was) / self._ahead(now))
+
+    def _adopt(self, moments: Moments) -> None:
+        """Go on from SGD's velocity: here it is m's, and without one what it owes is kept back."""
+        given, momentum = moments.arrays.get("momentum"), self._options.momentum
+        if given is None and self.velocity is not None:
+            self.velocity.old[:] = 0
+        if given is None or not momentum:
+            return
+        at = self._at if self._at is not None else self.density or 0.0
+        left, owed = momentum_left(momentum, at), given * self._ahead(momentum)
+        if left:
+            self.velocity = self.velocity or self._another()
+            self.velocity.old[:] = owed * (1 / self._ahead(left))
+        else:
+            self.residual.old[:] = self.residual.old.copy() + owed
+
+    def _velocity_of_sgd(self) -> np.ndarray:
+        """What is kept back waits for a compressor."""
+        if self.velocity is None:
+            return np.zeros(self.residual.old.size, self.residual.old.dtype)
+        momentum = self._options.momentum
+        left = momentum_left(momentum, self._at or 0.0)
+        return self.velocity.old.copy() * (self._ahead(left) / self._ahead(momentum))
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
         return super()._direct(self._decayed(gradient, world_size), kernels, world_size)

@@ -390,11 +390,10 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
         make_by_hand=lambda: momentum(clipnorm=0.3),
         passes=2,
     )
-    unmasked = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_ONLY}
-    cases["handed_sgd"] = partial(handed_over, make=momentum, **unmasked)
+    cases["handed_sgd"] = partial(handed_over, make=momentum, **SPARSE_ONLY)
     for name in ("handed_accumulated", "handed_accumulated_scaled"):
         cases[name] = partial(
-            handed_over, make=momentum, passes=2, is_scaled="scaled" in name, **unmasked
+            handed_over, make=momentum, passes=2, is_scaled="scaled" in name, **SPARSE_ONLY
         )
     dense = {"min_numel": 10**6}
     cases["handed_nesterov"] = partial(handed_over, make=lambda: momentum(nesterov=True), **dense)

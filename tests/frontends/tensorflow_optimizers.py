@@ -18,7 +18,6 @@ from horovod.tensorflow.keras import DistributedOptimizer
 
 keras = tf.keras
 cases = Cases()
-WITHOUT_MASK = {"id": "momentum_correction", "masking": False}
 Make = Callable[[], Any]
 
 
@@ -77,10 +76,8 @@ def train_by_tape(model: Any, optimizer: Any, compression: Any) -> None:
 
 sgd = partial(keras.optimizers.SGD, momentum=0.9)
 adam, adamw = keras.optimizers.Adam, partial(keras.optimizers.AdamW, weight_decay=0.1)
-cases["sgd"] = partial(beside_dense, make=lambda: sgd(0.05), memory=WITHOUT_MASK, **SPARSE_ONLY)
-cases["sgd_by_tape"] = partial(
-    beside_dense, make=lambda: sgd(0.05), by_tape=True, memory=WITHOUT_MASK, **SPARSE_ONLY
-)
+cases["sgd"] = partial(beside_dense, make=lambda: sgd(0.05), **SPARSE_ONLY)
+cases["sgd_by_tape"] = partial(beside_dense, make=lambda: sgd(0.05), by_tape=True, **SPARSE_ONLY)
 cases["nesterov_never_compressed"] = partial(
     beside_dense, make=lambda: sgd(0.05, nesterov=True), min_numel=10**6
 )
@@ -115,16 +112,15 @@ class WithNote(keras.optimizers.SGD):  # type: ignore[misc]
 
 legacy = partial(keras.optimizers.legacy.SGD, momentum=0.9)
 early = partial(adam, 0.01, epsilon=0.1)
-unmasked = {"memory": WITHOUT_MASK, **SPARSE_ONLY}
 for name, make in {
     "sgd_legacy": lambda: legacy(0.05, nesterov=True),
     "sgd_derived": lambda: WithNote(0.05, momentum=0.9),
     "sgd_clipped_without_momentum": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
 }.items():
-    cases[name] = partial(beside_dense, make=make, **unmasked)
+    cases[name] = partial(beside_dense, make=make, **SPARSE_ONLY)
 for name, make in {"sgd_falling": sgd, "sgd_falling_legacy": legacy}.items():
     eagerly = {"run_eagerly": make is sgd, "callbacks": [Falling()]}
-    cases[name] = partial(beside_dense, make=partial(make, 0.05), fitting=eagerly, **unmasked)
+    cases[name] = partial(beside_dense, make=partial(make, 0.05), fitting=eagerly, **SPARSE_ONLY)
 cases["adam_early_epsilon_never_compressed"] = partial(beside_dense, make=early, min_numel=10**6)
 
 
@@ -143,7 +139,7 @@ def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
         compression = hvd.Compression.none
         if compressed:
             compression = Compression.topk(
-                model, density=1.0, name=name, optimizer=optimizer, **unmasked
+                model, density=1.0, name=name, optimizer=optimizer, **SPARSE_ONLY
             )
         distributed = DistributedOptimizer(
             optimizer, compression=compression, sparse_as_dense=not is_sparse

@@ -152,7 +152,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(ranks: int) -> None:
 def test_optimizers_that_are_handed_over_do_their_own_work(ranks: int) -> None:
     results = measured(launched(ranks), "optimizers_that_are_handed_over")
     for kind, memory in (
-        ("SGD", "momentum_correction"),
+        ("SGD", "momentum_feedback"),
         ("AdamW", "adam_correction"),
         ("Adam", "adam_correction"),
     ):

@@ -30,6 +30,12 @@ def test_everything_sent_trains_like_the_optimizer_itself_through_schedules_and_
     assert len({result["digest"] for result in results}) == 1
 
 
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw"])
+def test_moments_go_over_to_a_compressor_and_come_back(outcome: Outcome, name: str):
+    for result in measured(outcome, f"{name}_moved_over"):
+        assert result["difference"] < TOLERANCE
+
+
 @pytest.mark.parametrize(
     ("name", "arrays"),
     [

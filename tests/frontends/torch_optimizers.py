@@ -193,6 +193,62 @@ cases["adamw_resumed"] = partial(resumed, make=adamw)
 cases["adam_resumed"] = partial(resumed, make=adam)
 
 
+def cycle_momentum(optimizer: torch.optim.Optimizer, step: int) -> None:
+    for group in optimizer.param_groups:
+        if "momentum" in group:
+            group["momentum"] = (0.9, 0.5, 0.8)[step % 3]
+
+
+def moved_over(name: str, *, make: Make, comes_back: bool = True, **options: Any) -> dict[str, Any]:
+    """Training that goes from the optimizer itself to a compressor and back, the state by way of
+    rank 0, beside training by the optimizer itself; momentum changes with every step.
+
+    What is compressed has moments of rank 0's own gradients, and does not come back the same."""
+
+    def part(way: str, steps: range, begun: Any, *, hands_over: bool) -> Any:
+        model, place = network(), f"{name}.{way}"
+        optimizer = make(model)
+        compressor: Any = hvd.Compression.none
+        if hands_over:
+            compressor = Compression.topk(
+                model.named_parameters(), density=1.0, name=place, optimizer=optimizer, **options
+            )
+        wrapped = distributed(place, model, optimizer, compressor)
+        if begun is not None and hvd.rank() == 0:
+            model.load_state_dict(begun[0])
+            wrapped.load_state_dict(begun[1])
+        # In this order, as Horovod takes a step on ranks without a state, in which weight decay
+        # moves parameters.
+        if begun is not None:
+            hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        for step in steps:
+            cycle_momentum(wrapped, step)
+            train(model, wrapped, range(step, step + 1))
+        if hands_over:
+            compressor.close()
+        return copy.deepcopy((model.state_dict(), wrapped.state_dict()))
+
+    ends = []
+    for way, hands_over in (("plain", False), ("moved", True)):
+        begun = part(f"{way}.1", range(4), None, hands_over=False)
+        begun = part(f"{way}.2", range(4, 8), begun, hands_over=hands_over)
+        if comes_back:
+            begun = part(f"{way}.3", range(8, 12), begun, hands_over=False)
+        ends.append(begun[0])
+    start = network().state_dict()
+    moved = max(float((ends[0][key] - start[key]).abs().max()) for key in start)
+    apart = max(float((ends[0][key] - ends[1][key]).abs().max()) for key in start)
+    return {"difference": apart / moved}
+
+
+cases["sgd_moved_over"] = partial(moved_over, make=sgd, min_numel=10**6)
+cases["nesterov_moved_over"] = partial(
+    moved_over, make=partial(sgd, nesterov=True), comes_back=False, **SPARSE_ONLY
+)
+cases["adamw_moved_over"] = partial(moved_over, make=adamw, min_numel=10**6)
+
+
 @cases
 def scaled_and_clipped(name: str) -> dict[str, Any]:
     """A scaler that skips a step, and a closure, beside the same training without a scaler."""

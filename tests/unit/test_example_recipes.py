@@ -227,7 +227,7 @@ class Recorded:
         (["--method", "adacomp"], {}),
         (
             ["--method", "ef_sign", "--clip-norm", "2"],
-            {"memory": {"id": "momentum_correction", "clip_norm": 2.0}},
+            {"memory": {"id": "momentum_feedback", "clip_norm": 2.0}},
         ),
         (
             ["--method", "ef_sign", "--clip-norm", "2", "--optimizer", "adamw"],

@@ -175,6 +175,17 @@ class Transactions:
                 found = max(found, state.steps + is_done)
             return found
 
+    def peek(self, position: int) -> TensorState | None:
+        """Return the settled state of a tensor; of one that is in a step, what the step began from.
+
+        None where it had no step yet.
+        """
+        with self.lock:
+            run = self._staged_by.get(position)
+            if run is None or run.entered <= run.completed:
+                self._settle(position)
+            return self._states.get(position)
+
     def steps_of(self, positions: Iterable[int]) -> int:
         """Return the most completed and settled steps of tensors that are in a step."""
         most, states = 0, self._states

@@ -12,16 +12,17 @@ from hvd_sparse.core.kernels.engines import resolve_engine, resolve_engine_by_pl
 from hvd_sparse.core.step.buckets import grouped
 from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.core.step.step import Step
-from hvd_sparse.frontend.torch.arrays import flatten, spec_of
+from hvd_sparse.frontend.torch.arrays import flatten, like, spec_of
 from hvd_sparse.frontend.torch.arrivals import Arrivals
 from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
-from hvd_sparse.frontend.torch.optimizer import Follower, habits_of, refuse_momentum
+from hvd_sparse.frontend.torch.optimizer import MOMENTS, Follower, habits_of, refuse_momentum
 from hvd_sparse.frontend.torch.scaler import scale_of
 from hvd_sparse.frontend.torch.staging import is_on_device, say_experimental, say_ways
 from hvd_sparse.frontend.torch.unapplied import Unapplied
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
 from hvd_sparse.frontend.torch.witness import Witness
 from hvd_sparse.frontend.watched import WatchedCompressor
+from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.resilience.checkpoint_file import with_arrays
 from hvd_sparse.resilience.state_check import IncompatibleKeys
@@ -63,6 +64,7 @@ class ParameterCompressor(WatchedCompressor):
         super().__init__(configuration, place, world_size)
         self._take_name(specs)
         self._parameters = [parameter for _, parameter in named]
+        self._positions = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._ways, self._staged_because = ways_of(
             list(zip(specs, self._parameters)),
             configuration,
@@ -120,10 +122,35 @@ class ParameterCompressor(WatchedCompressor):
 
     def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
-        spec = self.step.specs[position]
-        return self._follower.settings_of(
-            spec.key, self._parameters[position], lambda: self._value_of(position)
-        )
+        spec, parameter = self.step.specs[position], self._parameters[position]
+        settings = self._follower.settings_of(spec.key, parameter, lambda: self._value_of(position))
+        state = self.step.transactions.staged(position)
+        own = state.steps - int(getattr(state.memory, "begun", 0))
+        given = self._follower.moments_of(parameter, own)
+        if given is not None:
+            arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
+            settings["moments"] = Moments(arrays, given[1], self._averaged(position))
+        return settings
+
+    def _averaged(self, position: int) -> int:
+        """Return over how many ranks the optimizer's gradients of a tensor are averaged, and the
+        memory's are not."""
+        return self._size_of_world() if self._is_sparse[position] else 1
+
+    def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a parameter's state as an optimizer has it that was not handed over; nothing
+        before its first step."""
+        position = self._positions.get(id(parameter))
+        state = None if position is None else self.step.transactions.peek(position)
+        if position is None or state is None or not isinstance(state.memory, DirectionState):
+            return {}
+        moments = state.memory.moments(state.steps, self._averaged(position))
+        told = {
+            name: like(torch.from_numpy(moments.arrays[ours]).view(parameter.shape), parameter)
+            for name, ours in MOMENTS.items()
+            if ours in moments.arrays
+        }
+        return {"step": torch.tensor(float(moments.steps)), **told}
 
     def _note(self, ticket: Ticket | None, result: torch.Tensor) -> None:
         """Let the optimizer that was handed over know that a result takes its gradient's place."""

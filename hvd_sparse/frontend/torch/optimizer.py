@@ -18,6 +18,8 @@ from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
+STEPS = "hvd_sparse_steps"
+"""Entry of an SGD's saved state: steps of the compressor, by the number of the parameter."""
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
 """Attribute of a ``step`` that tells a learning rate schedule of its calls."""
 REMEDY = "give the optimizer to the compressor, by its option optimizer="
@@ -48,13 +50,22 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             f"step() of this {name} was replaced on the object, and would go on to do what is "
             "handed over: replace it behind the compressor, or leave out optimizer="
         )
+    for group in optimizer.param_groups:
+        refuse_options(name, group)
+    return handover
+
+
+def refuse_options(name: str, group: Mapping[str, Option]) -> None:
+    """Raise InvalidOption for a parameter group with an option that no memory knows.
+
+    name : of the optimizer's class
+    """
     for option in ("dampening", "maximize", "amsgrad", "differentiable"):
-        if any(group.get(option) for group in optimizer.param_groups):
+        if group.get(option):
             raise InvalidOption(
                 f"the optimizer has {option}, which no memory knows: make the {name} without it, "
                 "or leave out optimizer="
             )
-    return handover
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
@@ -80,6 +91,7 @@ def unhooked(step: Any) -> Any:
 
 def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> Settings:
     """Return what a parameter group says, as a memory's ``tune`` takes it."""
+    refuse_options(type(optimizer).__name__, group)
     rate, decay = float(group["lr"]), float(group["weight_decay"])
     if "betas" not in group:
         momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
@@ -139,10 +151,52 @@ class Applying:
         compressor.unapplied.end_step(self)
         return loss
 
+    def _count(self, alone: Collection[torch.Tensor]) -> None:
+        """Keep one number of every parameter that has a gradient, under the name that Adam has for
+        it; without it, the state was cleared.
+
+        Horovod's ``broadcast_optimizer_state`` takes a step with zero gradients to have a state:
+        there the moments must be, for those of rank 0.
+
+        alone : parameters whose state is the optimizer's own
+        """
+        has_begun = type(self).hvd_sparse_compressor.has_begun
+        states = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None or parameter in alone:
+                    continue
+                state = self.state[parameter]
+                states.append(state)
+                if "step" in state:
+                    continue
+                state["step"] = torch.zeros(())
+                if not has_begun:
+                    made = {name: torch.zeros_like(parameter) for name in moments_in(group)}
+                    state.update({**made, **state})
+        if has_begun and states:
+            torch._foreach_add_([state["step"] for state in states], 1.0)
+
+    def _whole_state(self) -> Settings:
+        """Return the state with the moments that the compressor has of this rank's gradients."""
+        compressor = type(self).hvd_sparse_compressor
+        whole: Settings = defaultdict(dict)
+        for parameter, state in self.state.items():
+            # The optimizer's own, or such that the compressor has not taken yet.
+            has_own = bool(set(state) & set(MOMENTS))
+            told_of = {} if has_own else compressor.optimizer_state_of(parameter)
+            whole[parameter] = {**state, **told_of}
+        return whole
+
     def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over; the compressor's state is its own
-        to save."""
-        kept = {p: state for p, state in self.state.items() if set(state) != {"step"}}
+        """Pickle and copy as the optimizer that was handed over, with a state that it could go on
+        from."""
+        state = self._whole_state()
+        if "betas" not in self.defaults:
+            for held in state.values():
+                held.pop("step", None)
+        # A step alone is this class's count.
+        kept = {p: held for p, held in state.items() if set(held) - {"step"}}
         members = {
             "defaults": self.defaults,
             "param_groups": self.param_groups,
@@ -150,19 +204,33 @@ class Applying:
         }
         return object.__new__, (type(self).hvd_sparse_base,), members
 
-    def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Keep one number of every parameter, under the name that Adam has for it.
+    def state_dict(self) -> Settings:
+        """Return what the optimizer itself could go on from: with the moments that the compressor
+        has of this rank's gradients."""
+        kept, self.state = self.state, self._whole_state()
+        try:
+            told: Settings = super().state_dict()  # type: ignore[misc]
+        finally:
+            self.state = kept
+        if "betas" not in self.defaults:
+            # SGD has no number in its state, and Horovod's broadcasts want the same on all ranks.
+            states: Settings = told["state"]
+            told[STEPS] = {i: int(s.pop("step")) for i, s in states.items() if "step" in s}
+            told["state"] = {i: state for i, state in states.items() if state}
+        return told
 
-        Horovod's ``broadcast_optimizer_state`` broadcasts no parameter groups where there is no
-        state, and takes a step with zero gradients to have one.
-
-        alone : parameters whose state is the optimizer's own
-        """
-        held = [p for group in self.param_groups for p in group["params"] if p not in alone]
-        for parameter in held:
-            self.state[parameter].setdefault("step", torch.zeros(()))
-        if held:
-            torch._foreach_add_([self.state[parameter]["step"] for parameter in held], 1.0)
+    def load_state_dict(self, state_dict: Settings) -> None:
+        """Take a state of this optimizer's or of one that was not handed over: the compressor goes
+        on from its moments, unless it has been given the same."""
+        for group in state_dict["param_groups"]:
+            refuse_options(type(self).__name__, group)
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for index, parameter in zip(saved, parameters):
+            state, steps = self.state.get(parameter), state_dict.get(STEPS, {}).get(index, 0)
+            if state is not None and (state or steps):
+                state.setdefault("step", torch.tensor(float(steps)))
 
     def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
         """Move parameters of a group by what the compressor made of their gradients."""
@@ -248,6 +316,7 @@ class Follower:
         self._compressor = compressor
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
+        self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
         """Horovod's optimizer, which calls.  InvalidOption if it is not made of the one that was
@@ -258,6 +327,12 @@ class Follower:
                 "was handed over: give both "
                 "the same, first to Compression.<method>(..., optimizer=optimizer), then to "
                 "hvd.DistributedOptimizer"
+            )
+        if self._optimizer is not caller and self._optimizer.state and not caller.state:
+            logger.warning(
+                "the %s had a state when it was given to hvd.DistributedOptimizer, which begins "
+                "without one: load the state into Horovod's optimizer",
+                type(caller).__name__,
             )
         # loading a state gives Horovod's optimizer new groups, so positions are looked up anew
         self._optimizer, self._groups = caller, {}
@@ -285,6 +360,37 @@ class Follower:
         if settings["weight_decay"]:
             settings["parameter"] = value()
         return settings
+
+    def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
+        """Return moments that the optimizer was given and the memory has not, and their steps.
+
+        None where the memory goes on; no moments where the state was cleared.
+
+        steps : of the moments that the memory has
+        """
+        state = self._optimizer.state.get(parameter)
+        if not state:
+            if id(parameter) not in self._counted:
+                return None
+            self._counted.discard(id(parameter))
+            return {}, 0
+        given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
+        told = int(state.setdefault("step", torch.zeros(())))
+        self._counted.add(id(parameter))
+        given = {name: moment for name, moment in given.items() if moment is not None}
+        # A state that was saved by this optimizer is the compressor's, as rank 0 had it.
+        return None if not given or 0 < told == steps else (given, told)
+
+
+MOMENTS = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
+"""Names of moments in an optimizer's state, and those of memories' arrays."""
+
+
+def moments_in(group: Mapping[str, Option]) -> list[str]:
+    """Return the names of the moments that the optimizer itself has for a parameter group."""
+    if "betas" in group:
+        return ["exp_avg", "exp_avg_sq"]
+    return ["momentum_buffer"] if group["momentum"] else []
 
 
 def refuse_momentum(optimizer: Optimizer) -> None:

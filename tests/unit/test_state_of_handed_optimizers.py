@@ -1,0 +1,214 @@
+"""The state of an optimizer that is handed over, beside the same optimizer by itself: moments go
+over and come back, may be cleared, and settings may change at any step."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hvd_sparse.ddp import register
+from hvd_sparse.errors import InvalidOption
+
+Change = Callable[[torch.optim.Optimizer], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+    "nesterov": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.02, momentum=0.9, nesterov=True
+    ),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.02),
+}
+EVERYTHING = {"density": 1.0, "min_numel": 1, "compress_1d": True, "allow_dense": False}
+WAYS: dict[str, dict[str, Any]] = {
+    "sgd": EVERYTHING,
+    "nesterov": EVERYTHING,
+    # at density 1 only what is never compressed is Adam
+    "adamw": {"density": 0.1, "min_numel": 10**6},
+}
+every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
+
+
+class Program:
+    """A model and an optimizer, handed over or not.
+
+    Parameters
+    ----------
+    name : of the optimizer
+    handed : options of the compressor; None to leave it out
+    begun : a program to go on from; its model and, with ``moments``, its optimizer's state
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handed: dict[str, Any] | None = None,
+        begun: Program | None = None,
+        *,
+        first: str = "compressor",
+        **more: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2)))
+        self.optimizer = MAKERS[name](self.model.parameters())
+        if begun is not None:
+            self.model.load_state_dict(begun.model.state_dict())
+        if begun is not None and first == "state":
+            self.optimizer.load_state_dict(begun.saved())
+        self.handle: Any = None
+        if handed is not None:
+            self.handle = register(
+                self.model, "topk", **{**handed, **more}, optimizer=self.optimizer
+            )
+        if begun is not None and first == "compressor":
+            self.optimizer.load_state_dict(begun.saved())
+
+    def saved(self) -> dict[str, Any]:
+        return copy.deepcopy(self.optimizer.state_dict())
+
+    def train(self, steps: Sequence[int], changes: dict[int, Change] | None = None) -> Program:
+        for step in steps:
+            if changes and step in changes:
+                changes[step](self.optimizer)
+            self.optimizer.zero_grad()
+            draw = torch.Generator().manual_seed(step)
+            inputs = torch.randn(4, 8, generator=draw)
+            self.model(inputs).square().mean().backward()
+            self.optimizer.step()
+        return self
+
+    def close(self) -> Program:
+        if self.handle is not None:
+            self.handle.close()
+        return self
+
+
+def assert_same(one: Program, other: Program) -> None:
+    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
+    one.close(), other.close()
+
+
+def set_all(**options: Any) -> Change:
+    def change(optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            group.update(options)
+
+    return change
+
+
+@every_optimizer
+@pytest.mark.parametrize("first", ["state", "compressor"])
+def test_moments_that_an_optimizer_has_are_taken_over(name: str, first: str) -> None:
+    """There when it is handed over, or loaded behind that."""
+    begun = Program(name).train(range(6))
+    ours = Program(name, WAYS[name], begun, first=first).train(range(6, 12))
+    assert_same(ours, begun.train(range(6, 12)))
+
+
+@every_optimizer
+def test_a_plain_optimizer_goes_on_from_the_state(name: str) -> None:
+    begun = Program(name, WAYS[name]).train(range(6))
+    plain = Program(name, None, begun).train(range(6, 12))
+    assert_same(plain, Program(name).train(range(12)))
+    begun.close()
+
+
+@every_optimizer
+@pytest.mark.parametrize("density", [0.05, 0.5])
+def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name: str, density: float) -> None:
+    handed = {**EVERYTHING, "density": density}
+    whole = Program(name, handed).train(range(6))
+    optimizer, compressor = whole.saved(), whole.handle.state_dict()
+    model = copy.deepcopy(whole.model.state_dict())
+    whole.train(range(6, 12)).close()
+    again = Program(name, handed)
+    again.model.load_state_dict(model)
+    again.optimizer.load_state_dict(optimizer)
+    again.handle.load_state_dict(compressor)
+    again.train(range(6, 12)).close()
+    for p, q in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@every_optimizer
+@pytest.mark.parametrize("density", [0.05, 0.5])
+def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(
+    name: str, density: float
+) -> None:
+    begun = Program(name, {**EVERYTHING, "density": density}).train(range(6)).close()
+    names = {key for state in begun.saved()["state"].values() for key in state}
+    plain = Program(name).train(range(1))
+    assert names == {key for state in plain.saved()["state"].values() for key in state}
+    Program(name, None, begun).train(range(6, 8))
+
+
+@every_optimizer
+@pytest.mark.parametrize("how", ["clear", "replace"])
+def test_a_state_that_is_cleared_begins_anew(name: str, how: str) -> None:
+    def clear(optimizer: torch.optim.Optimizer) -> None:
+        if how == "clear":
+            optimizer.state.clear()
+        else:
+            optimizer.state = defaultdict(dict)
+
+    ours = Program(name, WAYS[name]).train(range(12), {6: clear})
+    plain = Program(name).train(range(12), {6: clear})
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov"])
+@pytest.mark.parametrize(
+    "memory", ["momentum_feedback", {"id": "momentum_correction", "masking": False}], ids=str
+)
+def test_settings_that_change_at_any_step_are_the_optimizers(name: str, memory: Any) -> None:
+    """Momentum that cycles, for Nesterov as well, and weight decay that is given in mid-run."""
+    momenta = (0.9, 0.5, 0.8) if name == "nesterov" else (0.9, 0.0, 0.9, 0.5)
+    changes = {
+        step: set_all(momentum=momenta[step % len(momenta)], weight_decay=0.0 if step < 6 else 0.1)
+        for step in range(12)
+    }
+    ours = Program(name, WAYS[name], memory=memory).train(range(12), changes)
+    assert_same(ours, Program(name).train(range(12), changes))
+
+
+@pytest.mark.parametrize("memory", ["momentum_feedback", "momentum_correction"])
+def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(
+    memory: str,
+) -> None:
+    handed = {**EVERYTHING, "density": 0.05, "memory": memory}
+    begun = Program("sgd", handed)
+    begun.train(range(4), {2: set_all(weight_decay=0.1), 3: set_all(momentum=0.85)})
+    state = begun.handle.state_dict()
+    begun.handle.load_state_dict(state)
+    resumed = Program("sgd", handed, begun, first="state")
+    resumed.handle.load_state_dict(state)
+    resumed.close(), begun.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("sgd", "maximize"), ("sgd", "dampening"), ("adamw", "amsgrad")]
+)
+def test_a_state_with_options_that_no_memory_knows_is_refused(name: str, option: str) -> None:
+    ours, state = Program(name, WAYS[name]), Program(name).saved()
+    state["param_groups"][0][option] = 0.5 if option == "dampening" else True
+    with pytest.raises(InvalidOption, match=f"the optimizer has {option}"):
+        ours.optimizer.load_state_dict(state)
+    ours.train(range(1)).close()
