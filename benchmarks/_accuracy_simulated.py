@@ -28,12 +28,12 @@ from benchmarks._accuracy_runs import (
 )
 from benchmarks._accuracy_tasks import TASKS
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.torch.arrays import flatten, spec_of
 from hvd_sparse.frontend.torch.optimizer import Follower, read_optimizer
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.step.session import Session
 
 TIMEOUT_S = 600.0
 

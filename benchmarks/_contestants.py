@@ -13,10 +13,10 @@ from benchmarks._gradients import ALIGNMENT, Gradients
 from benchmarks._interleaved_timing import Contestant
 from benchmarks._peers import PEERS, Peer
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.selectors.contract import Found
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 FLOOR = "residual.add_(gradient)"

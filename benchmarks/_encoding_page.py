@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks._entropy import GRACE, SYNXLIN, index_bits
 from benchmarks._streams import markdown_table
-from hvd_sparse.core.wire.frame import HEADER_BYTES
+from hvd_sparse.wire.frame import HEADER_BYTES
 
 STYLES = {
     "index_value": "black",

@@ -21,10 +21,10 @@ from rich.progress import Progress
 import hvd_sparse.selectors
 from benchmarks._models import Task
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.kernels.engines import resolve_engine
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 SEED = 20210219

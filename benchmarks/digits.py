@@ -22,8 +22,8 @@ from sklearn.model_selection import train_test_split
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import CODECS
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 mpl.use("Agg")

@@ -32,12 +32,12 @@ import hvd_sparse
 from benchmarks import _encoding_page
 from benchmarks._entropy import set_bits
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.wire import checksum
-from hvd_sparse.core.wire import frame as _frame
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire import checksum
+from hvd_sparse.wire import frame as _frame
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))

@@ -25,9 +25,9 @@ from rich.table import Table
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.exchanges.contract import dense_inbound
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 mpl.use("Agg")

@@ -43,7 +43,7 @@ from benchmarks._select_lines import Goal, Line, Scale
 from benchmarks._select_page import table_of, write
 from benchmarks._streams import Listener, Stream, environment, watch
 from benchmarks.architectures import resnet50
-from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
+from hvd_sparse.kernels.engines import FAST, is_fast_installed
 from hvd_sparse.registry import ENGINES
 
 PAYLOADS = (1, 2, 4, 8, 16)

@@ -31,10 +31,10 @@ from rich.table import Table
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.kernels.engines import resolve_engine
+from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.telemetry.jsonl import JsonLines
 from hvd_sparse.types import TensorSpec

@@ -10,10 +10,10 @@ from hvd_sparse import memories as _memories  # noqa: F401
 from hvd_sparse import schedules as _schedules  # noqa: F401
 from hvd_sparse import selectors as _selectors  # noqa: F401
 from hvd_sparse import telemetry as _telemetry  # noqa: F401
-from hvd_sparse.core.kernels import (
+from hvd_sparse.errors import SparseError
+from hvd_sparse.kernels import (
     engines as _engines,  # noqa: F401 - parts register themselves when they are imported
 )
-from hvd_sparse.errors import SparseError
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.version import __version__
 

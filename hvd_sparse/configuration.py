@@ -28,8 +28,6 @@ from hvd_sparse.compatibility import (
     check_select_over,
     exchanges_that_fit,
 )
-from hvd_sparse.core.wire.capacity import capacity
-from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.contract import Exchange, StepVolume
@@ -49,6 +47,8 @@ from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option, Report
+from hvd_sparse.wire.capacity import capacity
+from hvd_sparse.wire.checksum import crc32
 
 PARTS = {
     "selector": SELECTORS,

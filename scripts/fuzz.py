@@ -29,7 +29,13 @@ import atheris
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-WATCHED = ["hvd_sparse.codecs", "hvd_sparse.core", "conformance.fuzzing"]
+WATCHED = [
+    "hvd_sparse.codecs",
+    "hvd_sparse.kernels",
+    "hvd_sparse.wire",
+    "hvd_sparse.step",
+    "conformance.fuzzing",
+]
 with atheris.instrument_imports(include=WATCHED):
     from conformance.fuzzing import seeds, targets
 

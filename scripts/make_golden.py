@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from golden.contents import write  # noqa: E402
 
-from hvd_sparse.core.wire.frame import WIRE_VERSION  # noqa: E402
+from hvd_sparse.wire.frame import WIRE_VERSION  # noqa: E402
 
 FOLDER = ROOT / "tests" / "golden" / "payloads"
 MANIFEST = FOLDER / "MANIFEST.json"

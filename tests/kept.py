@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parent.parent / "hvd_sparse" / "core" / "kernels"
+KERNELS = Path(__file__).resolve().parent.parent / "hvd_sparse" / "kernels"
 
 
 def key() -> str:

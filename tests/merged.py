@@ -7,9 +7,9 @@ import numpy as np
 import worlds
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.buckets import grouped
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8))
 KEYS = [spec.key for spec in SPECS]

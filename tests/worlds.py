@@ -10,7 +10,7 @@ import numpy as np
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 TIMEOUT_S = 600.0

@@ -8,9 +8,9 @@ import importlib.metadata
 import platform
 
 from hvd_sparse.cli._commands import Commands
-from hvd_sparse.core.kernels.engines import FAST, is_fast_installed
-from hvd_sparse.core.wire import checksum
+from hvd_sparse.kernels.engines import FAST, is_fast_installed
 from hvd_sparse.version import __version__
+from hvd_sparse.wire import checksum
 
 EXTRAS = {
     "horovod": (
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _engine() -> str:
     """Return what is used where a compressor is told no engine, as
-    ``core.kernels.engines.resolve_engine`` has it."""
+    ``kernels.engines.resolve_engine`` has it."""
     if not is_fast_installed():
         return "numpy, as numba is not installed"
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
 from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
 
 
 def pack(numbers: np.ndarray, width: int, kernels: Packers = packing) -> np.ndarray:

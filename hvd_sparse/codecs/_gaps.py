@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.codecs._bits import pack, unpack
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import need
 from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.wire.frame import need
 
 WIDTHS = (16, 8, 4, 2, 1)
 # Fixed point, as floats may differ in their last bit between machines.

@@ -19,9 +19,9 @@ import math
 
 import numpy as np
 
-from hvd_sparse.core.kernels.levels import GRID_BITS, UPPER
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import need
+from hvd_sparse.kernels.levels import GRID_BITS, UPPER
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.wire.frame import need
 
 LEVEL_BITS = 16
 LEAST_EXPONENT = -99

@@ -8,10 +8,10 @@ import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import Frame, need, open_frame, selection_from, write_frame
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 """The bits of infinity, by the width of a float."""

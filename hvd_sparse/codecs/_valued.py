@@ -17,9 +17,10 @@ from hvd_sparse.codecs._values import (
     write_values,
 )
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import (
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
     HEADER_BYTES,
     Frame,
     need,
@@ -28,7 +29,6 @@ from hvd_sparse.core.wire.frame import (
     selection_from,
     write_parts,
 )
-from hvd_sparse.types import Selection
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ import numpy as np
 from hvd_sparse.checks import check_choice
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._levels import from_levels, to_levels
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need
 from hvd_sparse.errors import CorruptPayload, InvalidOption
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need
 
 LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
 STEP_BYTES = 4

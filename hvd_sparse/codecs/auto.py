@@ -17,11 +17,11 @@ from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.codecs.dense import Dense
 from hvd_sparse.codecs.golomb import Golomb
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import peek_frame
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import peek_frame
 
 CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
 """Codecs that keep all indices, the fastest first."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._valued import ValuedCodec
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import need
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import need
 
 
 @CODECS.register("bitmap")

@@ -9,11 +9,11 @@ import numpy as np
 
 from hvd_sparse.codecs._valued import ValuedCodec
 from hvd_sparse.codecs._values import ALL_FORMATS
-from hvd_sparse.core.kernels.packing import BLOCK, Packers, blocks_of
-from hvd_sparse.core.wire.frame import need
 from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels.packing import BLOCK, Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import need
 
 POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 

@@ -10,11 +10,11 @@ import numpy as np
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._valued import ValuedCodec
 from hvd_sparse.codecs._values import ALL_FORMATS, packed_bytes
-from hvd_sparse.core.kernels.packing import Packers, blocks_of
-from hvd_sparse.core.wire.frame import need
 from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import need
 
 CHUNK_BITS = 12
 COUNT = np.dtype("<u2")

@@ -8,8 +8,8 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import INDEX_LIMIT, Selection
 
 Self = TypeVar("Self", bound="Codec")

@@ -16,11 +16,11 @@ from hvd_sparse.codecs._values import (
     value_codes,
     values_bytes,
 )
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import need, need_size, open_frame, selection_from, write_frame
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import need, need_size, open_frame, selection_from, write_frame
 
 
 @CODECS.register("dense")

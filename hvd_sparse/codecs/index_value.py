@@ -10,18 +10,18 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import (
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.registry import CODECS
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
     need_ascending,
     need_size,
     open_frame,
     selection_from,
     write_frame,
 )
-from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.registry import CODECS
-from hvd_sparse.types import Selection
 
 INDEX = np.dtype("<u4")
 _IS_LITTLE = sys.byteorder == "little"

@@ -9,11 +9,11 @@ import numpy as np
 
 from hvd_sparse.codecs._values import decode_values, encode_values, missing_code
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.core.kernels import packing
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import need, open_frame, selection_from, write_frame
+from hvd_sparse.kernels import packing
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import need, open_frame, selection_from, write_frame
 
 LONGEST = 65_535
 

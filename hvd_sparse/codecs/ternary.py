@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.codecs._signs import SignCodec
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import Frame, need, need_ascending
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
+from hvd_sparse.wire.frame import Frame, need, need_ascending
 
 PLUS, MINUS = 1, 2
 

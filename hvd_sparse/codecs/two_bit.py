@@ -9,9 +9,9 @@ import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs._signs import SignCodec
-from hvd_sparse.core.kernels.packing import Packers
-from hvd_sparse.core.wire.frame import Frame, need, need_ascending, need_size
+from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
+from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 
 
 @CODECS.register("two_bit")

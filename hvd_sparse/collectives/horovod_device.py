@@ -30,7 +30,7 @@ from hvd_sparse.collectives.horovod_torch import (
     hvd,
     mpi_ops,
 )
-from hvd_sparse.core.kernels.torch.vector import fetch, upload
+from hvd_sparse.kernels.torch.vector import fetch, upload
 
 Count = Callable[[int, int], None]
 """Is told how many bytes more than the arrays' own were sent, and how many came."""

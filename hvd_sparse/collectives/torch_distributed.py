@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from hvd_sparse.collectives._polling import sleep_until
-from hvd_sparse.core.kernels.torch.vector import fetch, upload
-from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
+from hvd_sparse.kernels.torch.vector import fetch, upload
+from hvd_sparse.wire.checksum import crc32
 
 HEADER_BYTES = 16
 """Of a gathered message: its length and its name's checksum, as int64."""

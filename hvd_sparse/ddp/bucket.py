@@ -10,9 +10,9 @@ import torch
 from torch.autograd import Variable
 
 from hvd_sparse.collectives.contract import Pending
-from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.errors import SparseError
 from hvd_sparse.frontend.torch.staging import is_on_device, write_back
+from hvd_sparse.step.records import Ticket
 
 
 @dataclass(eq=False)

@@ -18,11 +18,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from hvd_sparse.autotune.hiding_policy import HidingPolicy
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.driver import NOTHING, Driver
-from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.ddp.accumulation import Accumulation
 from hvd_sparse.ddp.bucket import SentBucket, put, raise_behind_backward
 from hvd_sparse.ddp.ending import let_threads_finish
@@ -30,6 +27,9 @@ from hvd_sparse.ddp.model import parameters_of
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.torch.arrays import flatten, own_memory
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
+from hvd_sparse.plan.hiding_policy import HidingPolicy
+from hvd_sparse.step.driver import NOTHING, Driver
+from hvd_sparse.step.records import Ticket
 from hvd_sparse.untyped import GradScaler, Optimizer
 
 

@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.torch.arrays import dtype_of
-from hvd_sparse.resilience.state_check import bare
+from hvd_sparse.state.state_check import bare
 from hvd_sparse.types import FLOATS
 from hvd_sparse.untyped import Params
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.core.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
 
 INDICES, VALUES = 240, 241
 """Numbers of frames that no codec writes."""

@@ -15,17 +15,17 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import AllToAll
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.kernels.contract import Kernels
-from hvd_sparse.core.wire.message import (
+from hvd_sparse.errors import PeerFailure, RankMismatch
+from hvd_sparse.exchanges.members import Member
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.wire.message import (
     OVERHEAD_BYTES,
     Message,
     split_messages_of,
     write_error,
     write_message,
 )
-from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.exchanges.members import Member
-from hvd_sparse.selectors.contract import Selector
 
 MOST_BYTES = 2**31 - 1
 """Bytes that one collective can move: MPI and Horovod count with 32 bits."""

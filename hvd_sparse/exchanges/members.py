@@ -9,11 +9,11 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.core.wire.frame import decode_for
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Memo, Selection, TensorSpec
+from hvd_sparse.wire.frame import decode_for
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
 """A piece of a tensor, and the selection to add there, encoded or not."""

@@ -12,16 +12,16 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.collectives.contract import AllGather
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.kernels.finite import is_finite
-from hvd_sparse.core.wire.message import Message
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.exchanges.members import BEYOND_RANGE, Arrival, Member
+from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._candidates import largest_of
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
 """Bounds on count / k outside which the reused threshold drifts."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import AllGather, AllReduce
 from hvd_sparse.collectives.topology import Placement
-from hvd_sparse.core.wire.message import Message
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
 from hvd_sparse.exchanges.context import ExchangeContext
@@ -18,6 +17,7 @@ from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.message import Message
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)

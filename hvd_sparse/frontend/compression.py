@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvd_sparse.autotune.fallback import Fallback
-from hvd_sparse.autotune.policy import Policy
-from hvd_sparse.autotune.trial import WAYS, Trial
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.plan.fallback import Fallback
+from hvd_sparse.plan.policy import Policy
+from hvd_sparse.plan.trial import WAYS, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet, Value
 

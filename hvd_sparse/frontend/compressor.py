@@ -14,17 +14,17 @@ import numpy as np
 
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.frontend.footprint import footprint
 from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.registry import configuration as describe_part
-from hvd_sparse.resilience.state_check import (
+from hvd_sparse.state.state_check import (
     STATE_VERSION,
     IncompatibleKeys,
     differences_of,
     incompatible_keys,
 )
+from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import ProcessSet, Report, State, Value
 from hvd_sparse.version import __version__
@@ -121,7 +121,7 @@ class Compressor:
     def stats(self) -> Report:
         """Return what was really sent so far, JSON-able.
 
-        ``core.step.stats.Stats.report`` says what each entry means.  With ``density="hiding"``
+        ``step.stats.Stats.report`` says what each entry means.  With ``density="hiding"``
         there is "hiding", too: the largest ratio, "c_max", and whether the densities that tensors
         have as "density_asked" are measured yet.
         """

@@ -7,27 +7,27 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 
-from hvd_sparse.autotune.group_plan import GroupPlan
-from hvd_sparse.autotune.hidden_densities import HiddenDensities
-from hvd_sparse.autotune.policy import Policy
-from hvd_sparse.autotune.trial import Verdict
 from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.collectives.topology import is_elastic
-from hvd_sparse.core.step.driver import Conversation
-from hvd_sparse.core.step.handshake import describe_rank, handshake
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.resilience.checkpoint_file import read
-from hvd_sparse.resilience.commits import Commits
-from hvd_sparse.resilience.gathering import gather_into_file
-from hvd_sparse.resilience.patient_collective import PatientCollective
-from hvd_sparse.resilience.peers import introduce
-from hvd_sparse.resilience.redistribution import redistribute
-from hvd_sparse.resilience.state_check import IncompatibleKeys, named_as
-from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.hidden_densities import HiddenDensities
+from hvd_sparse.plan.policy import Policy
+from hvd_sparse.plan.trial import Verdict
+from hvd_sparse.state.checkpoint_file import read
+from hvd_sparse.state.commits import Commits
+from hvd_sparse.state.gathering import gather_into_file
+from hvd_sparse.state.redistribution import redistribute
+from hvd_sparse.state.state_check import IncompatibleKeys, named_as
+from hvd_sparse.step.driver import Conversation
+from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.tracing.chrome_trace import TraceFile, follow
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Report, State
+from hvd_sparse.watch.patient_collective import PatientCollective
+from hvd_sparse.watch.peers import introduce
+from hvd_sparse.watch.watchdog import Watchdog
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -208,7 +208,7 @@ class DurableCompressor(Compressor):
         synchronized.
 
         Residuals belong to their rank, and are redistributed where workers came or went:
-        ``resilience.commits``.
+        ``state.commits``.
         """
         self._forget_world()
         self._meet(self.step.specs, self.collective)

@@ -8,12 +8,12 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.wire.message import overhead_bytes
+from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Report
+from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
 """Entries of the small state whose size tells that of a large one."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hvd_sparse.core.step.records import Ticket
-from hvd_sparse.core.step.stats import BYTES
+from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.stats import BYTES
 from hvd_sparse.untyped import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")

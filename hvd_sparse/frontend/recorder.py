@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from hvd_sparse.core.step.records import StepRun, Ticket
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.record_values import SPANS, Span, of_all, of_tensor, seconds_of, union
+from hvd_sparse.step.records import StepRun, Ticket
+from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import numbers_of, stamped
 from hvd_sparse.untyped import Option, Report
 

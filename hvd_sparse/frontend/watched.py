@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 
-from hvd_sparse.core.step.stats import BYTES
 from hvd_sparse.frontend.durable import DurableCompressor
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
-from hvd_sparse.resilience.gathering import Gatherer
+from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.step.stats import BYTES
 from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.untyped import Option
 from hvd_sparse.version import __version__

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Aim, Kernels
-from hvd_sparse.core.wire.checksum import crc32
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
+from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories._stochastic_rounding import LARGEST, STORED, narrow, widen
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import accumulate
 from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.wire.checksum import crc32
 
 
 class Residual16State:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
+from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.memories._directions import CommonOptions, DirectionState, Moments
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 

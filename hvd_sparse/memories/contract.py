@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
 from hvd_sparse.types import Selection, TensorSpec
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_choice
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Zeros
+from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.memories._residual16 import Residual16State
 from hvd_sparse.memories._stochastic_rounding import STORED
 from hvd_sparse.memories.contract import Accumulated

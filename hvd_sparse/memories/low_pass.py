@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import is_number
-from hvd_sparse.core.kernels.contract import Aim, Kernels
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.double_buffer import DoubleBuffer, accumulate
 from hvd_sparse.registry import MEMORIES

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Aim, Kernels
+from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.memories.none import NoMemoryState
 from hvd_sparse.registry import MEMORIES

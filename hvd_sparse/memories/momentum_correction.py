@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.core.kernels.contract import Kernels, Zeros
+from hvd_sparse.kernels.contract import Kernels, Zeros
 from hvd_sparse.memories._directions import Moments, check_common, host_for_norms
 from hvd_sparse.memories._velocities import VelocityState
 from hvd_sparse.memories.double_buffer import DoubleBuffer

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Memo
 
 AIM = 0.97

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.core.kernels.contract import Kernels, Moments
+from hvd_sparse.kernels.contract import Kernels, Moments
 from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.types import Selection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
 from hvd_sparse.selectors.contract import Context, DensitySelector
 from hvd_sparse.types import Memo, Selection

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.checks import is_number
-from hvd_sparse.core.kernels.contract import Kernels, Moments
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels.contract import Kernels, Moments
 from hvd_sparse.types import Selection
 
 

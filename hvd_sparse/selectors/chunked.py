@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole
-from hvd_sparse.core.kernels.contract import Kernels
+from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 

@@ -11,10 +11,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.selectors._aim import Cut, Miss, steer
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
@@ -131,7 +131,7 @@ class Selector:
     sends_votes : sends +1 and -1, of which a memory may count the majority
     changes_values : sends other values than the accumulated ones; memories keep the difference
     asks_kernels : ``find`` asks the vector for its size and its dtype, and the kernels for all
-        else: so a list of its largest entries can answer for it (``core.kernels.listed``)
+        else: so a list of its largest entries can answer for it (``kernels.listed``)
     needs_host : why gradients on an accelerator are copied to the host with this part; empty where
         it works on vectors that lie there
     """

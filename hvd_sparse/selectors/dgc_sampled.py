@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_density, check_whole
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Aim
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
 from hvd_sparse.selectors._candidates import largest_of

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_density, check_number, check_truth, count_from_density
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
 from hvd_sparse.selectors._candidates import least_of, take_bounded

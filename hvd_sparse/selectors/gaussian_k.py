@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_choice
-from hvd_sparse.core.kernels.contract import Aim
-from hvd_sparse.core.kernels.listed import count_to
+from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.listed import count_to
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors._candidates import take_bounded

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.core.kernels.contract import Aim, Moments
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import AIM, Cut, aim_below, steer
 from hvd_sparse.selectors._search import band_around, check_search, search_threshold

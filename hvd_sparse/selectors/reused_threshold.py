@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_number, check_whole
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_at, aim_below
 from hvd_sparse.selectors._candidates import least_of

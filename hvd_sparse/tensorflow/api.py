@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hvd_sparse.autotune.policy import Policy
-from hvd_sparse.autotune.trial import Trial
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.plan.policy import Policy
+from hvd_sparse.plan.trial import Trial
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.nothing import TensorflowSendNothing

@@ -10,8 +10,8 @@ import tensorflow as tf
 from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.buckets import check_merged
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions
 from hvd_sparse.tensorflow.host import HOST, call_numpy

@@ -6,7 +6,7 @@ import os
 
 import tensorflow as tf
 
-from hvd_sparse.resilience.checkpoint_file import from_bytes, to_bytes
+from hvd_sparse.state.checkpoint_file import from_bytes, to_bytes
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 
 

@@ -6,20 +6,20 @@ import os
 
 import tensorflow as tf
 
-from hvd_sparse.autotune.group_plan import GroupPlan
-from hvd_sparse.autotune.groups_of_graphs import GraphPlannedGroups
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.buckets import one_per_tensor
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import check_process_set, is_elastic
 from hvd_sparse.frontend.watched import WatchedCompressor
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
-from hvd_sparse.resilience.state_check import IncompatibleKeys
+from hvd_sparse.plan.group_plan import GroupPlan
+from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups
+from hvd_sparse.state.state_check import IncompatibleKeys
+from hvd_sparse.step.buckets import one_per_tensor
+from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.branches import Unbranched
 from hvd_sparse.tensorflow.bucket import GraphBucket
 from hvd_sparse.tensorflow.call_checks import (

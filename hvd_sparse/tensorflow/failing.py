@@ -7,10 +7,10 @@ import time
 from collections.abc import Collection
 
 from hvd_sparse.collectives.topology import is_elastic
-from hvd_sparse.core.step.records import StepRun
-from hvd_sparse.core.step.step import Step
-from hvd_sparse.resilience.ledger import Ledger
+from hvd_sparse.step.records import StepRun
+from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.fallback import GraphFallback
+from hvd_sparse.watch.ledger import Ledger
 
 logger = logging.getLogger("hvd_sparse")
 

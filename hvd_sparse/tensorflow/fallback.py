@@ -10,11 +10,11 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.autotune.fallback import Fallback
-from hvd_sparse.autotune.policy import Owner
-from hvd_sparse.autotune.trial import Trial
-from hvd_sparse.core.step.records import Ticket
 from hvd_sparse.errors import UnsupportedInput
+from hvd_sparse.plan.fallback import Fallback
+from hvd_sparse.plan.policy import Owner
+from hvd_sparse.plan.trial import Trial
+from hvd_sparse.step.records import Ticket
 from hvd_sparse.tensorflow import branches
 from hvd_sparse.tensorflow.branches import Branched
 from hvd_sparse.tensorflow.host import call_numpy

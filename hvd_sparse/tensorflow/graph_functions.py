@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hvd_sparse.autotune.groups_of_graphs import GraphPlannedGroups, now_s
 from hvd_sparse.collectives.contract import AllToAll, Collective, Request
-from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, joined
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
-from hvd_sparse.resilience.ledger import Ledger
+from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups, now_s
+from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
+from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.branches import EVERYTHING, SPARSE
 from hvd_sparse.tensorflow.failing import FailingStep
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.optimizer import Follower
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Value
+from hvd_sparse.watch.ledger import Ledger
 
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of an array that goes to all ranks alike."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hvd_sparse.autotune.policy import Policy
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.torch.optimizer import read_optimizer
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.plan.policy import Policy
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.nothing import TorchSendNothing
 from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hvd_sparse.core.step.records import StepRun
+from hvd_sparse.step.records import StepRun
 
 SAMPLES = 16
 """Entries of each gradient that are compared."""

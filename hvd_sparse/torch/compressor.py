@@ -8,20 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from hvd_sparse.autotune.hiding_policy import HidingPolicy
-from hvd_sparse.autotune.planned_groups import PlannedGroups
-from hvd_sparse.autotune.policy import EVERYTHING, Policy
-from hvd_sparse.autotune.trial import SPARSE
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
-from hvd_sparse.core.kernels.torch.vector import upload
-from hvd_sparse.core.step.buckets import grouped
-from hvd_sparse.core.step.driver import NOTHING, Driver
-from hvd_sparse.core.step.records import StepRun, Ticket
 from hvd_sparse.errors import (
     ChangedGradient,
     ExchangeTimeout,
@@ -38,8 +30,15 @@ from hvd_sparse.frontend.torch.arrays import (
 )
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.device_vectors import late_gradient, lies_in, vector_of
-from hvd_sparse.resilience.gathering import Gatherer
-from hvd_sparse.resilience.patient_collective import PatientCollective
+from hvd_sparse.kernels.torch.vector import upload
+from hvd_sparse.plan.hiding_policy import HidingPolicy
+from hvd_sparse.plan.planned_groups import PlannedGroups
+from hvd_sparse.plan.policy import EVERYTHING, Policy
+from hvd_sparse.plan.trial import SPARSE
+from hvd_sparse.state.gathering import Gatherer
+from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.driver import NOTHING, Driver
+from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.torch.call_site import check_call_site, refuse_parameter
 from hvd_sparse.torch.changes import Changes, in_words
 from hvd_sparse.torch.dense_way import DenseTicket, DenseWay, as_horovod_wants
@@ -48,6 +47,7 @@ from hvd_sparse.torch.last_gradient_wait import LastGradientWait
 from hvd_sparse.torch.wire import device_of_wire, fetch_carrier, has_groups
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Context, GradScaler, Optimizer, Option, ProcessSet, Report
+from hvd_sparse.watch.patient_collective import PatientCollective
 
 
 @dataclass(eq=False)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from hvd_sparse.collectives.horovod_device import catch_up
-from hvd_sparse.core.step.driver import NOTHING, Driver
-from hvd_sparse.core.step.records import Ticket
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.frontend.torch.arrays import flatten, like, unflatten
 from hvd_sparse.frontend.torch.staging import to_host
+from hvd_sparse.step.driver import NOTHING, Driver
+from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.step import Step
 from hvd_sparse.torch.changes import Changes
 
 

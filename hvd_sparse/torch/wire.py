@@ -9,9 +9,9 @@ import torch
 
 from hvd_sparse.collectives.horovod_device import catch_up, why_not_on
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE
-from hvd_sparse.core.kernels.torch.vector import fetch
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.staging import is_on_device
+from hvd_sparse.kernels.torch.vector import fetch
 from hvd_sparse.untyped import Optimizer
 
 

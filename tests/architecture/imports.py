@@ -8,20 +8,17 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvd_sparse"
 ROOMS = (
-    "core.kernels",
-    "core.wire",
-    "core.step",
     "collectives.contract",
     "collectives.topology",
     "tracing.spans",
-    "autotune.costmodel",
+    "plan.costmodel",
     "frontend.torch",
 )
 """Units that lie deeper than the first name below the package."""
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name of a file: hvd_sparse/core/__init__.py is hvd_sparse.core."""
+    """Return the dotted name of a file: hvd_sparse/wire/__init__.py is hvd_sparse.wire."""
     parts = ["hvd_sparse", *path.relative_to(PACKAGE).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -12,9 +12,9 @@ import pytest
 from hvd_sparse import registry
 from hvd_sparse.cli.cite import papers
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.core.kernels import contract as kernels
-from hvd_sparse.core.kernels import reference
 from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.kernels import contract as kernels
+from hvd_sparse.kernels import reference
 from hvd_sparse.memories.contract import Memory, MemoryState
 from hvd_sparse.schedules.contract import Schedule
 from hvd_sparse.selectors.contract import Selector
@@ -30,7 +30,7 @@ OF_A_PAPER = [
     for param in PARTS
     if param.values[0].kind in ("selector", "codec", "exchange", "memory", "schedule")
 ]
-PLANNING = Path(registry.__file__).with_name("autotune")
+PLANNING = Path(registry.__file__).with_name("plan")
 MODULES = sorted(
     {param.values[1].__module__ for param in PARTS} | {"hvd_sparse.registry", "hvd_sparse.types"}
 )

@@ -42,7 +42,7 @@ def modules_after(statement: str) -> set[str]:
     [
         "import hvd_sparse",
         "from hvd_sparse.registry import SELECTORS; SELECTORS.create('ldte_bs', density=0.01)",
-        "import hvd_sparse.core.step.session, hvd_sparse.collectives.local",
+        "import hvd_sparse.step.session, hvd_sparse.collectives.local",
         "import hvd_sparse.cli",
     ],
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import INDEX_LIMIT, Selection
+from hvd_sparse.wire.frame import HEADER_BYTES
 
 ENTRY_BY_ENTRY = ("bitmap", "dense", "one_bit", "two_bit", "auto")
 """Codecs that touch every entry of the tensor: tests give them none that are too large for it."""

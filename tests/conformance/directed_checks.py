@@ -14,9 +14,9 @@ import numpy as np
 from conformance.kernel_checks import rounded, untouched
 from conformance.statistics_checks import ADAM_STEPS
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.aligned import aligned_zeros
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.contract import Aim
 
 Direct = Callable[[list[np.ndarray]], np.ndarray]
 """Writes the new vectors of an optimizer's memory, and returns the direction."""

@@ -12,11 +12,11 @@ import worlds
 
 from hvd_sparse.collectives import contract as requests
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((40,), (7, 9), (300,))
 DENSITY = 0.1

@@ -1,6 +1,6 @@
 """The contracts of the pass that adds, looks and takes at once, and of the lists that it leaves.
 
-Worked out entry by entry from the words of ``core.kernels.contract``, as in ``kernel_checks``.
+Worked out entry by entry from the words of ``kernels.contract``, as in ``kernel_checks``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from conformance.kernel_checks import (
 from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.aligned import aligned_zeros
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.aligned import aligned_zeros
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from conformance.codec_checks import ENTRY_BY_ENTRY, selection_of
 
 from hvd_sparse.codecs._values import format_number
-from hvd_sparse.core.wire.message import split_messages, write_error, write_message
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS, ENGINES
+from hvd_sparse.wire.message import split_messages, write_error, write_message
 
 FRAME_HEAD = MESSAGE_HEAD = 32
 EMPTY_MESSAGE = 36

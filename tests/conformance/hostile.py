@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
 SIZES = (1, 2, 12, 17, 31)

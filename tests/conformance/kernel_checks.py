@@ -1,4 +1,4 @@
-"""The contracts of ``core.kernels.contract``, as checks that any engine can be put to.
+"""The contracts of ``kernels.contract``, as checks that any engine can be put to.
 
 Every expectation is worked out here, entry by entry, from the words of the contract; no kernel is
 used for it.
@@ -17,7 +17,7 @@ import numpy as np
 from conformance import hostile
 from distributions import ALL, draw
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.types import Selection
 
 NUMELS = (0, 1, 2, 257)

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.kernel_checks import untouched
 from distributions import draw
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.types import Selection, TensorSpec
 
 

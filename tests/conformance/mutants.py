@@ -27,10 +27,6 @@ from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
 from hvd_sparse.codecs.index_value import IndexValue
 from hvd_sparse.codecs.sign_index import SignIndex
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step import summation
-from hvd_sparse.core.wire import frame as _frame
-from hvd_sparse.core.wire.carrier import CarrierLayout
 from hvd_sparse.exchanges import gtopk, hierarchical, oktopk, shared_index
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.context import ExchangeContext
@@ -38,10 +34,14 @@ from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.hierarchical import Hierarchical
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
+from hvd_sparse.kernels import reference
 from hvd_sparse.selectors import _search as search
 from hvd_sparse.selectors import ldte_bs
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.selectors.topk import TopK
+from hvd_sparse.step import summation
+from hvd_sparse.wire import frame as _frame
+from hvd_sparse.wire.carrier import CarrierLayout
 
 
 @dataclass(frozen=True)

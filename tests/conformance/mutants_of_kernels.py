@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Aim, Moments
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.types import Selection
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from conformance.mutants_of_kernels import picked
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.selectors import _search as search
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.selectors.dgc_sampled import DgcSampled

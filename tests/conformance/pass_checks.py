@@ -9,7 +9,7 @@ import numpy as np
 from conformance import selector_checks
 from distributions import ALL, draw
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 
 FREE = {"moments", "mean_and_std", "sample_magnitudes"}
 """Once each: what a selector may ask for before it searches; a sample is no pass at all."""

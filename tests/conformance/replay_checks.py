@@ -8,8 +8,8 @@ import worlds
 from conformance.exchange_checks import REQUESTS, SPECS, configured, integers, whole_residuals
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import PeerFailure, RankMismatch, SparseError
+from hvd_sparse.step.session import Session
 
 WORLD = 4
 BUCKETS = [(0, 1, 2)]

@@ -17,7 +17,7 @@ import numpy as np
 from conformance.kernel_checks import assert_takes, untouched
 from distributions import ALL, SMOOTH, draw
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.selectors.contract import Context, Found
 
 DENSITIES = (0.001, 0.01, 0.1, 0.29, 1.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.core.kernels.adam import AdamStep
+from hvd_sparse.kernels.adam import AdamStep
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ from conformance.forgeries import FAULTLESS, FORGERIES, TWO, forged, made
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.wire.frame import HEADER_BYTES
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import INDEX_LIMIT, Selection
+from hvd_sparse.wire.frame import HEADER_BYTES
 
 MADE = [case.create(CODECS) for case in cases.CODECS]
 codecs = pytest.mark.parametrize("codec", MADE, ids=map(str, cases.CODECS))

@@ -27,8 +27,6 @@ from conformance.exchange_checks import (
     run_steps,
 )
 
-from hvd_sparse.core.step import receiver
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import (
     CorruptPayload,
     ExchangeTimeout,
@@ -39,6 +37,8 @@ from hvd_sparse.errors import (
 from hvd_sparse.exchanges._entries import merge, restrict
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.constant import Constant
+from hvd_sparse.step import receiver
+from hvd_sparse.step.session import Session
 
 exchanges = pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
 LARGE_WORLDS = [pytest.param(size, marks=pytest.mark.full) for size in (8, 16)]

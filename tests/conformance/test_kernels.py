@@ -1,4 +1,4 @@
-"""Every engine keeps the contracts of ``core.kernels.contract``."""
+"""Every engine keeps the contracts of ``kernels.contract``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from conformance.packing_checks import PACKING
 from conformance.statistics_checks import ON_FINITE_DATA
 from distributions import draw
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Aim
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
 

@@ -8,9 +8,9 @@ import pytest
 from conformance import memory_checks
 from distributions import ALL, draw
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
-from hvd_sparse.resilience.state_check import lengths_of
+from hvd_sparse.state.state_check import lengths_of
 from hvd_sparse.types import TensorSpec
 
 conserving = [case for case in cases.MEMORIES if case.create(MEMORIES).conserves]

@@ -13,12 +13,12 @@ from conformance.replay_checks import check_replays
 from conformance.selector_checks import check_selector
 
 from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.core.kernels import reference
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.hierarchical import Hierarchical
 from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.exchanges.shared_index import SharedIndex
+from hvd_sparse.kernels import reference
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection

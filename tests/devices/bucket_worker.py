@@ -23,11 +23,11 @@ from devices.step_worker import CASES, SCALES, TOPK, Rank, steps
 from frontends._integer_gradients import SHAPES
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Sums, Surplus
-from hvd_sparse.core.kernels.torch import TorchKernels
-from hvd_sparse.core.kernels.torch.by_place import KernelsByPlace
-from hvd_sparse.core.kernels.torch.coming import Answers, Pass
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Sums, Surplus
+from hvd_sparse.kernels.torch import TorchKernels
+from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+from hvd_sparse.kernels.torch.coming import Answers, Pass
 
 CPU = torch.device("cpu")
 METHODS: dict[str, dict[str, Any]] = {
@@ -65,7 +65,7 @@ def kernels_of(engine: str) -> Any:
     if engine == "torch":
         kernels: Any = TorchKernels(reference)
     else:
-        from hvd_sparse.core.kernels.triton import TritonKernels
+        from hvd_sparse.kernels.triton import TritonKernels
 
         kernels = TritonKernels(reference, block=256)  # several programs a tensor
     own, assemble = kernels.begin, kernels.assemble_together

@@ -23,14 +23,14 @@ from devices.mutants import FATAL, MUTANTS
 from devices.vectors_on_device import VectorsOnDevice
 from distributions import draw
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.adam import AdamStep
-from hvd_sparse.core.kernels.contract import Aim
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.kernels.torch import coming
-from hvd_sparse.core.kernels.torch.by_place import KernelsByPlace
-from hvd_sparse.core.kernels.torch.coming import Delivery
-from hvd_sparse.core.kernels.torch.vector import DeviceVector, upload
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.adam import AdamStep
+from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.engines import resolve_engine
+from hvd_sparse.kernels.torch import coming
+from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+from hvd_sparse.kernels.torch.coming import Delivery
+from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
 # -- waits ----------------------------------------------------------------------------------------

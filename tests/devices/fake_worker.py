@@ -21,12 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels import torch as engine
-from hvd_sparse.core.kernels.contract import Aim, Brought, Kernels
-from hvd_sparse.core.kernels.torch import passes, vector
-from hvd_sparse.core.kernels.torch.coming import Pass
-from hvd_sparse.core.kernels.torch.vector import DeviceVector
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels import torch as engine
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels
+from hvd_sparse.kernels.torch import passes, vector
+from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.vector import DeviceVector
 
 NAME = "acc"
 NUMEL = 1000

@@ -23,9 +23,9 @@ from devices.vectors_on_device import VectorsOnDevice
 
 from benchmarks._cub import CubTopK
 from benchmarks._peers import PEERS, Peer, Rule
-from hvd_sparse.core.kernels.contract import Aim, Brought
-from hvd_sparse.core.kernels.torch.coming import Pass
-from hvd_sparse.core.kernels.torch.vector import DeviceVector, fetch
+from hvd_sparse.kernels.contract import Aim, Brought
+from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.vector import DeviceVector, fetch
 from hvd_sparse.registry import ENGINES
 from hvd_sparse.types import Selection
 

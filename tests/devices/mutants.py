@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from hvd_sparse.core.kernels import torch as engine
-from hvd_sparse.core.kernels.torch import taking, vector
+from hvd_sparse.kernels import torch as engine
+from hvd_sparse.kernels.torch import taking, vector
 
 
 def leave_out_the_wait() -> None:

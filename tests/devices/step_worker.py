@@ -16,12 +16,12 @@ from frontends._integer_gradients import SHAPES, gradients_of
 
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine, resolve_engine_by_place
-from hvd_sparse.core.step.buckets import grouped
-from hvd_sparse.core.step.driver import Driver
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
+from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
+from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.driver import Driver
+from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec
 
 SPECS = [TensorSpec(f"t{number}", shape, "float32") for number, shape in enumerate(SHAPES)]

@@ -17,8 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hvd_sparse.core.kernels.triton import device_code
-from hvd_sparse.core.kernels.triton.launches import OPTIONS
+from hvd_sparse.kernels.triton import device_code
+from hvd_sparse.kernels.triton.launches import OPTIONS
 
 POINTERS = {
     "table": "*i64",

@@ -25,12 +25,12 @@ from devices.transfers import Transfers
 from distributions import draw
 from triton.runtime.interpreter import interpreter_builder as builder
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels import triton as engine
-from hvd_sparse.core.kernels.contract import Aim
-from hvd_sparse.core.kernels.torch.coming import Pass
-from hvd_sparse.core.kernels.torch.vector import DeviceVector, tensor_of
-from hvd_sparse.core.kernels.triton import launches
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels import triton as engine
+from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.torch.coming import Pass
+from hvd_sparse.kernels.torch.vector import DeviceVector, tensor_of
+from hvd_sparse.kernels.triton import launches
 
 rng = np.random.default_rng(11)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hvd_sparse.core.kernels.contract import Kernels
-from hvd_sparse.core.kernels.torch.vector import DeviceVector
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.torch.vector import DeviceVector
 
 MOMENTS = {"mean", "square", "out_mean", "out_square", "velocity", "out_velocity"}
 VECTORS = {"x", "gradient", "residual", "out", "accumulated"} | MOMENTS

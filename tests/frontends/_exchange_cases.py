@@ -14,7 +14,7 @@ import numpy as np
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SHAPES = ((30, 20), (9, 2), (6, 5, 4))

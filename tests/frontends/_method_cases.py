@@ -99,7 +99,7 @@ def session_beside(
 ) -> Any:
     """The numpy core, with the parts and the buckets of a frontend's compressor, unless it is told
     others; over mpi4py unless another collective is given."""
-    from hvd_sparse.core.step.session import Session
+    from hvd_sparse.step.session import Session
 
     if collective is None:
         # Not at the top: MPI is Horovod's to initialize, and pytest has none.

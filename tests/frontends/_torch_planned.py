@@ -11,9 +11,9 @@ from _torch_cases import digest_of, give_gradients
 from _torch_laws import Ledger, integers, optimizer_without_motion
 from torch import nn
 
-from hvd_sparse.autotune import departure
-from hvd_sparse.autotune.measurements import STEPS, WARMUP
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.plan import departure
+from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.torch import Compression
 
 SHAPES = {

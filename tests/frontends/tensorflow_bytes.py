@@ -23,8 +23,8 @@ from _tensorflow_cases import (
 )
 
 from hvd_sparse.collectives.mpi import MpiCollective
-from hvd_sparse.core.step.buckets import one_per_tensor
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.buckets import one_per_tensor
+from hvd_sparse.step.session import Session
 
 CASES = Cases()
 STEPS = 8

@@ -23,8 +23,8 @@ from _tensorflow_cases import (
     variables_of,
 )
 
-from hvd_sparse.autotune import departure
-from hvd_sparse.autotune.measurements import STEPS, WARMUP
+from hvd_sparse.plan import departure
+from hvd_sparse.plan.measurements import STEPS, WARMUP
 
 SHAPES = ((16, 40), (60, 5), (30,), (4, 5, 6), (3, 3), (7,))
 ADOPTED_AT = 1 + WARMUP + STEPS

@@ -1,4 +1,4 @@
-"""A method that is added as CONTRIBUTING says gives the core's bits on real ranks."""
+"""A method that is added as the page says gives the core's bits on real ranks."""
 
 from __future__ import annotations
 

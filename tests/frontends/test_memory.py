@@ -14,7 +14,7 @@ import pytest
 from _outcomes import measured
 from harness import Outcome, launch
 
-from hvd_sparse.core.kernels.engines import is_fast_installed
+from hvd_sparse.kernels.engines import is_fast_installed
 
 SLACK = 0.2
 """Gradients: 3.4 MB of 16.8; half a copy would be found."""

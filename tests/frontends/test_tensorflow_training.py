@@ -7,7 +7,7 @@ from _outcomes import measured
 from _tensorflow_launches import Launches, World, in_worlds
 from harness import launch
 
-from hvd_sparse.core.wire.message import overhead_bytes
+from hvd_sparse.wire.message import overhead_bytes
 
 GROUPED_STEPS = 8
 WORLDS = [(2, "gloo"), (3, "mpi"), (4, "mpi")]

@@ -17,7 +17,7 @@ from harness import report
 from torch import nn
 
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 from hvd_sparse.torch import Compression
 
 Sent = dict[str, list[str]]

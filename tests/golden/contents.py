@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from golden import decoder
 
-from hvd_sparse.core.wire.message import write_error, write_message
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.message import write_error, write_message
 
 LETTERS = {"float32": "f", "float64": "d"}
 

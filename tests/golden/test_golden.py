@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from golden import bodies, contents, decoder
 
-from hvd_sparse.core.wire.frame import WIRE_VERSION
-from hvd_sparse.core.wire.message import split_messages
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
+from hvd_sparse.wire.frame import WIRE_VERSION
+from hvd_sparse.wire.message import split_messages
 
 FOLDER = Path(__file__).parent
 PAYLOADS = FOLDER / "payloads"

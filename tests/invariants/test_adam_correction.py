@@ -8,10 +8,10 @@ from conformance.memory_checks import every_nth
 from distributions import draw
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 NUMEL, STEPS, BETA1, BETA2, EPSILON = 60, 12, 0.9, 0.99, 1e-3

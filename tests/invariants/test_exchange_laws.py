@@ -13,10 +13,10 @@ from conformance.exchange_checks import whole_residuals
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import in_nodes_of
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SIZES = [2, 3, 4, 5, 8, 16]

@@ -11,9 +11,9 @@ from distributions import draw
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection, TensorSpec
 
 NUMEL, STEPS, RATE, MOMENTUM = 60, 25, 0.1, 0.9

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import RankMismatch
+from hvd_sparse.kernels import reference
 from hvd_sparse.memories.momentum_feedback import momentum_left
 from hvd_sparse.registry import MEMORIES
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 NUMEL, STEPS, RATE = 60, 25, 0.1

@@ -12,12 +12,12 @@ from distributions import ALL, draw
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.session import Session
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.selectors.contract import Context
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.session import Session
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 

@@ -9,10 +9,10 @@ import pytest
 from distributions import ALL, draw
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS, MEMORIES
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Selection, TensorSpec
 
 MADE = [case.create(CODECS) for case in cases.CODECS]

@@ -8,9 +8,9 @@ import pytest
 import worlds
 from worlds import configure, integers, residuals, tensors
 
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SCHEDULES
+from hvd_sparse.step.session import Session
 
 
 @pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)

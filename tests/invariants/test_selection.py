@@ -8,7 +8,7 @@ import pytest
 from conformance.selector_checks import DENSITIES, find
 from distributions import ALL, draw
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context
 from hvd_sparse.selectors.ldte import laplace_threshold

@@ -12,10 +12,10 @@ from distributions import ALL, draw
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs._gaps import modulus_for
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.wire.frame import HEADER_BYTES
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import INDEX_LIMIT, Selection
+from hvd_sparse.wire.frame import HEADER_BYTES
 
 MADE = [case.create(CODECS) for case in cases.CODECS]
 EXACT = [codec for codec in MADE if codec.is_exact]

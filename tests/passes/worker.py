@@ -22,10 +22,10 @@ from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.kernels.engines import resolve_engine
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 NUMEL, DENSITY = 1_100_000, 4e-5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_sparse.autotune.costmodel.instance import Instance
-from hvd_sparse.autotune.costmodel.lines import Line
+from hvd_sparse.plan.costmodel.instance import Instance
+from hvd_sparse.plan.costmodel.lines import Line
 
 DENSITY = 0.001
 

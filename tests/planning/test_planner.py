@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instances import every_end_s, instance_of
 
-from hvd_sparse.autotune.costmodel.ends import end_s, simplified
-from hvd_sparse.autotune.costmodel.exact import best_plan, simple_plans
-from hvd_sparse.autotune.costmodel.instance import Instance
-from hvd_sparse.autotune.costmodel.lines import Line
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.plan.costmodel.ends import end_s, simplified
+from hvd_sparse.plan.costmodel.exact import best_plan, simple_plans
+from hvd_sparse.plan.costmodel.instance import Instance
+from hvd_sparse.plan.costmodel.lines import Line
 
 MODES = [(per_tensor, is_late) for per_tensor in (False, True) for is_late in (False, True)]
 SEEDS = st.integers(0, 2**32 - 1)

@@ -10,10 +10,10 @@ import pytest
 import worlds
 from soak_plan import SHAPES, Plan, check_redistribution, check_step
 
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.resilience import checkpoint_file as checkpoint
-from hvd_sparse.resilience.redistribution import redistribute
+from hvd_sparse.state import checkpoint_file as checkpoint
+from hvd_sparse.state.redistribution import redistribute
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]

@@ -14,7 +14,7 @@ from harness import report
 from soak_plan import SHAPES, Plan, check_redistribution, check_step
 from torch import nn
 
-from hvd_sparse.resilience import checkpoint_file as checkpoint
+from hvd_sparse.state import checkpoint_file as checkpoint
 from hvd_sparse.torch import Compression
 
 SEED = 3

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import worlds
 from worlds import configure, normals, tensors
 
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.step.session import Session
 
 SPECS = tensors((30, 4), (9,))
 

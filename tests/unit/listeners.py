@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hvd_sparse.resilience.listener import Listener
-from hvd_sparse.resilience.peers import Endpoint
+from hvd_sparse.watch.listener import Listener
+from hvd_sparse.watch.peers import Endpoint
 
 ANSWER = {
     "behind": ["a"],

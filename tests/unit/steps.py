@@ -9,7 +9,7 @@ import worlds
 
 from hvd_sparse.collectives.local import LocalCollective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((6, 5), (8,), (3, 3))
 BUCKETS = [(1, 2), (0,)]

@@ -1,4 +1,4 @@
-"""A method that is added as CONTRIBUTING says holds the laws; a step that is left out is named."""
+"""A method that is added as the page says holds the laws; a step that is left out is named."""
 
 from __future__ import annotations
 

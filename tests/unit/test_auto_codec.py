@@ -8,9 +8,9 @@ from conformance.codec_checks import selection_of
 from worlds import configure, integers, residuals, run, same_bits, tensors
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
+from hvd_sparse.step.session import Session
 
 NUMEL = 300_000
 OTHERS = {

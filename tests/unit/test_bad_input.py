@@ -10,7 +10,6 @@ import pytest
 import worlds
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import (
     InvalidOption,
     NonFiniteGradient,
@@ -21,6 +20,7 @@ from hvd_sparse.errors import (
 from hvd_sparse.frontend.compressor import check_keys
 from hvd_sparse.registry import MEMORIES, SCHEDULES, SELECTORS
 from hvd_sparse.selectors.contract import DensitySelector
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 NO_DENSITIES = [

@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 from worlds import configure, normals, tensors
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 from hvd_sparse.frontend.outlet import Outlet
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.registry import WRITERS

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.core.step.session import Session
-from hvd_sparse.core.wire.capacity import capacity
-from hvd_sparse.core.wire.frame import HEADER_BYTES
-from hvd_sparse.core.wire.message import overhead_bytes
 from hvd_sparse.registry import CODECS, SELECTORS
+from hvd_sparse.step.session import Session
+from hvd_sparse.wire.capacity import capacity
+from hvd_sparse.wire.frame import HEADER_BYTES
+from hvd_sparse.wire.message import overhead_bytes
 
 (SPEC,) = worlds.tensors((50, 40))
 SIZE, LIMIT = 4, 4 * 400

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import configure, tensors
 
-from hvd_sparse.core.step.buckets import merge_small, one_per_tensor
+from hvd_sparse.step.buckets import merge_small, one_per_tensor
 
 SHAPES = st.lists(st.lists(st.integers(0, 40), max_size=3).map(tuple), max_size=12)
 

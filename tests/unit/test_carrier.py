@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.wire.carrier import CHECKSUM_BITS, carrier_layout
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
+from hvd_sparse.wire.carrier import CHECKSUM_BITS, carrier_layout
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 CHECKSUMS = st.integers(0, 2**CHECKSUM_BITS - 1)

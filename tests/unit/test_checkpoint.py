@@ -15,9 +15,9 @@ import pytest
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
-from hvd_sparse.resilience import checkpoint_file as checkpoint
-from hvd_sparse.resilience.gathering import gather_into_file
-from hvd_sparse.resilience.redistribution import redistribute
+from hvd_sparse.state import checkpoint_file as checkpoint
+from hvd_sparse.state.gathering import gather_into_file
+from hvd_sparse.state.redistribution import redistribute
 
 ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
 
@@ -122,7 +122,7 @@ def test_a_file_with_a_right_digest_that_nests_too_deeply_is_refused(tmp_path, m
 
 KILLED_WRITER = """
 import os, signal, sys
-from hvd_sparse.resilience import checkpoint_file as checkpoint
+from hvd_sparse.state import checkpoint_file as checkpoint
 with checkpoint.atomic(sys.argv[1]) as stream:
     stream.write(b"half of it")
     stream.flush()

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from hvd_sparse.core.wire.checksum import crc32
+from hvd_sparse.wire.checksum import crc32
 
 
 def test_it_is_the_crc_32_of_the_standard():
@@ -29,7 +29,7 @@ def test_isal_is_used_if_it_is_there_and_zlib_otherwise(isal_is_there, module):
         pytest.importorskip("isal", reason="it is the library that is looked for")
     hide = "" if isal_is_there else "sys.modules['isal'] = None; "
     script = (
-        f"import sys; {hide}from hvd_sparse.core.wire.checksum import crc32; "
+        f"import sys; {hide}from hvd_sparse.wire.checksum import crc32; "
         "print(crc32.__module__, crc32(b'hvd'))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

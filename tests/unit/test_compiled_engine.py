@@ -7,13 +7,13 @@ import pytest
 from kept import compiled_before
 from programs import run_python
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.engines import resolve_engine
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.types import Selection
 
 pytest.importorskip("numba", reason="these are tests of the engine numba")
 
-from hvd_sparse.core.kernels.numba import (
+from hvd_sparse.kernels.numba import (
     CompiledKernels,
     assembly,
     copies,
@@ -22,7 +22,7 @@ from hvd_sparse.core.kernels.numba import (
     lists,
     moments,
 )
-from hvd_sparse.core.kernels.numba.packers import packing
+from hvd_sparse.kernels.numba.packers import packing
 
 COMPILED = {
     name: value
@@ -61,8 +61,8 @@ def test_other_processors_get_the_same_bits(name, features, tmp_path):
     """
     script = (
         "from conformance.fused_checks import check_kernels\n"
-        "from hvd_sparse.core.kernels.engines import resolve_engine\n"
-        "from hvd_sparse.core.kernels.numba.fused import add_and_take\n"
+        "from hvd_sparse.kernels.engines import resolve_engine\n"
+        "from hvd_sparse.kernels.numba.fused import add_and_take\n"
         "if add_and_take.stats.cache_misses:\n"
         "    code = add_and_take.inspect_asm(add_and_take.signatures[0])\n"
         "    assert 'add_and_take' in code and '%zmm' not in code\n"
@@ -84,8 +84,8 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
     pytest.importorskip("torch", reason="it flushes subnormal numbers")
     script = (
         "import numpy as np, torch\n"
-        "from hvd_sparse.core.kernels import reference\n"
-        "from hvd_sparse.core.kernels.engines import resolve_engine\n"
+        "from hvd_sparse.kernels import reference\n"
+        "from hvd_sparse.kernels.engines import resolve_engine\n"
         "x = np.zeros(1000, np.float32); x[::7] = 1e-40; x[::5] = 1.0\n"
         "assert torch.set_flush_denormal(True)\n"
         "for kernels in (reference, resolve_engine('numba')):\n"

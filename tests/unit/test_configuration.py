@@ -14,9 +14,9 @@ from worlds import tensors
 
 from hvd_sparse.cli.cite import papers
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import NumpyEngine
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.kernels.engines import NumpyEngine
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.registry import CODECS, SELECTORS
 from hvd_sparse.selectors.topk import TopK

@@ -14,9 +14,9 @@ from worlds import configure, normals
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.density_rule import check_rule
 from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 NAMES = {"conv.weight": (40, 30), "fc.weight": (50, 20), "fc.bias": (20,)}

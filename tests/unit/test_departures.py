@@ -7,7 +7,9 @@ import pytest
 import worlds
 from worlds import configure, normals, tensors
 
-from hvd_sparse.core.step.departures import (
+from hvd_sparse.frontend.outlet import Outlet
+from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.step.departures import (
     BLOCK,
     EVERY,
     INDEX_BYTES,
@@ -16,9 +18,7 @@ from hvd_sparse.core.step.departures import (
     STEP,
     Departures,
 )
-from hvd_sparse.core.step.session import Session
-from hvd_sparse.frontend.outlet import Outlet
-from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place
 
 SPECS = tensors((20, 50), (7,))

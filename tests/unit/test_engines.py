@@ -13,8 +13,8 @@ WITHOUT_NUMBA = (
 
 def test_without_numba_it_is_numpy_which_says_so_once():
     script = (
-        "from hvd_sparse.core.kernels import reference\n"
-        "from hvd_sparse.core.kernels.engines import resolve_engine\n"
+        "from hvd_sparse.kernels import reference\n"
+        "from hvd_sparse.kernels.engines import resolve_engine\n"
     )
     done = run_python(
         "-c",
@@ -28,7 +28,7 @@ def test_numpy_that_was_asked_for_says_nothing():
     done = run_python(
         "-c",
         WITHOUT_NUMBA
-        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numpy')",
+        + "from hvd_sparse.kernels.engines import resolve_engine\nresolve_engine('numpy')",
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -37,7 +37,7 @@ def test_numba_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
     done = run_python(
         "-c",
         WITHOUT_NUMBA
-        + "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('numba')",
+        + "from hvd_sparse.kernels.engines import resolve_engine\nresolve_engine('numba')",
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
@@ -48,7 +48,7 @@ def test_torch_that_is_asked_for_and_not_there_is_an_error_with_the_remedy():
     done = run_python(
         "-c",
         "import sys; sys.modules['torch'] = None\n"
-        "from hvd_sparse.core.kernels.engines import resolve_engine\nresolve_engine('torch')",
+        "from hvd_sparse.kernels.engines import resolve_engine\nresolve_engine('torch')",
     )
     assert done.returncode == 1
     assert "InvalidOption" in done.stderr
@@ -60,7 +60,7 @@ def test_the_engine_torch_needs_no_numba():
     done = run_python(
         "-c",
         WITHOUT_NUMBA
-        + "import numpy as np\nfrom hvd_sparse.core.kernels.engines import resolve_engine\n"
+        + "import numpy as np\nfrom hvd_sparse.kernels.engines import resolve_engine\n"
         "kernels = resolve_engine('torch')\n"
         "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]",
     )
@@ -78,7 +78,7 @@ def test_the_engine_torch_needs_no_numba():
 def test_triton_is_refused_where_no_vector_is_on_a_gpu(how, words):
     done = run_python(
         "-c",
-        f"from hvd_sparse.core.kernels.engines import TritonEngine, resolve_engine\n{how}",
+        f"from hvd_sparse.kernels.engines import TritonEngine, resolve_engine\n{how}",
         CUDA_VISIBLE_DEVICES="",
         **with_triton(),
     )

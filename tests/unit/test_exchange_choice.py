@@ -11,9 +11,9 @@ import worlds
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.step.session import Session
 
 TOPK = {"id": "topk", "density": 0.001}
 

@@ -57,7 +57,7 @@ import numpy as np
 import torch
 import worlds
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 from hvd_sparse.errors import RankMismatch
 
 SPECS = worlds.tensors((4, 3))

@@ -11,9 +11,9 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.core.step.buckets import grouped, one_per_tensor
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.step.buckets import grouped, one_per_tensor
+from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9))
 KEYS = [spec.key for spec in SPECS]

@@ -9,12 +9,12 @@ import worlds
 from distributions import SMOOTH, draw
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
+from hvd_sparse.kernels import reference
 from hvd_sparse.memories._stochastic_rounding import LARGEST, STORED, narrow, widen
 from hvd_sparse.registry import MEMORIES
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 kinds = pytest.mark.parametrize("kind", STORED)

@@ -7,9 +7,9 @@ import worlds
 from worlds import configure, tensors
 
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.core.step.driver import Conversation
-from hvd_sparse.core.step.handshake import describe_rank, handshake
 from hvd_sparse.errors import RankMismatch
+from hvd_sparse.step.driver import Conversation
+from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.types import TensorSpec
 
 SPECS = tensors((4, 3), (5,))

@@ -10,18 +10,18 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.autotune.costmodel.densities import largest_hidden
-from hvd_sparse.autotune.hidden_densities import HiddenDensities, make_hidden
-from hvd_sparse.autotune.hiding_policy import HidingSteps
-from hvd_sparse.autotune.measurements import REPETITIONS, STEPS, WARMUP
-from hvd_sparse.autotune.route import Route
 from hvd_sparse.collectives.topology import in_nodes_of
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.buckets import grouped, one_per_tensor
-from hvd_sparse.core.step.session import Session
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels import reference
+from hvd_sparse.plan.costmodel.densities import largest_hidden
+from hvd_sparse.plan.hidden_densities import HiddenDensities, make_hidden
+from hvd_sparse.plan.hiding_policy import HidingSteps
+from hvd_sparse.plan.measurements import REPETITIONS, STEPS, WARMUP
+from hvd_sparse.plan.route import Route
+from hvd_sparse.step.buckets import grouped, one_per_tensor
+from hvd_sparse.step.session import Session
+from hvd_sparse.step.step import Step
 
 SPECS = worlds.tensors((400, 30), (70, 90), (300, 200), (50, 50), (640, 80), (9, 9), (6,))
 ASKED = worlds.configure("topk", "hiding:200", compress_1d=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_sparse.core.step.records import BucketRun, StepRun, Ticket, joined
+from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 
 
 def ticket(run: StepRun, position: int) -> Ticket:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from distributions import ALL, SMOOTH, after_error_feedback, draw
 
-from hvd_sparse.core.kernels.contract import Moments
+from hvd_sparse.kernels.contract import Moments
 from hvd_sparse.selectors._search import STEPS
 from hvd_sparse.selectors.contract import Context
 from hvd_sparse.selectors.ldte import Ldte, laplace_threshold

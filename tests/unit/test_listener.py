@@ -11,14 +11,14 @@ import threading
 import pytest
 from listeners import ANSWER, PATIENCE_S, listening
 
-from hvd_sparse.resilience.listener import MOST_STRANGERS
-from hvd_sparse.resilience.peers import Endpoint, Question, ask, ask_all
-from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.watch.listener import MOST_STRANGERS
+from hvd_sparse.watch.peers import Endpoint, Question, ask, ask_all
+from hvd_sparse.watch.watchdog import Watchdog
 
 NO_DESCRIPTORS = """
 import os, resource, socket, time
-from hvd_sparse.resilience.peers import Question, ask
-from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.watch.peers import Question, ask
+from hvd_sparse.watch.watchdog import Watchdog
 endpoint = Watchdog("poor", 0, None).endpoint(0)
 callers = [socket.socket() for _ in range(3)]
 ask(endpoint, Question({}), 600)

@@ -10,12 +10,12 @@ import pytest
 import worlds
 from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
 
-from hvd_sparse.core.step.session import Session
-from hvd_sparse.core.wire.message import split_messages
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.exchanges import context as contexts
 from hvd_sparse.exchanges.context import ExchangeContext
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.step.session import Session
+from hvd_sparse.wire.message import split_messages
 
 WORDS = "come to .* bytes in one collective, which moves at most .*: send fewer entries"
 

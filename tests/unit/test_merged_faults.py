@@ -11,14 +11,14 @@ import pytest
 import worlds
 from merged import KEYS, MERGED, SPECS, configure, lost, train
 
-from hvd_sparse.core.kernels.contract import Aim
-from hvd_sparse.core.step.buckets import grouped
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption, PeerFailure
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors._aim import Cut
 from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.selectors.topk import TopK
+from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection, TensorSpec
 
 

@@ -12,7 +12,9 @@ from conformance.codec_checks import selection_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.wire.message import (
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.registry import CODECS
+from hvd_sparse.wire.message import (
     ERROR_TEXT_LIMIT,
     overhead_bytes,
     split_messages,
@@ -20,8 +22,6 @@ from hvd_sparse.core.wire.message import (
     write_error,
     write_message,
 )
-from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.registry import CODECS
 
 CODEC = CODECS.create("index_value")
 

@@ -9,9 +9,9 @@ from recorded import recorded
 
 from benchmarks._gradients import Gradients
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.kernels import reference
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 torch = pytest.importorskip("torch", reason="the baselines are written in torch")

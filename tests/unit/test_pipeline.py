@@ -9,11 +9,11 @@ from conformance.codec_checks import selection_of
 from distributions import draw
 from worlds import configure
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
 from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 
 (SPEC,) = worlds.tensors((50, 20))
 CODEC = CODECS.create("index_value")

@@ -8,12 +8,15 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_sparse.autotune.costmodel.ends import end_s, partition_end_s
-from hvd_sparse.autotune.costmodel.instance import Instance, groups
-from hvd_sparse.autotune.costmodel.lines import Line
-from hvd_sparse.autotune.departure import REVIEW_EVERY, SETTLING, WINDOW, Departure
-from hvd_sparse.autotune.group_plan import GroupPlan, make_plan
-from hvd_sparse.autotune.measurements import (
+from hvd_sparse.collectives.topology import in_nodes_of
+from hvd_sparse.errors import PeerFailure
+from hvd_sparse.kernels import reference
+from hvd_sparse.plan.costmodel.ends import end_s, partition_end_s
+from hvd_sparse.plan.costmodel.instance import Instance, groups
+from hvd_sparse.plan.costmodel.lines import Line
+from hvd_sparse.plan.departure import REVIEW_EVERY, SETTLING, WINDOW, Departure
+from hvd_sparse.plan.group_plan import GroupPlan, make_plan
+from hvd_sparse.plan.measurements import (
     REPETITIONS,
     SIZES,
     STEPS,
@@ -22,14 +25,11 @@ from hvd_sparse.autotune.measurements import (
     StepStarts,
     sizes_of,
 )
-from hvd_sparse.autotune.planned_groups import Planning
-from hvd_sparse.autotune.route import Route
-from hvd_sparse.collectives.topology import in_nodes_of
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.buckets import grouped, one_per_tensor
-from hvd_sparse.core.step.group_selection import name_of
-from hvd_sparse.core.step.step import Step
-from hvd_sparse.errors import PeerFailure
+from hvd_sparse.plan.planned_groups import Planning
+from hvd_sparse.plan.route import Route
+from hvd_sparse.step.buckets import grouped, one_per_tensor
+from hvd_sparse.step.group_selection import name_of
+from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))

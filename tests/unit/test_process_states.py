@@ -15,9 +15,9 @@ import pytest
 from harness import slow
 from listeners import PATIENCE_S
 
-from hvd_sparse.resilience import peers
-from hvd_sparse.resilience.peers import Endpoint, Question, ask, ask_all
-from hvd_sparse.resilience.process_state import (
+from hvd_sparse.watch import peers
+from hvd_sparse.watch.peers import Endpoint, Question, ask, ask_all
+from hvd_sparse.watch.process_state import (
     ProcessState,
     judge,
     look_at,
@@ -25,12 +25,12 @@ from hvd_sparse.resilience.process_state import (
     process_to_json,
     this_process,
 )
-from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.watch.watchdog import Watchdog
 
 OTHER_PROCESS = """
 import ctypes, json, re, sys, time
-from hvd_sparse.resilience.process_state import process_to_json
-from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.watch.process_state import process_to_json
+from hvd_sparse.watch.watchdog import Watchdog
 endpoint = Watchdog("other", 5, None).endpoint(5)
 print(json.dumps([endpoint.port, endpoint.token, process_to_json(endpoint.process)]), flush=True)
 holding = {

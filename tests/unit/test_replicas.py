@@ -8,8 +8,8 @@ import pytest
 import worlds
 from worlds import configure, integers, tensors
 
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import ReplicaMismatch
+from hvd_sparse.step.session import Session
 
 SPECS = tensors((6, 5), (8,), (3, 3))
 FAULTY = 1

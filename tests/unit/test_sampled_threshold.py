@@ -11,11 +11,11 @@ import worlds
 from distributions import draw
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 STEPS = 40

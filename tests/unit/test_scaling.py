@@ -7,9 +7,9 @@ import pytest
 import worlds
 from worlds import configure, tensors
 
-from hvd_sparse.core.step import receiver
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import PeerFailure, RankMismatch
+from hvd_sparse.step import receiver
+from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SPECS = tensors((6, 5), (8,), (3, 3))

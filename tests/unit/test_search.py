@@ -12,7 +12,7 @@ from distributions import ALL, SMOOTH, draw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.core.kernels import reference
+from hvd_sparse.kernels import reference
 from hvd_sparse.selectors._search import (
     STEPS,
     Band,

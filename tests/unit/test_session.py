@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from worlds import configure, integers, normals, residuals, tensors
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.registry import SELECTORS
+from hvd_sparse.step.session import Session
 
 
 def full(*sizes):

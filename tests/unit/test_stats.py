@@ -11,10 +11,10 @@ from worlds import configure, integers, normals, tensors
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
-from hvd_sparse.core.step.stats import Stats
-from hvd_sparse.core.wire.carrier import carrier_layout
 from hvd_sparse.errors import PeerFailure
+from hvd_sparse.step.session import Session
+from hvd_sparse.step.stats import Stats
+from hvd_sparse.wire.carrier import carrier_layout
 
 SPECS = tensors((20, 5), (7,))
 CARRIER_BYTES = 8 * carrier_layout("float64", 2).size

@@ -20,8 +20,6 @@ from unit.steps import (
 )
 from worlds import configure, snapshot
 
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import (
     ExchangeTimeout,
     NonFiniteGradient,
@@ -31,6 +29,8 @@ from hvd_sparse.errors import (
     UnknownGradient,
     UnsupportedReduction,
 )
+from hvd_sparse.kernels import reference
+from hvd_sparse.step.session import Session
 
 SPARSE = configure(on_nonfinite="raise")
 DENSE = configure(density=1.0, allow_dense=True, on_nonfinite="raise")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvd_sparse.autotune import fallback
-from hvd_sparse.autotune.fallback import Debts, StepClock
-from hvd_sparse.core.step.records import StepRun
+from hvd_sparse.plan import fallback
+from hvd_sparse.plan.fallback import Debts, StepClock
+from hvd_sparse.step.records import StepRun
 
 
 def good_run(*positions):

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from harness import slow
 
-from hvd_sparse.resilience import awake_clock
-from hvd_sparse.resilience.watchdog import EXIT_CODE
+from hvd_sparse.watch import awake_clock
+from hvd_sparse.watch.watchdog import EXIT_CODE
 
 LIMIT_S = slow(3.0)
 
@@ -21,8 +21,8 @@ WAITS = """
 import ctypes, sys, time
 import numpy as np
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.resilience.patient_collective import PatientCollective
-from hvd_sparse.resilience.watchdog import Watchdog
+from hvd_sparse.watch.patient_collective import PatientCollective
+from hvd_sparse.watch.watchdog import Watchdog
 
 limit_s = float(sys.argv[1])
 

@@ -9,12 +9,12 @@ import pytest
 from distributions import draw
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels import reference
-from hvd_sparse.core.kernels.contract import Brought
-from hvd_sparse.core.kernels.listed import ListedKernels
-from hvd_sparse.core.step.pipeline import Pipeline
-from hvd_sparse.core.step.tensor_state import TensorState
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Brought
+from hvd_sparse.kernels.listed import ListedKernels
 from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 STEPS = 36

@@ -13,8 +13,8 @@ import pytest
 import worlds
 
 from hvd_sparse.cli import main
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.step.session import Session
 from hvd_sparse.tracing.chrome_trace import SETTING, START, TraceFile, follow, path_of
 from hvd_sparse.tracing.merge import merge_traces, read_trace
 from hvd_sparse.tracing.spans import Spans
@@ -95,7 +95,7 @@ FULL_DISK = """
 import logging, os, resource, sys
 import numpy as np
 import worlds
-from hvd_sparse.core.step.session import Session
+from hvd_sparse.step.session import Session
 from hvd_sparse.tracing import chrome_trace as tracing
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")

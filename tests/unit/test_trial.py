@@ -7,8 +7,8 @@ import copy
 import numpy as np
 import pytest
 
-from hvd_sparse.autotune.trial import RECENT, WARMUP, WAYS, Trial
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.plan.trial import RECENT, WARMUP, WAYS, Trial
 
 
 def run(seconds, steps, ranks=3, **options):

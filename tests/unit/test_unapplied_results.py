@@ -18,8 +18,8 @@ from torch import nn
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.step.session import Session
 from hvd_sparse.frontend.torch.unapplied import Unapplied
+from hvd_sparse.step.session import Session
 
 NUMEL = 40
 

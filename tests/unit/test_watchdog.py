@@ -16,16 +16,16 @@ import worlds
 from listeners import listening
 from programs import run_python
 
-from hvd_sparse.core.step.driver import Conversation
-from hvd_sparse.resilience.ledger import Ledger
-from hvd_sparse.resilience.peers import Endpoint, introduce
-from hvd_sparse.resilience.stack import Line, is_in_join, lines_of_main_thread, place_of
-from hvd_sparse.resilience.watchdog import EXIT_CODE, Watchdog
+from hvd_sparse.step.driver import Conversation
+from hvd_sparse.watch.ledger import Ledger
+from hvd_sparse.watch.peers import Endpoint, introduce
+from hvd_sparse.watch.stack import Line, is_in_join, lines_of_main_thread, place_of
+from hvd_sparse.watch.watchdog import EXIT_CODE, Watchdog
 
 STUCK = """
 import atexit, sys, time
 from hvd_sparse.errors import ExchangeTimeout
-from hvd_sparse.resilience import stack, watchdog
+from hvd_sparse.watch import stack, watchdog
 atexit.register(time.sleep, 3600)  # as Horovod's own end, which waits for the other ranks
 watchdog.GRACE_S = stack.END_S = 1
 stuck = watchdog.Watchdog("stuck", 0, 1.0)
@@ -40,7 +40,7 @@ except ExchangeTimeout:
 
 LOOKED_AT = """
 import gc, sys, threading, time
-from hvd_sparse.resilience.stack import lines_of_main_thread
+from hvd_sparse.watch.stack import lines_of_main_thread
 
 class Dropped:
     def __init__(self):

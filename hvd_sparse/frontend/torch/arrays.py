@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hvd_sparse.core.kernels.torch.vector import DeviceVector
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.frontend.torch.staging import (
     can_be_staged,
@@ -14,6 +13,7 @@ from hvd_sparse.frontend.torch.staging import (
     to_host,
     write_back,
 )
+from hvd_sparse.kernels.torch.vector import DeviceVector
 from hvd_sparse.types import TensorSpec
 
 

@@ -8,10 +8,6 @@ import numpy as np
 import torch
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.core.kernels.engines import resolve_engine, resolve_engine_by_place
-from hvd_sparse.core.step.buckets import grouped
-from hvd_sparse.core.step.records import Ticket
-from hvd_sparse.core.step.step import Step
 from hvd_sparse.frontend.torch.arrays import flatten, like, spec_of
 from hvd_sparse.frontend.torch.arrivals import Arrivals
 from hvd_sparse.frontend.torch.device_vectors import TorchDevices, vector_of
@@ -22,10 +18,14 @@ from hvd_sparse.frontend.torch.unapplied import Unapplied
 from hvd_sparse.frontend.torch.ways import DEVICE, HOST, ways_of
 from hvd_sparse.frontend.torch.witness import Witness
 from hvd_sparse.frontend.watched import WatchedCompressor
+from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
-from hvd_sparse.resilience.checkpoint_file import with_arrays
-from hvd_sparse.resilience.state_check import IncompatibleKeys
+from hvd_sparse.state.checkpoint_file import with_arrays
+from hvd_sparse.state.state_check import IncompatibleKeys
+from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
 
 

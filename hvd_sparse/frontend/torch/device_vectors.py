@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from hvd_sparse.core.kernels.contract import Zeros
-from hvd_sparse.core.kernels.torch.coming import Coming
-from hvd_sparse.core.kernels.torch.coming import Delivery as TorchDelivery
-from hvd_sparse.core.kernels.torch.together import run_together
-from hvd_sparse.core.kernels.torch.vector import Copy, DeviceVector, fetch_all
-from hvd_sparse.core.step.devices.contract import Answer, Delivery, Late
+from hvd_sparse.kernels.contract import Zeros
+from hvd_sparse.kernels.torch.coming import Coming
+from hvd_sparse.kernels.torch.coming import Delivery as TorchDelivery
+from hvd_sparse.kernels.torch.together import run_together
+from hvd_sparse.kernels.torch.vector import Copy, DeviceVector, fetch_all
+from hvd_sparse.step.devices.contract import Answer, Delivery, Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 class TorchDevices:
-    """A ``core.step.devices.contract.Devices``: the devices of a compressor's parameters.
+    """A ``step.devices.contract.Devices``: the devices of a compressor's parameters.
 
     Parameters
     ----------

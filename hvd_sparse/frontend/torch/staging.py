@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from hvd_sparse.core.kernels.torch.together import can_stop
-from hvd_sparse.core.kernels.torch.vector import fetch, upload
+from hvd_sparse.kernels.torch.together import can_stop
+from hvd_sparse.kernels.torch.vector import fetch, upload
 
 logger = logging.getLogger("hvd_sparse")
 

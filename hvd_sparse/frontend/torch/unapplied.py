@@ -23,8 +23,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from hvd_sparse.core.step.records import StepRun
-from hvd_sparse.core.step.step import Step
+from hvd_sparse.step.records import StepRun
+from hvd_sparse.step.step import Step
 from hvd_sparse.untyped import Optimizer, Value
 
 logger = logging.getLogger("hvd_sparse")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from hvd_sparse.configuration import PARTS, Configuration
-from hvd_sparse.core.kernels.engines import works_on_devices
 from hvd_sparse.frontend.torch.staging import is_on_device
+from hvd_sparse.kernels.engines import works_on_devices
 from hvd_sparse.registry import Registry
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.untyped import Option

@@ -1,1 +1,0 @@
-"""The engine room: kernels, the wire format, and the walk of a step, on numpy alone."""

@@ -1,0 +1,195 @@
+"""Engines: the kernels of ``kernels.contract`` restated for speed, and the choice of one."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import cast
+
+from hvd_sparse.checks import check_whole
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Engine, Kernels
+from hvd_sparse.registry import ENGINES
+
+logger = logging.getLogger("hvd_sparse")
+
+FAST = "numba"
+"""The engine that is used where it is installed and no other is asked for."""
+
+
+@ENGINES.register("numpy")
+@dataclass(frozen=True)
+class NumpyEngine:
+    """Reference kernels in plain numpy, on the CPU: they run anywhere, in several passes."""
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return ``kernels.reference``."""
+        return reference
+
+
+@ENGINES.register("numba")
+@dataclass(frozen=True)
+class NumbaEngine:
+    """Compiled kernels, on the CPU: one pass to add the gradient, look at it and choose.
+
+    Parameters
+    ----------
+    threads : how many work on one tensor
+
+    Compiled when the compressor is made, once for a machine: numba keeps the code on disk.
+    """
+
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(self.threads, "threads of NumbaEngine", 1)
+        if not is_fast_installed():
+            raise InvalidOption(
+                "engine 'numba' needs the package numba: pip install 'hvd-sparse[fast]'"
+            )
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the kernels of ``kernels.numba``, compiled when they are first asked for."""
+        return _compiled(self.threads)
+
+
+@ENGINES.register("torch")
+@dataclass(frozen=True)
+class TorchEngine:
+    """Kernels of plain torch operations, on the device that the tensors are on.
+
+    Several passes, and one wait for the device a bucket of a step: for gradients on accelerators.
+    What was selected, and its bytes, are left to the best engine of the host.
+    """
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise InvalidOption(
+                "engine 'torch' needs the package torch: pip install 'hvd-sparse[torch]'"
+            )
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the kernels of ``kernels.torch``."""
+        return _of_torch()
+
+
+@ENGINES.register("triton")
+@dataclass(frozen=True)
+class TritonEngine:
+    """Kernels compiled for GPUs: each vector is gone over once in a step.
+
+    Experimental: tested by Triton's interpreter and by compilation for GPUs from sm_70 to sm_100,
+    and not yet run on one.  For gradients that stay on a GPU (``frontend.torch.ways``); those of
+    the host, and staged ones, are left to the best engine of the host.
+    """
+
+    def __post_init__(self) -> None:
+        for package, extra in (("torch", "torch"), ("triton", "gpu")):
+            if importlib.util.find_spec(package) is None:
+                raise InvalidOption(
+                    f"engine 'triton' needs the package {package}: pip install "
+                    f"'hvd-sparse[{extra}]'"
+                )
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the kernels of ``kernels.triton``."""
+        return _of_triton()
+
+
+def works_on_devices(engine: object) -> bool:
+    """Tell whether an engine has kernels for vectors on a device; None has: torch's."""
+    return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
+
+
+def is_fast_installed() -> bool:
+    """Tell whether numba is installed."""
+    return importlib.util.find_spec("numba") is not None
+
+
+@cache
+def _compiled(threads: int) -> Kernels:
+    # Not at the top: this loads numba and compiles, for which plain numpy need not wait.
+    from hvd_sparse.kernels.numba import CompiledKernels
+
+    return CompiledKernels(threads)
+
+
+@cache
+def _of_torch() -> Kernels:
+    # Not at the top: this loads torch, which TensorFlow's programs do without.
+    from hvd_sparse.kernels.torch import TorchKernels
+
+    return TorchKernels(_of_host())
+
+
+@cache
+def _of_triton() -> Kernels:
+    # Not at the top: this loads torch and triton.
+    from hvd_sparse.kernels.triton import TritonKernels, has_gpu
+
+    if not has_gpu():
+        raise InvalidOption(
+            "engine 'triton' needs a GPU, and torch finds none here: leave engine out, or say "
+            "engine='torch'"
+        )
+    return TritonKernels(_of_host())
+
+
+def _of_host() -> Kernels:
+    """Return the kernels for what lies on the host whatever the engine."""
+    return _compiled(1) if is_fast_installed() else reference
+
+
+def resolve_engine_by_place(engine: object) -> Kernels:
+    """Return kernels that work on vectors where they lie, on a device or on the host.
+
+    Parameters
+    ----------
+    engine : one that ``works_on_devices``; None is torch's there, and the best there is here
+    """
+    # Not at the top: this loads torch.
+    from hvd_sparse.kernels.torch.by_place import KernelsByPlace
+
+    is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
+    device = _of_triton() if is_triton else _of_torch()
+    by_place = KernelsByPlace(resolve_engine(None if is_triton else engine), device)
+    return cast(Kernels, by_place)  # which has them by name
+
+
+def resolve_engine(engine: object) -> Kernels:
+    """Return the kernels of an engine.
+
+    Parameters
+    ----------
+    engine : an id, a mapping with an "id" and options, or an engine; None for the best there is
+
+    Raises
+    ------
+    UnknownName : no engine has that id
+    InvalidOption : the engine is not installed, lacks an option, or works on no host's vectors
+    """
+    if engine is None and not is_fast_installed():
+        _say_slow()
+        engine = "numpy"
+    chosen: Engine = ENGINES.resolve(FAST if engine is None else engine)
+    if isinstance(chosen, TritonEngine):
+        raise InvalidOption(
+            "engine 'triton' works on vectors that lie on a GPU, and no gradient of this "
+            "compressor stays there: leave engine out, or put the model on the GPU"
+        )
+    return chosen.kernels
+
+
+@lru_cache(maxsize=1)  # once a process
+def _say_slow() -> None:
+    logger.warning(
+        "gradients are selected by plain numpy, several times slower than compiled: pip install "
+        "'hvd-sparse[fast]', or say engine='numpy' if this is meant"
+    )

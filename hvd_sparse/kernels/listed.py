@@ -1,0 +1,139 @@
+"""Kernels that know a vector by the entries that a pass took out of it, as far as these tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Moments, Tail
+from hvd_sparse.types import Selection
+
+Kernel = Callable[..., object]
+
+
+class ListedKernels:
+    """An engine's kernels, whose answers about one vector come from a list where that tells them.
+
+    The list has every entry that reaches an aim, so it tells whatever is asked of thresholds that
+    are not below it, and of the largest entries.  For the rest the entries go back to the vector,
+    and the engine is asked.  Answers are the same either way, bit for bit.
+
+    Parameters
+    ----------
+    kernels : of the engine
+    vector : without the entries that were taken out of it, which are +0.0
+    taken : these entries
+    aim : which they reach
+    brought : what the pass found besides
+
+    Attributes
+    ----------
+    is_whole : the vector has its entries again, as something was asked that the list did not tell
+    """
+
+    def __init__(
+        self, kernels: Kernels, vector: np.ndarray, taken: Selection, aim: Aim, brought: Brought
+    ) -> None:
+        self._kernels, self._vector, self.taken, self._brought = kernels, vector, taken, brought
+        self._least = self._rounded(aim.threshold)
+        self.is_whole = False
+
+    def __getattr__(self, name: str) -> Kernel:
+        own: Kernel = getattr(self._kernels, name)
+
+        def kernel(*values: object) -> object:
+            if any(value is self._vector for value in values):
+                self.make_whole()
+            return own(*values)
+
+        return kernel
+
+    def make_whole(self) -> None:
+        """Give the vector back what was taken out of it."""
+        if not self.is_whole:
+            self._kernels.restore(self._vector, self.taken)
+            self.is_whole = True
+
+    def tells(self, x: np.ndarray, threshold: float) -> bool:
+        """Tell whether the list has all entries of a vector that reach a threshold."""
+        cut = self._rounded(threshold)
+        return x is self._vector and bool(cut > 0) and bool(cut >= self._least)
+
+    def _rounded(self, threshold: float) -> np.floating:
+        with np.errstate(over="ignore"):
+            rounded: np.floating = self._vector.dtype.type(threshold)
+        return rounded
+
+    def _look_at(self, x: np.ndarray) -> np.ndarray:
+        """Return a vector that the engine is asked about: the one that was taken from is whole."""
+        if x is self._vector:
+            self.make_whole()
+        return x
+
+    def moments(self, x: np.ndarray) -> Moments:
+        known = self._brought.moments
+        if known is None or x is not self._vector:
+            return self._kernels.moments(self._look_at(x))
+        return known
+
+    def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
+        known = self._brought.mean_and_std
+        if known is None or x is not self._vector:
+            return self._kernels.mean_and_std(self._look_at(x))
+        return known
+
+    def tail(self, x: np.ndarray, threshold: float) -> Tail:
+        known = self._brought.tail
+        if known is None or threshold != 0 or x is not self._vector:
+            return self._kernels.tail(self._look_at(x), threshold)
+        return known
+
+    def count_at_least(self, x: np.ndarray, threshold: float) -> int:
+        if not self.tells(x, threshold):
+            return self._kernels.count_at_least(self._look_at(x), threshold)
+        return self._kernels.count_at_least(self.taken.values, threshold)
+
+    def count_to(self, x: np.ndarray, threshold: float, most: int) -> int:
+        """Count as ``count_at_least``, up to a number above ``most``."""
+        if x is self._vector and self.taken.count > most and not self.tells(x, threshold):
+            return self.taken.count  # and so do these, and maybe more
+        return self.count_at_least(x, threshold)
+
+    def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
+        if not self.tells(x, threshold):
+            return self._kernels.take_at_least(self._look_at(x), threshold)
+        kept = self._kernels.take_at_least(self.taken.values, threshold)
+        return Selection(self.taken.indices[kept.indices], kept.values, x.size)
+
+    def count_and_take(
+        self, x: np.ndarray, threshold: float, capacity: int
+    ) -> tuple[int, Selection | None]:
+        if not self.tells(x, threshold):
+            return self._kernels.count_and_take(self._look_at(x), threshold, capacity)
+        taken = self.take_at_least(x, threshold)
+        return taken.count, taken if taken.count <= capacity else None
+
+    def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+        if self.tells(x, threshold):
+            taken = self.take_at_least(x, threshold)
+        elif x is self._vector and self.taken.count > most:
+            taken = self.taken  # the largest are among these, however many more there are
+        else:
+            return self._kernels.take_at_most(self._look_at(x), threshold, most)
+        if taken.count <= most:
+            return taken.count, taken
+        return taken.count, self._kernels.trim(taken, most, None)[0]
+
+    def take_largest(self, x: np.ndarray, count: int) -> Selection:
+        if x is not self._vector or self.taken.count < count:
+            return self._kernels.take_largest(self._look_at(x), count)
+        return self._kernels.trim(self.taken, count, None)[0]
+
+
+def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:
+    """Count the magnitudes that are at least a threshold; where they are more than ``most``, any
+    number above it may be returned."""
+    if isinstance(kernels, ListedKernels):
+        return kernels.count_to(x, threshold, most)
+    return kernels.count_at_least(x, threshold)

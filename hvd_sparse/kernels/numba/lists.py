@@ -1,0 +1,181 @@
+"""Work on short lists and at scattered places, compiled: cutting, keeping, adding, clearing.
+
+Loops are free of branches on the data where a list can be long: half of the candidates are kept,
+which no processor guesses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from hvd_sparse.kernels.numba.signatures import signatures
+
+MOST_BIN_BITS = 11
+"""Bits of a histogram's bins: its 2,048 counters fit the first cache.
+
+Short lists get fewer bins, as all of them must be cleared."""
+
+
+def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """Return a vector's bit patterns as integers, the mask of a magnitude, and infinity's
+    pattern."""
+    raise NotImplementedError  # numba puts the overload in its place
+
+
+@overload(_bits)
+def _bits_by_type(x):  # type: ignore[no-untyped-def]
+    if x.dtype == types.float32:
+        return lambda x: (x.view(np.int32), np.int32(0x7FFFFFFF), np.int32(0x7F800000))
+    return lambda x: (x.view(np.int64), np.int64(0x7FFFFFFFFFFFFFFF), np.int64(0x7FF0000000000000))
+
+
+@njit
+def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
+    """Return the bit pattern of a magnitude as an integer in its order; 0 for NaN, which is never
+    taken."""
+    key = bits & magnitude_bits
+    return key if key <= infinity else bits ^ bits  # zero of the same integer type
+
+
+@njit
+def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
+    """Return the smallest and largest magnitude that are not zero, and the count of these
+    entries."""
+    low, top, nonzeros = everything, everything ^ everything, 0
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        nonzeros += key != 0
+        top = max(top, key)
+        low = min(low, key if key != 0 else everything)
+    return np.int64(low), np.int64(top), nonzeros
+
+
+@njit
+def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-untyped-def]
+    """Return the magnitudes between two, of which there are ``count``."""
+    inside, found = np.empty(count + 1, bits.dtype), 0
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        inside[found] = key  # always written, kept only where found moves on: no branch
+        found += (key >= first) & (key <= last)
+    return inside[:found]
+
+
+@njit
+def _cut(x, count):  # type: ignore[no-untyped-def]
+    """Return the bits of the count-th largest magnitude, and its equals among the count.
+
+    Where there are fewer entries than that: zero, which only they exceed, and none.
+
+    Bins between the smallest and the largest magnitude are counted; the bin of the count-th is
+    binned again. Bins are of equal width in bits, so finer where values are smaller.
+    """
+    bits, everything, infinity = _bits(x)
+    first, last, nonzeros = _range(bits, everything, infinity)
+    missing = np.int64(count)
+    if nonzeros < count:
+        return np.int64(0), np.int64(0)
+    if count < 1:
+        return np.int64(everything), np.int64(0)  # nothing exceeds it
+    bin_bits = 3
+    while bin_bits < MOST_BIN_BITS and bits.size >> (bin_bits + 1):
+        bin_bits += 1
+    counts = np.zeros(1 << bin_bits, np.int64)
+    while True:
+        width = 0
+        while ((last - first) >> width) >> bin_bits:
+            width += 1
+        counts[:] = 0
+        for i in range(bits.size):
+            key = np.int64(_key(bits[i], everything, infinity))
+            if key >= first:
+                counts[(key - first) >> width] += 1
+        chosen = counts.size - 1
+        while counts[chosen] < missing:
+            missing -= counts[chosen]
+            chosen -= 1
+        first += chosen << width
+        if width == 0:
+            return first, missing
+        last = first + min(
+            last - first, (1 << width) - 1
+        )  # the bin's own end may lie beyond all integers
+        bits = _inside(bits, first, last, counts[chosen], everything, infinity)
+
+
+@njit(signatures("xpJO"), nogil=True, cache=True)
+def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
+    """Take the count largest magnitudes, or all non-zeros if there are fewer; return how many.
+
+    Parameters
+    ----------
+    indices, values : written; with room for one more
+    """
+    bits, everything, infinity = _bits(x)
+    smallest, ties = _cut(x, count)
+    found = 0
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        is_tie = (key == smallest) & (ties > 0)
+        ties -= is_tie
+        indices[found], values[found] = i, x[i]  # the next one writes over it unless it is kept
+        found += (key > smallest) | is_tie
+    return found
+
+
+@njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
+def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
+    """Keep the count largest entries, or all that are neither zero nor NaN if there are fewer.
+
+    Parameters
+    ----------
+    kept_indices, kept_values : written; with room for one more
+    gives_back : the others go back to ``out``
+
+    Returns
+    -------
+    How many are kept, and the smallest magnitude among them, 0 where there is none.
+    """
+    bits, everything, infinity = _bits(values)
+    smallest, ties = _cut(values, count)
+    found, left = 0, 0
+    surplus = np.empty(values.size + 1 if gives_back else 1, np.uint32)
+    for i in range(bits.size):
+        key = _key(bits[i], everything, infinity)
+        is_tie = (key == smallest) & (ties > 0)
+        ties -= is_tie
+        is_kept = (key > smallest) | is_tie
+        kept_indices[found], kept_values[found] = indices[i], values[i]
+        found += is_kept
+        if gives_back:  # collected like the kept ones, without a branch on the data
+            surplus[left] = i
+            left += not is_kept
+    for i in range(left):
+        out[indices[surplus[i]]] = values[surplus[i]]
+    threshold = values.dtype.type(np.inf if found else 0)
+    for i in range(found):
+        threshold = min(threshold, abs(kept_values[i]))
+    return found, threshold
+
+
+@njit(signatures("Ojx", types.void), nogil=True, cache=True)
+def restore(out, indices, values):  # type: ignore[no-untyped-def]
+    """Write out[indices] = values."""
+    for i in range(indices.size):
+        out[indices[i]] = values[i]
+
+
+@njit(signatures("Oj", types.void), nogil=True, cache=True)
+def clear(residual, indices):  # type: ignore[no-untyped-def]
+    """Write residual[indices] = +0.0."""
+    for i in range(indices.size):
+        residual[indices[i]] = 0
+
+
+@njit(signatures("Ojx", types.void), nogil=True, cache=True)
+def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
+    """Write out[indices] += values."""
+    for i in range(indices.size):
+        out[indices[i]] += values[i]

@@ -1,0 +1,196 @@
+"""Passes of a step that a device is given bucket by bucket, and their answers, which come by one
+copy.
+
+A pass is only noted when its tensor comes.  Once a bucket is full, an engine begins the passes of
+all its tensors at once, and what they find lies in one piece of the device's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+
+from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.torch.vector import Copy, fetch, follow, stream_of
+from hvd_sparse.types import Selection
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Pass(NamedTuple):
+    """A pass over one tensor: add the gradient, look, and take what an aim says.
+
+    Attributes
+    ----------
+    gradient, residual, out : 1-D, contiguous, of one dtype and device
+    aim : None takes nothing, and asks for moments
+    """
+
+    gradient: torch.Tensor
+    residual: torch.Tensor
+    out: torch.Tensor
+    aim: Aim | None
+
+    @property
+    def room(self) -> int:
+        """Return the most entries that its list may have to hold."""
+        return max(0, min(self.aim.capacity, int(self.out.numel()))) if self.aim else 0
+
+
+class Sum(NamedTuple):
+    """Sum for one tensor, as ``Kernels.assemble`` says.
+
+    Attributes
+    ----------
+    out : 1-D, contiguous
+    parts : on the host
+    factor : of the sum
+    """
+
+    out: torch.Tensor
+    parts: Sequence[Selection]
+    factor: float
+
+
+class Answers(NamedTuple):
+    """What passes found, on their device.
+
+    Attributes
+    ----------
+    words : int32
+    read : makes an answer for every pass of the words, once they are on the host
+    """
+
+    words: torch.Tensor
+    read: Callable[[np.ndarray], Sequence[object]]
+
+
+Begin = Callable[[Sequence[Pass]], Answers]
+"""An engine's way to give a device passes of one dtype, and wait for nothing."""
+
+
+class Coming(Generic[Answer]):
+    """A pass's answer that lies on a device, or will; in all else it is the answer: reading it
+    waits.
+
+    Parameters
+    ----------
+    one : the pass, which is begun with those of its bucket (``Delivery``), or when it is read
+    begin : of the engine
+    """
+
+    def __init__(self, one: Pass, begin: Begin) -> None:
+        self.one, self.begin = one, begin
+        self.stream = stream_of(one.out.device)
+        self._delivery: tuple[Parcel, int] | None = None
+        self._answer: Answer | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Tell whether the device was given the pass."""
+        return self._delivery is not None or self._answer is not None
+
+    def travel(self, parcel: Parcel, number: int) -> None:
+        """Come with others, as the one of this number."""
+        self._delivery = parcel, number
+
+    def result(self) -> Answer:
+        """Return the answer, and wait for the device if it is not here."""
+        if self._answer is None:
+            if self._delivery is None:
+                answers = self.begin([self.one])
+                found = answers.read(fetch(answers.words))[0]
+            else:
+                parcel, number = self._delivery
+                found = parcel.answers()[number]
+            self._answer = cast(Answer, found)
+        return self._answer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.result(), name)
+
+
+class Parcel:
+    """Answers on their way to the host, in one copy.
+
+    Parameters
+    ----------
+    answers : on one device
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self.copy, self._read = Copy(answers.words), answers.read
+        self._answers: Sequence[object] | None = None
+
+    def answers(self) -> Sequence[object]:
+        """Return them all, and wait for them the first time."""
+        if self._answers is None:
+            self._answers = self._read(self.copy.array())
+        return self._answers
+
+
+class OnItsWay(Protocol):
+    """Anything that a copy brings."""
+
+    def is_here(self) -> bool:
+        """Tell whether it is here."""
+
+
+class Delivery:
+    """A bucket's passes, begun, and their answers on their way to the host by one copy a device.
+
+    Nothing waits for them.
+
+    Parameters
+    ----------
+    coming : of passes that have not been begun
+    beside : further copies on their way
+    """
+
+    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[OnItsWay] = ()) -> None:
+        by_device: dict[torch.device, list[Coming[object]]] = {}
+        for each in coming:
+            by_device.setdefault(each.one.out.device, []).append(each)
+        self._parcels, self._beside = [_begun(each) for each in by_device.values()], beside
+
+    def is_here(self) -> bool:
+        """Tell whether the copies are done, so that reading an answer does not wait."""
+        mine = all(parcel.copy.is_here() for parcel in self._parcels)
+        return mine and all(each.is_here() for each in self._beside)
+
+
+def _begun(coming: Sequence[Coming[object]]) -> Parcel:
+    """Begin passes on one device: all that are of one engine and dtype together."""
+    together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
+    for each in coming:
+        follow(each.stream)  # a tensor may have been made on another one than the bucket's last
+        together.setdefault((each.begin, each.one.out.dtype), []).append(each)
+    groups = list(together.items())
+    answers = [begin([each.one for each in group]) for (begin, _), group in groups]
+    parcel, number = Parcel(joined(answers)), 0
+    for _, group in groups:
+        for each in group:
+            each.travel(parcel, number)
+            number += 1
+    return parcel
+
+
+def joined(several: Sequence[Answers]) -> Answers:
+    """Return the answers of several groups of passes as those of one, in one piece of memory."""
+    if len(several) == 1:
+        return several[0]
+    # Every piece begins at a multiple of 8 bytes: its first words are float64.
+    words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
+    ends = np.cumsum([each.numel() for each in words]).tolist()
+    pieces = [
+        (slice(end - piece.numel(), end - piece.numel() + each.words.numel()), each.read)
+        for end, piece, each in zip(ends, words, several)
+    ]
+
+    def read(fetched: np.ndarray) -> Sequence[object]:
+        return [answer for place, own in pieces for answer in own(fetched[place])]
+
+    return Answers(torch.cat(words), read)

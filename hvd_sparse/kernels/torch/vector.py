@@ -1,0 +1,225 @@
+"""Vectors in a device's memory, and the two ways between it and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn, Union
+
+import numpy as np
+import torch
+
+from hvd_sparse.kernels.torch.together import current_walk
+
+LOW = 0xFFFFFFFF
+"""The bits of an index: torch has hardly an operation on uint32, so indices are int64 there."""
+
+
+class DeviceVector:
+    """A vector that lies on a device, as far as the core looks at vectors.
+
+    It has a size and a dtype, parts of it are vectors, and its entries at indices come to the host
+    and go back. Vectors are added, and multiplied and divided by numbers. Nothing else goes by
+    itself: numpy's functions raise TypeError.
+
+    Parameters
+    ----------
+    tensor : 1-D, contiguous, float32 or float64
+    """
+
+    __slots__ = ("dtype", "tensor")
+    __array_ufunc__ = None  # numpy's operators leave it alone
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.dtype = np.dtype(np.float64 if tensor.dtype == torch.float64 else np.float32)
+
+    @property
+    def size(self) -> int:
+        """Return the number of entries."""
+        return int(self.tensor.numel())
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of an entry."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all entries."""
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, where: slice | np.ndarray) -> Vector:
+        """Return a part, or the entries at indices as an array of the host."""
+        if isinstance(where, slice):
+            return DeviceVector(self.tensor[where])
+        return fetch(self.tensor[upload_indices(where, self.tensor.device)])
+
+    def __setitem__(self, where: slice | np.ndarray, values: object) -> None:
+        if isinstance(values, np.ndarray):
+            values = upload(values, self.tensor.device)
+        elif isinstance(values, DeviceVector):
+            values = values.tensor
+        if not isinstance(where, slice):
+            where = upload_indices(where, self.tensor.device)
+        self.tensor[where] = values
+
+    def __add__(self, other: DeviceVector) -> DeviceVector:
+        return DeviceVector(self.tensor + other.tensor)
+
+    def __truediv__(self, number: np.floating) -> DeviceVector:
+        # By a tensor: by a number, some devices multiply with its reciprocal.
+        like = {"dtype": self.tensor.dtype, "device": self.tensor.device}
+        return DeviceVector(self.tensor / torch.full((), float(number), **like))
+
+    def __mul__(self, number: np.floating) -> DeviceVector:
+        return DeviceVector(self.tensor * float(number))
+
+    def empty_like(self) -> DeviceVector:
+        """Return an uninitialised vector beside this one."""
+        return DeviceVector(torch.empty_like(self.tensor))
+
+    def copy(self) -> np.ndarray:
+        """Return all entries as an array of the host."""
+        return fetch(self.tensor.clone())
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        raise TypeError(
+            f"a vector of {self.size} entries on {self.tensor.device} was given to a function of "
+            "numpy: use the kernels, or copy() it to the host"
+        )
+
+
+Vector = Union[np.ndarray, DeviceVector]
+"""What the kernels of this engine are given; an array of the host is a tensor of the CPU."""
+
+
+def tensor_of(x: Vector) -> torch.Tensor:
+    """Return the vector's tensor; of an array, in its own memory unless that is read-only."""
+    if isinstance(x, DeviceVector):
+        return x.tensor
+    # Made anew: an array of one entry may have any stride, and torch takes no negative one.
+    return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
+
+
+class Copy:
+    """A copy of a device's tensor on its way to pinned memory of the host.
+
+    Parameters
+    ----------
+    tensor : made for this; on the CPU it is the copy
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._is_read = tensor.device.type == "cpu"
+        if self._is_read:
+            self._host = tensor
+            return
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor, non_blocking=True)
+        self._done = torch.accelerator.current_stream(tensor.device).record_event()
+
+    def is_here(self) -> bool:
+        """Tell whether the copy is done; does not wait."""
+        return self._is_read or bool(self._done.query())
+
+    def array(self) -> np.ndarray:
+        """Return the entries as an array of the host, and wait for them the first time."""
+        if not self._is_read:
+            if not self._done.query():
+                wait_until(self._done)  # before it, the host's memory holds anything
+            self._is_read = True
+        array: np.ndarray = self._host.numpy()
+        return array
+
+
+def wait_until(done: torch.Event) -> None:
+    """Wait until a device has come to an event."""
+    done.synchronize()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done what this thread's current stream was given."""
+    torch.accelerator.current_stream(device).synchronize()
+
+
+def stream_of(device: torch.device) -> torch.Stream | None:
+    """Return this thread's current stream of a device; None for the CPU."""
+    return None if device.type == "cpu" else torch.accelerator.current_stream(device)
+
+
+def follow(stream: torch.Stream | None) -> None:
+    """Let this thread's current stream wait for what another one has been given; the host does
+    not."""
+    if stream is not None:
+        here = torch.accelerator.current_stream(stream.device)
+        if here != stream:
+            here.wait_stream(stream)
+
+
+def fetch(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor's entries as an array of the host: one copy, and one wait for the device.
+
+    In a walk beside others (``together``) both are those of all that ask with it.
+
+    Parameters
+    ----------
+    tensor : made for this; on the CPU the array lies in its memory
+    """
+    array: np.ndarray
+    if tensor.device.type == "cpu":
+        array = tensor.numpy()
+        return array
+    walk = current_walk()
+    if walk is not None:
+        return walk.ask(tensor)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    wait_for(tensor.device)  # before it, the host's memory holds anything
+    array = host.numpy()
+    return array
+
+
+def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """Return tensors' entries as arrays of the host: one copy and one wait a device.
+
+    Parameters
+    ----------
+    tensors : made for this; of devices, and of entries of 4 or 8 bytes
+    """
+    if len(tensors) == 1:
+        return [fetch(tensors[0])]
+    found: list[np.ndarray] = [np.empty(0)] * len(tensors)
+    for device in dict.fromkeys(each.device for each in tensors):
+        places = [i for i, each in enumerate(tensors) if each.device == device]
+        # Every piece begins at a multiple of 8 bytes, where any entry may.
+        pieces = [tensors[i].contiguous().view(-1).view(torch.int32) for i in places]
+        even = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
+        words, start = fetch(torch.cat(even)), 0
+        for i, piece, padded in zip(places, pieces, even):
+            array = words[start : start + piece.numel()]
+            dtype = torch.empty(0, dtype=tensors[i].dtype).numpy().dtype
+            found[i] = array.view(dtype).reshape(tuple(tensors[i].shape))
+            start += padded.numel()
+    return found
+
+
+def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return an array's entries on the device, without a wait.
+
+    The array may be written to at once: what the copy reads is memory of its own, pinned, which
+    torch's allocator keeps from others until the copy is done.
+    """
+    if device.type == "cpu":
+        return tensor_of(array)
+    host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
+    host.numpy()[...] = array
+    return host.to(device, non_blocking=True)
+
+
+def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return indices on the device, int64; four bytes each on the way."""
+    words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
+    return upload(words, device).to(torch.int64).bitwise_and_(LOW)

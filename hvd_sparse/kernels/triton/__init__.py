@@ -1,0 +1,84 @@
+"""Kernels compiled by Triton for GPUs: a step's passes; all others are torch's operations.
+
+Contracts: ``kernels.contract``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+import triton
+
+from hvd_sparse.kernels.contract import Kernels, Sums, Surplus
+from hvd_sparse.kernels.torch import TorchKernels
+from hvd_sparse.kernels.torch.brought import brought_beside, with_brought
+from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum
+from hvd_sparse.kernels.torch.vector import Vector, tensor_of
+from hvd_sparse.kernels.triton.launches import MOMENTS, assemble, take
+from hvd_sparse.types import Selection
+
+Kind = tuple[torch.device, torch.dtype]
+IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
+"""Triton's interpreter stands in for the GPU, and takes vectors of the CPU."""
+BLOCK = 4096
+"""Entries of a program: 16 a thread."""
+
+
+def has_gpu() -> bool:
+    """Tell whether there is something here that Triton compiles for."""
+    return IS_INTERPRETED or bool(torch.cuda.is_available())
+
+
+class TritonKernels(TorchKernels):
+    """Kernels whose passes over gradient, residual and result go over each of them once.
+
+    Parameters
+    ----------
+    host : kernels for what lies on the host anyway
+    block : entries of a program, a power of two
+    """
+
+    def __init__(self, host: Kernels, block: int = BLOCK) -> None:
+        super().__init__(host)
+        self._block = block
+
+    def begin(self, passes: Sequence[Pass]) -> Answers:
+        """Give a device the passes of a bucket's tensors: three launches, whatever their number,
+        and torch's for what few selectors ask for besides."""
+        out = passes[0].out
+        if not self._runs_on(out) or not any(one.out.numel() for one in passes):
+            return super().begin(passes)
+        beside = brought_beside(passes, MOMENTS)  # first: a pass may write where it reads
+        return with_brought(take(passes, self._block), beside)
+
+    def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
+        self.assemble_together([(cast(np.ndarray, out), parts, factor)])
+
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Write the sums of a bucket's tensors, and put back what is surplus: one launch for all of
+        one dtype."""
+        together: dict[Kind, list[Sum]] = {}
+        for out, parts, factor in sums:
+            tensor = tensor_of(out)
+            if any(part.count for part in parts) and self._runs_on(tensor):
+                kind = tensor.device, tensor.dtype
+                together.setdefault(kind, []).append(Sum(tensor, parts, factor))
+            else:
+                super().assemble(out, parts, factor)
+        beside: dict[Kind, list[tuple[torch.Tensor, Selection]]] = {kind: [] for kind in together}
+        for vector, entries in surplus:
+            tensor = tensor_of(vector)
+            if (tensor.device, tensor.dtype) in beside:
+                beside[tensor.device, tensor.dtype].append((tensor, entries))
+            else:
+                self.restore(vector, entries)
+        for kind, each in together.items():
+            assemble(each, beside[kind], self._block)
+
+    @staticmethod
+    def _runs_on(x: torch.Tensor) -> bool:
+        """Tell whether a vector lies where Triton's code runs; lists of the host do not."""
+        return IS_INTERPRETED or x.device.type != "cpu"

@@ -1,0 +1,280 @@
+"""Launches of the device's code: its arguments, and memory for them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import triton.language as tl
+
+from hvd_sparse.kernels.contract import NOTHING, Brought, Moments, Taking
+from hvd_sparse.kernels.torch.coming import Answers, Pass, Sum
+from hvd_sparse.kernels.torch.taking import rounded
+from hvd_sparse.kernels.torch.vector import upload
+from hvd_sparse.kernels.triton import device_code
+from hvd_sparse.types import Selection
+
+COLUMNS = 8
+"""Of a table: the tensor's first program, the addresses of gradient, residual and result, its
+entries, the first place of its list, the list's room, and its programs."""
+CHUNK = 1024
+"""Entries that one program takes at a time from lists."""
+OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
+"""No multiply-add with a single rounding, and no load ahead of a store it may depend on."""
+
+
+HEAD = 5
+"""Numbers of each tensor: entries that reached the aim, sum of magnitudes, entries that are not
+finite; and where moments are asked for, the largest finite magnitude and the non-zeros."""
+ALIGNED = 16
+"""Bytes at whose multiples every piece of memory begins, so that Triton compiles for one case."""
+
+
+MOMENTS = "moments"
+"""What aims may ask for that the launches find themselves."""
+
+
+class Room(NamedTuple):
+    """One piece of memory for all that goes to the host, uint8, and its parts.
+
+    Attributes
+    ----------
+    head : float64 [tensors, HEAD]
+    values, places : the lists, one after the other, each as long as its room
+    """
+
+    words: torch.Tensor
+    head: torch.Tensor
+    values: torch.Tensor
+    places: torch.Tensor
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Return what makes a device the one that Triton launches on."""
+    if device.type == "cpu":  # Triton's interpreter
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[object] = torch.get_device_module(device).device(
+        device
+    )
+    return context
+
+
+def take(passes: Sequence[Pass], block: int) -> Answers:
+    """Add, look and take in all tensors: three launches, whatever their number.
+
+    Parameters
+    ----------
+    passes : of one dtype, on one device; not all of them of no entries
+    block : entries of a program, a power of two
+    """
+    first = passes[0].out
+    device, dtype = first.device, first.dtype
+    table = _table(passes, block)
+    tensors, programs = len(passes), int(table[-1, 0] + table[-1, 7])
+    room = int(table[-1, 5] + table[-1, 6])
+    taken = _room_for(tensors, room, dtype, device)
+
+    def empty(size: int, kind: torch.dtype) -> torch.Tensor:
+        return torch.empty(size, dtype=kind, device=device)
+
+    places, values = empty(room, torch.int32), empty(room, dtype)
+    counts, nonfinite, nonzeros = (empty(programs, torch.int32) for _ in range(3))
+    bases, starts = (empty(programs, torch.int64) for _ in range(2))
+    sums, most = (empty(programs, torch.float64) for _ in range(2))
+    rows, cuts, owners, given_out = _given(passes, table, device)
+    kind = _kind(dtype)
+    is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
+    looks = any(each.aim is None or MOMENTS in each.aim.brings for each in passes)
+    with on(device):
+        device_code.take_blocks[(programs,)](
+            rows, owners, cuts, given_out, places, values, counts, bases, sums, nonfinite, most,
+            nonzeros, DTYPE=kind, BLOCK=block, IS_ALIGNED=is_aligned, HAS_MOMENTS=looks,
+            num_warps=8, **OPTIONS
+        )  # fmt: skip
+        device_code.add_up_counts[(tensors,)](
+            rows, counts, sums, nonfinite, most, nonzeros, starts, taken.head,
+            HAS_MOMENTS=looks, CHUNK=CHUNK, **OPTIONS
+        )  # fmt: skip
+        device_code.order_taken[(programs,)](
+            rows, owners, places, values, counts, bases, starts, taken.head, taken.places,
+            taken.values, DTYPE=kind, CHUNK=max(32, block // 64), num_warps=1, **OPTIONS
+        )  # fmt: skip
+    return Answers(taken.words.view(torch.int32), lambda words: _read(words.view(np.uint8), passes))
+
+
+def assemble(
+    sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
+) -> None:
+    """Write the sums, each entry added up in the order of the parts, and put back what is surplus:
+    one launch for all tensors.
+
+    Parameters
+    ----------
+    sums : of one dtype, on one device; not all of them of no entries
+    surplus : entries that go back to vectors of that dtype and device, which are none of the sums'
+    block : entries of a program, a power of two
+    """
+    outs = [each.out for each in sums]
+    device, dtype = outs[0].device, outs[0].dtype
+    parts = max(len(each.parts) for each in sums)
+    table = np.zeros((len(sums), 3), np.int64)
+    programs = [-(-out.numel() // block) for out in outs]
+    table[1:, 0] = np.cumsum(programs)[:-1]
+    table[:, 1] = [out.data_ptr() for out in outs]
+    table[:, 2] = [out.numel() for out in outs]
+    owners = np.repeat(np.arange(len(sums), dtype=np.int32), programs)
+    # A tensor with fewer parts than others has empty ones behind its own.
+    counts = np.zeros((len(sums), parts + 1), np.int64)
+    for row, each in zip(counts, sums):
+        row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
+    ranges = np.cumsum(counts).reshape(counts.shape)
+    indices = np.concatenate([part.indices for each in sums for part in each.parts])
+    addresses, kept_back = _addressed(surplus, _numpy(outs[0]))
+    given = (table, ranges, owners, indices, _scaled(sums), addresses, kept_back)
+    rows, places, numbers, words, values, targets, entries = _uploaded(given, device)
+    blocks = sum(programs)
+    is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
+    with on(device):
+        device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
+            rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
+            words.view(torch.int32), values.view(dtype), parts,
+            int(counts.max()).bit_length(),  # to halve a range to nothing
+            blocks, targets.view(torch.int64), entries.view(dtype), addresses.size,
+            DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
+            IS_ALIGNED=is_aligned, CHUNK=128, BACK=CHUNK, **OPTIONS
+        )  # fmt: skip
+
+
+def _addressed(
+    surplus: Sequence[tuple[torch.Tensor, Selection]], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where entries lie in the device's memory, int64, and what they are."""
+    addresses, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
+    for vector, entries in surplus:
+        addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
+        values.append(entries.values)
+    return np.concatenate(addresses), np.concatenate(values)
+
+
+def _scaled(sums: Sequence[Sum]) -> np.ndarray:
+    """Return the values of all parts, one after the other, each times its sum's factor."""
+    values = [np.concatenate([part.values for part in each.parts]) for each in sums if each.parts]
+    for own, each in zip(values, (each for each in sums if each.parts)):
+        own *= own.dtype.type(each.factor)
+    return np.concatenate(values)
+
+
+def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
+    """Return what the programs know of the tensors, int64 [passes, COLUMNS]."""
+    table = np.zeros((len(passes), COLUMNS), np.int64)
+    program = place = 0
+    for row, one in zip(table, passes):
+        programs = -(-one.out.numel() // block)
+        addresses = (vector.data_ptr() for vector in (one.gradient, one.residual, one.out))
+        row[:] = program, *addresses, one.out.numel(), place, one.room, programs
+        program, place = program + programs, place + one.room
+    return table
+
+
+def _given(
+    passes: Sequence[Pass], table: np.ndarray, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the table, the thresholds, every program's tensor, and a count of 0 for each tensor,
+    on the device by one copy."""
+    owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
+    given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
+    rows, limits, numbers, counts = _uploaded(given, device)
+    kind = passes[0].out.dtype
+    return (
+        rows.view(torch.int64),
+        limits.view(kind),
+        numbers.view(torch.int32),
+        counts.view(torch.int64),
+    )
+
+
+def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:
+    """Return arrays on the device, uint8, by one copy."""
+    wholes = [_whole(each.nbytes) for each in arrays]
+    together = np.zeros(sum(wholes), np.uint8)
+    for start, each in zip(np.cumsum([0, *wholes]), arrays):
+        together[start : start + each.nbytes] = np.ascontiguousarray(each).view(np.uint8).ravel()
+    pieces: Sequence[torch.Tensor] = upload(together, device).split(wholes)
+    return pieces
+
+
+def _cuts(passes: Sequence[Pass]) -> np.ndarray:
+    """Return the thresholds in the data's dtype; where one is 0, the smallest that is not.
+
+    Nothing reaches that of a pass without an aim.
+    """
+    dtype = _numpy(passes[0].out)
+    cuts = [
+        np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
+    ]
+    least: np.ndarray = np.maximum(np.array(cuts, dtype), np.finfo(dtype).smallest_subnormal)
+    return least
+
+
+def _room_for(tensors: int, room: int, dtype: torch.dtype, device: torch.device) -> Room:
+    """Return one piece of memory for all that goes to the host."""
+    sizes = _sizes(tensors, room, dtype.itemsize)
+    words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    head, values, places = words.split(sizes)
+    lists = values.view(dtype)[:room], places.view(torch.int32)[:room]
+    return Room(words, head.view(torch.float64), *lists)
+
+
+def _sizes(tensors: int, room: int, itemsize: int) -> list[int]:
+    """Return the bytes of a room's parts."""
+    return [_whole(each) for each in (8 * HEAD * tensors, itemsize * room, 4 * room)]
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
+
+
+def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
+    """Return what all passes found, once the words of their room are on the host.
+
+    Parameters
+    ----------
+    words : uint8
+    passes : as they were given
+    """
+    dtype = _numpy(passes[0].out)
+    sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
+    head, values, places = np.split(words, np.cumsum(sizes)[:-1])
+    values, places = values.view(dtype), places.view(np.uint32)
+    numbers = head[: 8 * HEAD * len(passes)].view(np.float64).reshape(-1, HEAD).tolist()
+    answers: list[Taking | Moments] = []
+    start = 0
+    for one, (count, abs_sum, nonfinite, most, nonzeros) in zip(passes, numbers):
+        numel = one.out.numel()
+        if one.aim is None:
+            if nonfinite:  # the largest of the others is no matter
+                most = math.nan if math.isnan(abs_sum) else math.inf
+            answers.append(Moments(abs_sum, most, int(nonzeros), numel))
+            continue
+        selection = None
+        if count <= one.aim.capacity:
+            here = slice(start, start + int(count))
+            selection = Selection(places[here], values[here], numel)
+        brought = NOTHING
+        if MOMENTS in one.aim.brings:
+            brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
+        answers.append(Taking(abs_sum, int(nonfinite), selection, brought))
+        start += one.room
+    return answers
+
+
+def _numpy(x: torch.Tensor) -> np.dtype:
+    return np.dtype(np.float64 if x.dtype == torch.float64 else np.float32)
+
+
+def _kind(dtype: torch.dtype) -> tl.dtype:
+    return tl.float64 if dtype == torch.float64 else tl.float32

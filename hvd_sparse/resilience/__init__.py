@@ -1,1 +1,0 @@
-"""Training that outlasts faults: the watchdog, checkpoints, and going on in another world."""

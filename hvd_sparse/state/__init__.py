@@ -1,0 +1,1 @@
+"""Saving and moving state: checkpoints, and elastic runs."""

@@ -1,0 +1,262 @@
+"""The file of compressors' states: one file holds the states of any number of ranks.
+
+    bytes     content (little-endian)
+    8         b"HVDSPRS" and the version of this layout
+    ...       the arrays, one after the other
+    ...       JSON: the states, with type, length and place of every array where the array is
+    8         length of the JSON
+    32        SHA-256 of everything before
+
+A file is written under another name, flushed to the disk and renamed, so that there is a whole file
+or none.  A killed writer leaves an unlocked file under that other name, and the next writer removes
+it.  Reading a file runs no code: it can hold numbers, texts and plain arrays alone.  The digest
+finds a file that was truncated or altered; it is no signature.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hvd_sparse.errors import CorruptCheckpoint
+from hvd_sparse.state.state_form import NewState, State
+
+MAGIC = b"HVDSPRS\x01"
+DIGEST_BYTES = 32
+LENGTH_BYTES = 8
+SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
+CHUNK_BYTES = 1 << 22
+DTYPES = ("float32", "float64")
+PARTIAL, RANDOM_LETTERS = ".partial", 8
+"""Suffix of a file that is being written, and the number of letters that ``tempfile`` puts before
+it."""
+
+
+class Writer:
+    """Write a file from front to back, so that only one array need be in memory.
+
+    Parameters
+    ----------
+    stream : binary, at its beginning
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._place = 0
+        self._write(MAGIC)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._stream.write(data)
+        self._digest.update(data)
+        self._place += len(data)
+
+    def add(self, array: np.ndarray) -> dict[str, str | int]:
+        """Write an array, and return the JSON-able description that stands for it in a state."""
+        told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
+        self._write(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+        return told
+
+    def finish(self, states: Sequence[State]) -> None:
+        """Write the states, in which descriptions by ``add`` stand for the arrays, and the
+        digest."""
+        text = json.dumps({"states": states}).encode()
+        self._write(text)
+        self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
+        self._stream.write(self._digest.digest())
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a stream whose content is at ``path`` once the block has ended without an error.
+
+    After an error the old content is still there.  Files that killed writers have left are removed
+    first.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    target = Path(path)
+    _sweep(target)
+    handle, partial = _create(target)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            # while the lock is held: without it another writer would take this file for a killed
+            # writer's, and remove it
+            os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _create(target: Path) -> tuple[int, str]:
+    """Create a file beside the target, which stays locked as long as its writer lives."""
+    while True:
+        handle, partial = tempfile.mkstemp(
+            suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
+        )
+        # on a file system without locks this fails, and nobody's sweep removes files there either
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, partial
+        os.close(handle)  # another writer removed it before it was locked
+
+
+def _sweep(target: Path) -> None:
+    """Remove the partial files of this target that no process writes any more."""
+    with os.scandir(target.parent) as entries:
+        left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
+    for partial in left:
+        # an error means that its writer lives, on this host or another, or that another writer has
+        # removed it
+        with contextlib.suppress(OSError):
+            handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(partial)
+            finally:
+                os.close(handle)
+
+
+def _is_partial(name: str, target: str) -> bool:
+    middle = name[len(target) + 2 : -len(PARTIAL)]
+    return name == f".{target}.{middle}{PARTIAL}" and len(middle) == RANDOM_LETTERS
+
+
+def write(path: str | os.PathLike[str], states: Sequence[State]) -> None:
+    """Write the states of some or all ranks into one file.
+
+    Parameters
+    ----------
+    path : of the file
+    states : ``Compressor.state_dict()`` of each rank
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    with atomic(path) as stream:
+        _write_states(stream, states)
+
+
+def to_bytes(state: State) -> bytes:
+    """Return one state as the content of a file."""
+    stream = io.BytesIO()
+    _write_states(stream, [state])
+    return stream.getvalue()
+
+
+def _write_states(stream: IO[bytes], states: Sequence[State]) -> None:
+    writer = Writer(stream)
+    writer.finish(
+        [with_arrays(state, lambda array: writer.add(np.asarray(array))) for state in states]
+    )
+
+
+def with_arrays(state: State, change: Callable[..., object]) -> NewState:
+    """Return a state with ``change(array)`` in the place of every array."""
+    tensors = {
+        key: {**tensor, "arrays": {name: change(array) for name, array in tensor["arrays"].items()}}
+        for key, tensor in state["tensors"].items()
+    }
+    return {**state, "tensors": tensors}
+
+
+def read(path: str | os.PathLike[str]) -> list[NewState]:
+    """Return the states in a file; their arrays are read-only views of it.
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the file is not whole, or is none of this kind.
+    OSError
+        If it cannot be read.
+    """
+    size = os.path.getsize(path)
+    if size < SHORTEST:
+        raise CorruptCheckpoint(
+            f"{os.fspath(path)!r} has {size} bytes: truncated, or no checkpoint of hvd_sparse"
+        )
+    return _parse(np.memmap(path, np.uint8, mode="r"), os.fspath(path))
+
+
+def from_bytes(data: bytes) -> NewState:
+    """Return the state that ``to_bytes`` wrote.
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the bytes are not whole, or none of this kind.
+    """
+    if len(data) < SHORTEST:
+        raise CorruptCheckpoint(
+            f"a saved state has {len(data)} bytes: truncated, or none of hvd_sparse"
+        )
+    return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
+
+
+def _parse(content: np.ndarray, name: str) -> list[NewState]:
+    if content[: len(MAGIC)].tobytes() != MAGIC:
+        raise CorruptCheckpoint(f"{name!r} is no checkpoint of hvd_sparse, or of another version")
+    digest = hashlib.sha256()
+    for start in range(0, content.size - DIGEST_BYTES, CHUNK_BYTES):
+        digest.update(
+            content[start : min(start + CHUNK_BYTES, content.size - DIGEST_BYTES)].tobytes()
+        )
+    if digest.digest() != content[-DIGEST_BYTES:].tobytes():
+        raise CorruptCheckpoint(
+            f"{name!r} is truncated or was altered: its digest is another; use an older one"
+        )
+    end = content.size - DIGEST_BYTES - LENGTH_BYTES
+    length = int.from_bytes(content[end : end + LENGTH_BYTES].tobytes(), "little")
+    try:
+        states = json.loads(content[end - length : end].tobytes() if length <= end else b"")[
+            "states"
+        ]
+        return [
+            with_arrays(state, lambda told: _take(content[: end - length], told))
+            for state in states
+        ]
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise CorruptCheckpoint(f"{name!r} holds no states of hvd_sparse: {error}") from error
+
+
+def _take(content: np.ndarray, told: State) -> np.ndarray:
+    dtype, length, place = told["dtype"], int(told["length"]), int(told["place"])
+    if (
+        dtype not in DTYPES
+        or length < 0
+        or not 0 <= place <= place + length * np.dtype(dtype).itemsize <= content.size
+    ):
+        raise ValueError(f"an array of {length} {dtype} at {place}")
+    return np.frombuffer(content.data, dtype, length, place) if length else np.empty(0, dtype)

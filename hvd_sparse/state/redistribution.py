@@ -1,0 +1,155 @@
+"""Redistribution of residuals to another number of ranks, without losing any of them.
+
+The ranks still owe the optimizer ``factor * sum over ranks (residual)``, where Horovod's factor is
+1/N for Average and does not depend on N for Sum.  So M ranks take from N states
+
+    Average:  every rank the mean of the N          (1/M) * M * (sum / N)  =  (1/N) * sum
+    Sum:      every rank the sum, divided by M      M * (sum / M)          =  sum
+
+Sums are computed in float64 and rounded once.  Velocities of momentum correction are pending
+gradients too, and are treated alike.  Arrays that are the same on every rank (the state of tensors
+that are never compressed, weight decay), or each rank's own estimate of the same (Adam's moments),
+stay as they are: every rank takes the mean, whatever the reduction.  Thresholds are forgotten, as
+the new residuals have others.  So are densities that a run has measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvd_sparse.configuration import LOCAL
+from hvd_sparse.errors import RankMismatch
+from hvd_sparse.state.state_form import NewState, State, check_form
+
+REPLICATED = frozenset({"decay", "mean", "square"})
+"""Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
+same."""
+SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
+"""Fields of a state that are the same on every rank of one world."""
+
+
+def redistribute(states: Sequence[State], world_size: int) -> list[NewState]:
+    """Return the states of one world, redistributed to a world of another size.
+
+    Parameters
+    ----------
+    states : ``Compressor.state_dict()`` of every rank, in any order
+    world_size : number of ranks of the new world
+
+    Returns
+    -------
+    A state for each rank of the new world, in rank order; the given ones where the size is the same
+
+    Raises
+    ------
+    RankMismatch
+        If the states are not those of all ranks of one world, at one step.
+    CorruptCheckpoint
+        If one of them has not the form of a state.
+
+    Examples
+    --------
+    >>> states = read("step-1000.ckpt")  # doctest: +SKIP
+    >>> redistribute(states, world_size=2)  # doctest: +SKIP
+    """
+    check_one_world(states)
+    ordered = sorted(states, key=lambda state: int(state["rank"]))
+    if len(ordered) == world_size:
+        return [dict(state) for state in ordered]
+    first = ordered[0]
+    keys = [key for key in first["model"] if any(key in state["tensors"] for state in ordered)]
+    tensors = {key: _merge_tensor(key, first, ordered, world_size) for key in keys}
+    return [
+        {**first, "rank": rank, "world_size": world_size, "tensors": tensors}
+        for rank in range(world_size)
+    ]
+
+
+def check_one_world(states: Sequence[State]) -> None:
+    """Raise RankMismatch unless the states are those of all ranks of one world, at one step."""
+    if not states:
+        raise RankMismatch("there are no states to redistribute: give those of all ranks")
+    for state in states:
+        check_form(state)
+    first = states[0]
+    differing = [
+        field
+        for field in SHARED_FIELDS
+        if any(_shared(state, field) != _shared(first, field) for state in states)
+    ]
+    if differing:
+        raise RankMismatch(
+            f"these states differ in {', '.join(differing)}: give those of all ranks of one run"
+        )
+    ranks = sorted(int(state["rank"]) for state in states)
+    if ranks != list(range(int(first["world_size"]))):
+        raise RankMismatch(
+            f"these are the states of the ranks {ranks}, of a world of {first['world_size']}: give "
+            "each rank's once"
+        )
+    for key in first["model"]:
+        steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
+        if len(steps) > 1:
+            raise RankMismatch(
+                f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at "
+                "one step"
+            )
+        arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
+        if len(arrays) > 1:
+            raise RankMismatch(
+                f"tensor {key!r} has other arrays on some ranks: give those of all ranks of one run"
+            )
+
+
+def _shared(state: State, field: str) -> object:
+    """Return a field without the options that may differ between ranks."""
+    if field != "config":
+        return state.get(field)
+    return {option: value for option, value in state[field].items() if option not in LOCAL}
+
+
+def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, len(array)) for name, array in tensor["arrays"].items()))
+
+
+def weight_of(name: str, *, is_sparse: bool, reduction: str, old_size: int, new_size: int) -> float:
+    """Return the factor of an array's sum over the old ranks, for a rank of the new world.
+
+    Parameters
+    ----------
+    name : of the memory's array
+    is_sparse : the tensor is compressed
+    reduction : "sum" or "average"
+    old_size, new_size : numbers of ranks
+    """
+    if is_replicated(name, is_sparse=is_sparse) or reduction == "average":
+        return 1.0 / old_size
+    return 1.0 / new_size
+
+
+def is_replicated(name: str, *, is_sparse: bool) -> bool:
+    """Tell whether an array of a memory is the same on every rank."""
+    return name in REPLICATED or not is_sparse
+
+
+def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> NewState:
+    given = [state["tensors"][key] for state in states if key in state["tensors"]]
+    arrays = {}
+    for name, example in given[0]["arrays"].items():
+        weight = weight_of(
+            name,
+            is_sparse=bool(given[0]["is_sparse"]),
+            reduction=first["reduction"],
+            old_size=len(states),
+            new_size=size,
+        )
+        dtype = np.asarray(example).dtype
+        total = np.zeros(len(example), np.float64)
+        for tensor in given:
+            total += np.asarray(tensor["arrays"][name])
+        arrays[name] = (total * weight).astype(dtype)
+    # Densities that a run has measured hold for as many ranks as it had.
+    forgotten = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
+    return {**given[0], **forgotten, "arrays": arrays}

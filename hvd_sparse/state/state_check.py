@@ -1,0 +1,219 @@
+"""The check of a saved state against a compressor, before any of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hvd_sparse.configuration import LOCAL, Configuration
+from hvd_sparse.errors import CorruptCheckpoint, SparseError
+from hvd_sparse.memories.contract import Memory
+from hvd_sparse.state.state_form import State, check_form
+from hvd_sparse.types import TensorSpec
+
+STATE_VERSION = 2
+CHUNK = 1 << 20
+"""Entries that are checked at once."""
+
+
+class IncompatibleKeys(NamedTuple):
+    """Names of tensors that only one side has, as ``torch.nn.Module.load_state_dict`` returns them.
+
+    Attributes
+    ----------
+    missing_keys : tensors of the compressor alone, which begin without a residual
+    unexpected_keys : tensors of the state alone, whose residuals are left out
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+OF_COMPILED = "_orig_mod."
+"""``torch.compile`` puts this before the names of a module that it wraps."""
+
+
+def bare(name: str) -> str:
+    """Return a parameter's name as the model that is not compiled has it."""
+    return name.replace(OF_COMPILED, "")
+
+
+def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
+    """Return a state whose tensors have the compressor's names, where ``torch.compile`` alone makes
+    the difference; anything else comes back as it is.
+
+    Parameters
+    ----------
+    state : a saved state, not yet checked
+    specs : the compressor's tensors
+    """
+    if not isinstance(state, Mapping):
+        return state
+    parts = {part: state.get(part) for part in ("model", "tensors")}
+    ours, changed = {bare(spec.key): spec.key for spec in specs}, {}
+    for part, told in parts.items():
+        if not isinstance(told, Mapping) or not all(isinstance(key, str) for key in told):
+            return state
+        changed[part] = {ours.get(bare(key), key): value for key, value in told.items()}
+        if len(changed[part]) < len(told):  # it has both, and is another model's
+            return state
+    return {**state, **changed}
+
+
+def incompatible_keys(state: State, specs: Sequence[TensorSpec]) -> IncompatibleKeys:
+    """Return the names of tensors that only the state or only the compressor has."""
+    ours, theirs = [spec.key for spec in specs], list(state["model"])
+    return IncompatibleKeys(
+        [key for key in ours if key not in theirs], [key for key in theirs if key not in ours]
+    )
+
+
+def differences_of(
+    state: State,
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    place: tuple[int, int],
+    kept: Mapping[str, int],
+    *,
+    strict: bool = True,
+) -> list[str]:
+    """Return the reasons why a state cannot be loaded; none if it can.
+
+    Parameters
+    ----------
+    state : a saved state, as a program or a file gives it
+    configuration : the compressor's
+    specs : the compressor's tensors
+    place : the rank and the world size, now
+    kept : entries of every tensor for which this rank keeps a residual
+    strict : the state must have the same tensors as the compressor
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the state has not the form of one, or holds a NaN or an infinity.
+    """
+    if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
+        version = state.get("version") if isinstance(state, Mapping) else None
+        return [f"it has version {version!r}, this build reads {STATE_VERSION}"]
+    check_form(state)
+    found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
+    unknown = [
+        f"tensor {key!r} is unknown" for key in state["tensors"] if key not in kept and strict
+    ]
+    found = found or _of_place(state, place) + unknown + _of_lengths(
+        state["tensors"], configuration, specs, kept
+    )
+    if not found:
+        _check_numbers(state["tensors"], specs)
+    return found
+
+
+def _of_options(saved: State, configuration: Configuration) -> list[str]:
+    shared = {option: value for option, value in saved.items() if option not in LOCAL}
+    try:
+        theirs = Configuration.create(**shared).describe()
+    except (
+        SparseError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        return [f"its configuration is none of this build's: {error}"]
+    ours = configuration.describe()
+    return [
+        f"{option} was {theirs[option]!r} and is {ours[option]!r}"
+        for option in ours
+        if option not in LOCAL and theirs[option] != ours[option]
+    ]
+
+
+def _of_model(saved: Mapping[str, str], specs: Sequence[TensorSpec], strict: bool) -> list[str]:
+    ours = {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in specs}
+    found = [f"tensor {key!r} is new" for key in ours if key not in saved and strict]
+    found += [f"tensor {key!r} is no longer there" for key in saved if key not in ours and strict]
+    changed = [key for key in saved if key in ours and saved[key] != ours[key]]
+    return found + [f"tensor {key!r} was {saved[key]} and is {ours[key]}" for key in changed]
+
+
+def _of_place(state: State, place: tuple[int, int]) -> list[str]:
+    rank, world_size = place
+    if state["world_size"] != world_size:
+        return [
+            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: "
+            "save(path) and load(path) "
+            "redistribute the states of all ranks, as state.redistribution.redistribute does"
+        ]
+    if state["rank"] != rank:
+        return [
+            f"it is rank {state['rank']}'s, this is rank {rank}: residuals belong to their rank"
+        ]
+    return []
+
+
+def _of_lengths(
+    tensors: State,
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    kept: Mapping[str, int],
+) -> list[str]:
+    """Return a reason for each array that only the state or only the memory has, or that has
+    another length."""
+    found = []
+    for spec in specs:
+        if spec.key not in tensors:
+            continue
+        arrays, known = (
+            tensors[spec.key]["arrays"],
+            lengths_of(configuration.memory, spec, kept[spec.key]),
+        )
+        found += [f"its {name} of {spec.key!r} is missing" for name in known if name not in arrays]
+        found += [
+            f"its {name} of {spec.key!r} is unknown to this memory"
+            for name in arrays
+            if name not in known
+        ]
+        found += [
+            f"its {name} of {spec.key!r} has {len(arrays[name])} entries, the tensor {numbers[0]}"
+            for name, numbers in known.items()
+            if name in arrays and len(arrays[name]) not in numbers
+        ]
+    return found
+
+
+def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
+    """Return the lengths that each of a memory's arrays may have, by name.
+
+    One that is made when it is needed first may be empty.
+
+    Parameters
+    ----------
+    memory : the compressor's
+    spec : the tensor
+    kept : entries for which this rank keeps a residual
+    """
+    # the names are those of a state for a tensor of one entry, which costs no memory to make
+    arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
+    return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
+
+
+def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
+    """Raise CorruptCheckpoint for a NaN or an infinity, as every later step would fail."""
+    for spec in specs:
+        for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
+            values = np.asarray(array)
+            for start in range(0, values.size, CHUNK):
+                with np.errstate(over="ignore"):
+                    part = values[start : start + CHUNK].astype(spec.accumulator, copy=False)
+                if not np.isfinite(part).all():
+                    place = start + int(np.flatnonzero(~np.isfinite(part))[0])
+                    raise CorruptCheckpoint(
+                        f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every "
+                        "later step of this tensor "
+                        "would fail; use an older checkpoint"
+                    )

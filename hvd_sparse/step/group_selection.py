@@ -1,0 +1,153 @@
+"""One selection from several tensors: what was accumulated of a group is selected from as one
+vector.
+
+Only the choice is common.  Residuals, messages and steps stay each tensor's own, so that other
+groups lose nothing.  In a steady state no vector is joined: the passes that added the gradients
+took along what reaches the group's last threshold, and the choice is made among these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.exchanges._entries import join, region_of
+from hvd_sparse.exchanges.members import Outgoing
+from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.taking import cut_down
+from hvd_sparse.step.tensor_state import Source, TensorState
+from hvd_sparse.types import Selection, TensorSpec
+
+
+def send_merged(
+    pipeline: Pipeline, members: Sequence[tuple[TensorState, Outgoing]], rank: int, world_size: int
+) -> list[Outgoing]:
+    """Return what each tensor sends of the one selection, in the order in which they are joined.
+
+    members : states, and what was accumulated of each; of one accumulator, the same on all ranks
+    """
+    if not members:
+        return []
+    vectors, lists = [], []
+    for _, waiting in members:
+        assert waiting.accumulated is not None
+        vectors.append(waiting.accumulated)
+        lists.append(waiting.taken)
+        if waiting.taken is not None:  # first of all, so that nothing is lost if this fails
+            pipeline.kernels.restore(waiting.accumulated, waiting.taken)
+    source = joint_source([state for state, _ in members])
+    began_s = pipeline.spans.now()
+    selector = _selector_of_all(pipeline.configuration, source, [state for state, _ in members])
+    moments = _moments_of_all([waiting.moments for _, waiting in members])
+    context = pipeline.context(source, selector, moments, rank)
+    aim = _aim_of_all(selector, source, [waiting.aim for _, waiting in members])
+    found = _cut_of_all(lists, vectors, selector, aim, context) if aim else None
+    if found is None:
+        joined = np.concatenate(vectors, out=aligned_empty(source.spec.numel, vectors[0].dtype))
+        miss = _miss(lists, aim) if aim else None
+        found = selector.find(joined, context._replace(miss=miss))
+    pipeline.spans.tell("select", source.spec.key, began_s)
+    sent, start = [], 0
+    for (state, waiting), vector in zip(members, vectors):
+        place = slice(start, start + vector.size)
+        share = found._replace(selection=region_of(found.selection, place))
+        # Each tensor's own: the receiver decodes it by these.
+        parts = pipeline.configuration.at_step(state.steps, state.spec)
+        outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
+        outgoing.norm = waiting.norm  # as the carrier said, before anything left
+        sent.append(outgoing)
+        start += vector.size
+    return sent
+
+
+def _selector_of_all(
+    configuration: Configuration, source: Source, states: Sequence[TensorState]
+) -> Selector:
+    """Return the selector of as many entries as the tensors' own densities come to together."""
+    if configuration.rule is None:
+        return configuration.at_step(source.steps).selector
+    asked = [
+        (configuration.density(source.steps, state.spec) or 0.0) * state.spec.numel
+        for state in states
+    ]
+    return configuration.parts_at(min(1.0, sum(asked) / source.spec.numel)).selector
+
+
+def joint_source(states: Sequence[TensorState]) -> Source:
+    """The tensors as one vector.  It starts where its last selection ended, if that was from just
+    these tensors."""
+    first = states[0]
+    spec = TensorSpec(
+        name_of([state.spec for state in states]),
+        (sum(s.spec.numel for s in states),),
+        first.spec.dtype,
+    )
+    is_warm = all(state.selected_in == spec.key for state in states)
+    start = (first.threshold, first.memo) if is_warm else (None, None)
+    return Source(spec, max(state.steps for state in states), *start)
+
+
+def name_of(specs: Sequence[TensorSpec]) -> str:
+    """Return the name of tensors as one vector: a lone one's key, else a name of their own."""
+    if len(specs) == 1:
+        return specs[0].key
+    text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
+    return f"group of {len(specs)}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _aim_of_all(selector: Selector, source: Source, aims: Sequence[Aim | None]) -> Aim | None:
+    """Return the group's aim, where every tensor's pass had the same threshold."""
+    aim = selector.aim(source.spec.numel, source.threshold, source.memo)
+    if aim is None or any(each is None or each.threshold != aim.threshold for each in aims):
+        return None
+    return aim
+
+
+def _cut_of_all(
+    lists: Sequence[Selection | None],
+    vectors: Sequence[np.ndarray],
+    selector: Selector,
+    aim: Aim,
+    context: Context,
+) -> Found | None:
+    """Return what is selected of the entries that the tensors' passes took along; None if a search
+    is needed."""
+    regions, start = [], 0
+    for taken, vector in zip(lists, vectors):
+        if taken is None:
+            return None
+        regions.append((slice(start, start + vector.size), taken))
+        start += vector.size
+    joined = join(regions, start, vectors[0].dtype)
+    cut = selector.cut(joined, aim, context) if joined.count <= aim.capacity else None
+    if cut is None:
+        return None
+    found = cut_down(selector, joined, cut, aim, context.kernels, None)
+    return found._replace(is_one_pass=False, is_taken=False)  # the entries are back already
+
+
+def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
+    """Return what the passes tell a search."""
+    count = sum(taken.count for taken in lists if taken is not None)
+    if count > aim.capacity:
+        return Miss(aim, None)
+    has_all = all(taken is not None for taken in lists)
+    return Miss(aim, count if has_all else None, has_all)
+
+
+def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):  # the passes with an aim do not tell all of them
+        return None
+    return Moments(
+        sum(part.abs_sum for part in known),
+        max(part.abs_max for part in known),
+        sum(part.nonzeros for part in known),
+        sum(part.numel for part in known),
+    )

@@ -1,0 +1,370 @@
+"""The walk of one tensor through one step, in its only place:
+
+    memory.compensate -> selector.find -> codec.encode -> memory.update
+    codec.decode -> sum in rank order
+
+Exchanges that find out what leaves a rank only when all have spoken (``settles_later``) move
+memory.update behind themselves; those that sum before they select (``sums_first``) start the walk
+with the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.exchanges.members import Begun, Outgoing, Part
+from hvd_sparse.kernels.contract import Aim, JoiningKernels, Kernels, Moments, Sums, Surplus
+from hvd_sparse.kernels.randomness import generator
+from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.selectors.contract import Context, Found, Miss, Selector
+from hvd_sparse.step.observing import norm_left, observe, squared
+from hvd_sparse.step.summation import Gathered, add_up, gather
+from hvd_sparse.step.taking import bounded, find_in
+from hvd_sparse.step.tensor_state import Source, TensorState
+from hvd_sparse.step.unselected import not_finite, send_nothing, send_whole
+from hvd_sparse.step_parts import StepParts
+from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.types import Memo, Selection, TensorSpec
+
+GROUP_SHARE = 8
+"""A pass takes at most one of so many of a tensor's entries along for a choice in its group."""
+
+
+class Pipeline:
+    """The five parts, joined."""
+
+    def __init__(self, configuration: Configuration, kernels: Kernels | ModuleType) -> None:
+        self.configuration = configuration
+        self.kernels = kernels
+        self.exchange: Exchange = configuration.exchange
+        self.spans = Spans()
+        self.observes = configuration.telemetry is True
+        """Norms and waiting times are taken of what is sent now; at some steps."""
+
+    @property
+    def selects_late(self) -> bool:
+        """Tell whether a gradient may be selected from when its bucket's message is made: the
+        carrier, which left before, has neither norms nor a flag of it."""
+        exchange = self.exchange
+        is_simple = exchange.selects_everywhere and not exchange.settles_later
+        return is_simple and not exchange.sums_first and not self.observes
+
+    def send(
+        self,
+        state: TensorState,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        *,
+        dense: bool,
+        is_summed: bool = False,
+        waits: bool = False,
+        parts: StepParts | None = None,
+        begun: Begun | None = None,
+    ) -> Outgoing:
+        """Take the gradient in and return what this rank sends.
+
+        Where the tensor's vectors lie on a device its pass is only begun: the walk goes on when it
+        is called again, with what it returned as ``begun``.
+
+        gradient : flat, C-contiguous, of the accumulator's dtype; read once, not kept
+        is_summed : it is the sum over some ranks of this rank's part, for exchanges that sum first
+        waits : nothing is selected before the tensor's group is complete (``group_selection``)
+        parts : of the tensor's step, where they are at hand
+        begun : the pass that a device was given at the first call
+        """
+        if self.exchange.sums_first and not is_summed:
+            return send_whole(state, gradient, self.kernels, world_size, dense=dense)
+        if dense:
+            self._accumulate(state, gradient, world_size, None)
+            state.note_dense()
+            return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
+        if parts is None:
+            parts = self.configuration.at_step(state.steps, state.spec)
+        spans, source, selector = self.spans, state.source, parts.selector
+        began_s = spans.now() if spans.is_heard else 0.0
+        exchange, selects = self.exchange, not waits
+        if selects and not exchange.selects_everywhere:
+            selects = exchange.selects_on(rank, world_size, state.steps, selector)
+        if not selects:
+            aim = self._aim_of_group(state, selector) if waits else None
+            accumulated = self._accumulate(state, gradient, world_size, aim)
+            vector, taking = accumulated.vector, accumulated.taking
+            return Outgoing(
+                None, None, 0, self._norm(vector), None, vector, accumulated.moments,
+                aim=aim, taken=taking.taken if taking else None,
+            )  # fmt: skip
+        # Known before the pass, so that the one that adds the gradient takes the entries too.
+        aim = _aim_of(state, selector, source.threshold, source.memo)
+        if state.is_on_device and begun is None:
+            state.memory.step = state.steps
+            accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
+            return Outgoing(None, None, 0, 0.0, None, begun=Begun(gradient, accumulated))
+        accumulated = self._accumulate(state, gradient, world_size, aim, begun)
+        holds = begun is not None and self._may_hold(parts)
+        try:
+            added = gradient if accumulated.added is None else accumulated.added
+            found = self._find(source, selector, aim, accumulated, added, rank, holds)
+            if began_s:
+                spans.tell("select", state.spec.key, began_s)
+            sent = self.send_found(
+                state, parts, found, accumulated.vector, world_size, state.spec.key
+            )
+            if holds:
+                sent.surplus = _surplus(accumulated, found)
+            return sent
+        # The entries that the pass took are in its list alone.
+        except Exception:
+            self._put_back(accumulated)
+            raise
+
+    def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
+        """Return what stands in for a gradient that is not finite: ``unselected.send_nothing``."""
+        parts = self.configuration.at_step(state.steps, state.spec)
+        context = self.context(state.source, parts.selector, None, 0)
+        return send_nothing(state.spec, parts, self.exchange, context, dense=dense)
+
+    def _accumulate(
+        self,
+        state: TensorState,
+        gradient: np.ndarray,
+        world_size: int,
+        aim: Aim | None,
+        begun: Begun | None = None,
+    ) -> Accumulated:
+        configuration, memory = self.configuration, state.memory
+        # Other sums than the last one, which skips what is not finite, would spoil the only buffer.
+        looks_first = not configuration.rollback and not configuration.memory.adds_gradient
+        if looks_first and not self.kernels.moments(gradient).is_finite:
+            raise not_finite(gradient, state.spec)
+        memory.step = state.steps
+        if begun is None:
+            accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
+        else:
+            accumulated = begun.accumulated
+        taking, moments = accumulated.taking, accumulated.moments
+        is_finite = moments is None or moments.is_finite
+        if not is_finite or (taking is not None and taking.nonfinite):
+            self._put_back(accumulated)
+            raise not_finite(gradient, state.spec)
+        return accumulated
+
+    def _may_hold(self, parts: StepParts) -> bool:
+        """Tell whether entries that a device's pass took too much may go back with the bucket's
+        sums: nothing reads their vector before, and a step that fails has no use for it."""
+        return (
+            self.configuration.rollback
+            and not self.observes
+            and not self.exchange.settles_later
+            and parts.sends_accumulated
+        )
+
+    def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
+        """Return the aim of a tensor that was last selected in a group, at the group's threshold.
+
+        Without ``rollback`` a step that is given up here would lose what was taken, and norms are
+        of whole vectors.
+        """
+        if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
+            return None
+        aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
+        # The tensor may hold far more of the group's largest entries than its size tells.
+        return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
+
+    def _put_back(self, accumulated: Accumulated) -> None:
+        """Return to the vector what the pass took along: with ``rollback=False`` it is nowhere
+        else."""
+        if accumulated.taking is not None and accumulated.taking.taken is not None:
+            self.kernels.restore(accumulated.vector, accumulated.taking.taken)
+
+    def send_found(
+        self,
+        state: TensorState,
+        parts: StepParts,
+        found: Found,
+        vector: np.ndarray,
+        world_size: int,
+        selected_in: str,
+    ) -> Outgoing:
+        """Return what is sent of a tensor's selection, and keep back the rest.
+
+        vector : what was accumulated
+        found : of it alone, chosen from the vector that ``selected_in`` names
+        """
+        selector, codec, spans = parts.selector, parts.codec, self.spans
+        began_s = spans.now() if spans.is_heard else 0.0
+        if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
+            most = self.configuration.most_entries(state.spec, world_size, state.steps)
+            found = bounded(found, most, vector, self.kernels)
+        state.note(found.threshold, found.memo, selected_in)
+        if self.exchange.settles_later:
+            # What leaves is decided among the ranks: until then the vector holds everything.
+            if found.is_taken:
+                self.kernels.restore(vector, found.selection)
+            norm = self._norm(vector)
+            return Outgoing(None, None, found.selection.count, norm, found, vector)
+        sent = found.selection
+        frame = codec.encode(sent, self.kernels)
+        is_exact = parts.sends_accumulated
+        is_taken = found.is_taken and is_exact
+        if found.is_taken and not is_taken:
+            self.kernels.restore(vector, found.selection)
+        # The residual keeps what the others will not see, so it needs what they decode.
+        if not parts.is_exact:
+            sent = codec.decode(frame, self.kernels)
+        observed = None
+        if self.observes:  # before the memory keeps the rest
+            observed = observe(state, vector, sent, is_taken)
+        elif state.departures is not None:
+            state.departures.note(state.steps, sent.indices)
+        state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
+        if began_s:
+            spans.tell("encode", state.spec.key, began_s)
+        norm = 0.0 if observed is None else norm_left(observed, vector, is_taken)
+        entries = int(sent.indices.size)
+        return Outgoing(frame, None, entries, norm, found, observed=observed)
+
+    def _find(
+        self,
+        source: Source,
+        selector: Selector,
+        aim: Aim | None,
+        accumulated: Accumulated,
+        gradient: np.ndarray,
+        rank: int,
+        holds: bool,
+    ) -> Found:
+        """Select from what the pass took along, or else from the whole vector.
+
+        holds : entries that the pass took too much are not put back here
+        """
+        vector, taking = accumulated.vector, accumulated.taking
+        context = self.context(source, selector, accumulated.moments, rank, gradient, vector)
+        if aim is None or taking is None:
+            return selector.find(vector, context)
+        found = find_in(selector, taking, aim, vector, context, holds=holds)
+        if found is not None:
+            return found
+        miss = Miss(aim, taking.taken.count if taking.taken is not None else None)
+        known = taking.brought.moments
+        return selector.find(vector, context._replace(miss=miss, moments=known))
+
+    def _norm(self, x: np.ndarray) -> float:
+        return math.sqrt(squared(x)) if self.observes else 0.0
+
+    def settle(
+        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
+    ) -> None:
+        """Keep back what did not leave, after an exchange that settles later.
+
+        left : of this rank's own entries, with the values that were accumulated (or the selector's,
+            where it changes them)
+        """
+        if left is not None:
+            parts = self.configuration.at_step(state.steps, state.spec)
+            changes_values = parts.selector.changes_values
+            state.memory.update(left, not changes_values, self.kernels)
+        state.note_exchange(returned, memo)
+
+    def context(
+        self,
+        source: Source,
+        selector: Selector,
+        moments: Moments | None,
+        rank: int,
+        gradient: np.ndarray | None = None,
+        vector: np.ndarray | None = None,
+    ) -> Context:
+        """Return what the selector may use besides the vector."""
+
+        def draw() -> np.random.Generator:
+            # The same draw on all ranks where they send values of the same indices.
+            drawer = None if selector.has_shared_indices else rank
+            seed = getattr(selector, "seed", 0)
+            return generator(seed, source.spec.key, source.steps, drawer)
+
+        return Context(
+            kernels=self.kernels,
+            moments=moments,
+            warm=source.threshold,
+            memo=source.memo,
+            rng=draw if selector.needs_rng else None,
+            gradient=gradient,
+            spec=source.spec,
+            kept=vector,
+        )
+
+    def receive(
+        self,
+        spec: TensorSpec,
+        parts: Iterable[Part],
+        factor: float,
+        out: np.ndarray,
+        steps: int,
+        codec: Codec | None = None,
+    ) -> float:
+        """Write factor * (sum of the parts) to ``out``: ``summation.gather`` and ``add_up``.
+
+        Returns what the second does.
+
+        steps : completed steps of the tensor, as when they were sent
+        codec : of that step, where it is at hand
+        """
+        began_s = self.spans.now() if self.spans.is_heard else 0.0
+        codec = codec or self.configuration.at_step(steps, spec).codec
+        arrived = gather(spec, parts, out.dtype, codec, self.kernels)
+        most = add_up(spec, arrived, factor, out, self.kernels)
+        if began_s:
+            self.spans.tell("decode", spec.key, began_s)
+        return most
+
+    def gather(
+        self,
+        spec: TensorSpec,
+        parts: Iterable[Part],
+        dtype: np.dtype,
+        steps: int,
+        codec: Codec | None,
+    ) -> Gathered:
+        """Decode what arrived for a tensor, to be added up with others': ``summation.gather``.
+
+        steps, codec : as ``receive`` is given them
+        """
+        began_s = self.spans.now() if self.spans.is_heard else 0.0
+        codec = codec or self.configuration.at_step(steps, spec).codec
+        arrived = gather(spec, parts, dtype, codec, self.kernels)
+        if began_s:
+            self.spans.tell("decode", spec.key, began_s)
+        return arrived
+
+    def add_up(self, spec: TensorSpec, arrived: Gathered, factor: float, out: np.ndarray) -> float:
+        """Write factor * the sum of what was gathered to ``out``: ``summation.add_up``."""
+        return add_up(spec, arrived, factor, out, self.kernels)
+
+    def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
+        """Add up what was gathered for a bucket's tensors, on their devices, and put back what is
+        surplus there."""
+        cast(JoiningKernels, self.kernels).assemble_together(sums, surplus)
+
+
+def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
+    """Return the aim of a tensor's pass; None where it is worth nothing without what the kernels of
+    devices bring along."""
+    aim = selector.aim(state.spec.numel, warm, memo)
+    return None if aim is not None and aim.brings and not state.is_on_device else aim
+
+
+def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
+    """Return the vector of what a pass took, and those entries that were not found to be sent."""
+    taken = None if accumulated.taking is None else accumulated.taking.taken
+    if taken is None or not found.is_taken or found.selection.count == taken.count:
+        return None
+    return accumulated.vector, taken.without(found.selection)

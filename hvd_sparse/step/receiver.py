@@ -1,0 +1,321 @@
+"""The receiver: makes the reduced gradient of what all ranks sent, and ends a tensor's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NoReturn
+
+import numpy as np
+
+from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
+from hvd_sparse.exchanges.members import Arrival
+from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.contract import Surplus
+from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
+from hvd_sparse.step.records import BucketRun, Ticket, in_words
+from hvd_sparse.step.shared import Shared
+from hvd_sparse.step.summation import Gathered
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.wire.carrier import CarrierReport
+
+MOST, MOST_HALF = 1e38, 6.5e4
+"""Bounds that leave float32 and bfloat16, and float16, room for rounding."""
+
+
+class Receiver:
+    """Takes in what all ranks sent.
+
+    shared : the tensors, their states and parts
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._finishes = shared.configuration.memory.finishes
+        self._compares = shared.configuration.check_replicas_every > 0
+
+    def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
+        """Accept what an exchange brought for a bucket, and keep back what did not leave this
+        rank."""
+        bucket.arrivals = arrivals
+        shared = self._shared
+        if not shared.pipeline.exchange.settles_later:
+            return
+        with shared.transactions.lock:
+            for position, arrival in arrivals.items():
+                ticket = bucket.sending[position]
+                if not (ticket.is_finite and arrival.is_finite):
+                    continue  # the step leaves no trace
+                # A tensor's next step may have begun while this exchange was still under way.
+                if shared.transactions.is_current(position, ticket.run):
+                    state = shared.transactions.staged(position)
+                    shared.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
+
+    def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
+        """Return what all ranks' carriers say, at the start of what Horovod made of them; read
+        once.
+
+        Errors: ``CarrierLayout.read``.
+        """
+        # Kept: decompress asks before it waits, and again for the factor.
+        if ticket.report is None:
+            layout = ticket.layout
+            ticket.report = layout.read(reduced[: layout.size], ticket.key, ticket.checksum)
+        return ticket.report
+
+    def result(
+        self,
+        ticket: Ticket,
+        reduced: np.ndarray,
+        parameter: np.ndarray,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the reduced gradient of a tensor: flat, of the accumulator's dtype.
+
+        Parameters
+        ----------
+        reduced : what Horovod made of the array that ``compress`` gave it
+        parameter : the tensor's value, flat, for memories that finish with it
+        out : where the result may go; a sparse step's is written there, and nothing is where the
+            step fails
+        """
+        report = ticket.report or self.report(ticket, reduced)
+        self._check(ticket, report)
+        shared, sent, state = self._shared, ticket.outgoing, ticket.state
+        assert sent is not None and state is not None
+        spec = state.spec
+        most: float | None = math.inf
+        if sent.dense is not None:
+            result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
+            is_summed = is_finite(result)
+        else:
+            result = aligned_empty(spec.numel, spec.accumulator) if out is None else out
+            # What the optimizer's memory wants of the sum costs nothing here.
+            gain = state.memory.gain if self._finishes else 1.0
+            most = self._sum(ticket, report.factor * gain, result)
+            is_summed = most is not None
+        # Under the lock, as another tensor's thread may take the step back at this moment.
+        with shared.transactions.lock:
+            if ticket.run.failure is not None:  # another tensor's thread has taken the step back
+                raise ticket.run.failure
+            shared.count(ticket)
+            is_good = is_summed and not report.non_finite
+            return self._finish(
+                ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
+            )
+
+    def _check(self, ticket: Ticket, report: CarrierReport) -> None:
+        """Raise where some rank failed, or this step of the tensor was left behind."""
+        if ticket.error is not None:
+            words = in_words(ticket.error)
+            raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
+        if report.failures:
+            raise PeerFailure(
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own "
+                "output says why"
+            )
+        world_size = ticket.layout.world_size
+        if world_size > 1:  # one rank's sum is its average
+            is_average = abs(report.factor * world_size - 1) < 1e-3
+            self._shared.reduction = "average" if is_average else "sum"
+        assert ticket.position is not None
+        if not self._shared.transactions.is_current(ticket.position, ticket.run):
+            if ticket.run.failure is not None:  # another tensor's thread has just taken it back
+                raise ticket.run.failure
+            raise RankMismatch(
+                f"tensor {ticket.key!r} was compressed again before its last step was "
+                "decompressed: "
+                "give every tape or optimizer that reduces it a compressor of its own"
+            )
+
+    def _sum(self, ticket: Ticket, factor: float, out: np.ndarray) -> float | None:
+        """Add up what arrived for a tensor, and return a bound of its magnitudes; None where it
+        leaves the range of floats, which it does on all ranks."""
+        bucket, position, state = ticket.bucket, ticket.position, ticket.state
+        assert position is not None and bucket is not None and state is not None
+        arrival = bucket.arrivals[position]
+        if not arrival.is_finite:
+            return None
+        if ticket.out is not None and ticket.out is out:
+            if bucket.summed is None:
+                bucket.summed = self._sum_together(bucket, factor)
+            used, most = bucket.summed.pop(position, (math.nan, 0.0))
+            if used == factor:
+                return most
+        if ticket.outgoing is not None and ticket.outgoing.surplus is not None:
+            for vector, entries in self._surplus([ticket]):
+                self._shared.pipeline.kernels.restore(vector, entries)
+        spec, steps = state.spec, state.steps
+        if bucket.gathered is None:
+            bucket.gathered = self._gather(bucket) if len(bucket.sending) > 1 else {}
+        arrived = bucket.gathered.pop(position, None)
+        try:
+            if arrived is not None:
+                return self._shared.pipeline.add_up(spec, arrived, factor, out)
+            codec = None if ticket.parts is None else ticket.parts.codec
+            return self._shared.pipeline.receive(spec, arrival.parts, factor, out, steps, codec)
+        except NonFiniteGradient:
+            return None
+
+    def _gather(self, bucket: BucketRun) -> dict[int, Gathered]:
+        """Decode what arrived for a bucket's tensors of the host, by position.
+
+        One after the other is quicker than each in its own turn, when all else has had the caches
+        meanwhile.  Left to their own turn are those whose payload is corrupt; and all, where
+        somebody listens to what each takes.
+        """
+        gathered: dict[int, Gathered] = {}
+        pipeline = self._shared.pipeline
+        if pipeline.spans.is_heard:
+            return gathered
+        for position, ticket in bucket.sending.items():
+            arrival, state, parts = bucket.arrivals.get(position), ticket.state, ticket.parts
+            if ticket.out is not None or state is None or parts is None:
+                continue
+            if arrival is None or not arrival.is_finite:
+                continue
+            spec = state.spec
+            try:
+                gathered[position] = pipeline.gather(
+                    spec, arrival.parts, spec.accumulator, state.steps, parts.codec
+                )
+            except CorruptPayload:  # raised again in the tensor's own turn
+                continue
+        return gathered
+
+    def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
+        """Add up what arrived for all tensors of a bucket whose results go to their device, and put
+        back what its passes took too much; return factor and bound of each.
+
+        The others' carriers have not been read: where one of them says another factor, its tensor
+        is added up again. Left to their own turn are those that cannot be added up unseen.
+
+        factor : of the first of them
+        """
+        summed, given = {}, []
+        pipeline = self._shared.pipeline
+        for position, ticket in bucket.sending.items():
+            arrival, sent = bucket.arrivals.get(position), ticket.outgoing
+            is_there = arrival is not None and arrival.is_finite
+            if not is_there or sent is None or sent.dense is not None or ticket.out is None:
+                continue
+            assert arrival is not None and ticket.state is not None
+            codec = None if ticket.parts is None else ticket.parts.codec
+            spec, steps = ticket.state.spec, ticket.state.steps
+            try:
+                arrived = pipeline.gather(spec, arrival.parts, ticket.out.dtype, steps, codec)
+            except CorruptPayload:  # raised again in the tensor's own turn
+                continue
+            if arrived.is_safe(factor):
+                summed[position] = factor, arrived.most * abs(factor)
+                given.append((ticket.out, arrived.parts, factor))
+        pipeline.assemble_together(given, self._surplus(bucket.sending.values()))
+        return summed
+
+    def _surplus(self, tickets: Iterable[Ticket]) -> Surplus:
+        """Return what passes took too much, once, of steps that go on."""
+        found = []
+        for ticket in tickets:
+            sent, position = ticket.outgoing, ticket.position
+            if sent is None or sent.surplus is None or position is None:
+                continue
+            surplus, sent.surplus = sent.surplus, None
+            if self._shared.transactions.is_current(position, ticket.run):
+                found.append(surplus)
+        return found
+
+    def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
+        """Let a tensor that is never compressed begin a step: what its memory makes of it goes back
+        with the others'.
+
+        nbytes : that Horovod is handed for it, to be counted
+        """
+        transactions, state = self._shared.transactions, None
+        with transactions.lock:
+            self._shared.stats.bytes["dense"] += nbytes
+            if self._finishes:
+                run, state = transactions.enter(position)
+                self._shared.prepare(position, state, 1.0)
+            else:
+                run = transactions.open_run(position)
+                run.entered.add(position)
+        key = self._shared.keys[position]
+        return Ticket(run, key, position=position, state=state, scale=scale)
+
+    def finish_dense(
+        self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
+    ) -> np.ndarray:
+        """Return what the optimizer is given for a tensor that Horovod reduced by itself.
+
+        It has no carrier: NaN or Inf are seen in the result, which is the same on all ranks.
+        """
+        is_number = is_finite(reduced)
+        if is_number and not self._finishes:
+            return reduced
+        if is_number:
+            reduced = unscaled(reduced, ticket.scale)
+        assert ticket.position is not None
+        spec = self._shared.specs[ticket.position]
+        return self._finish(ticket, spec, reduced, parameter, is_finite=is_number)
+
+    def _finish(
+        self,
+        ticket: Ticket,
+        spec: TensorSpec,
+        reduced: np.ndarray,
+        parameter: np.ndarray,
+        *,
+        is_finite: bool,
+        most: float = math.inf,
+    ) -> np.ndarray:
+        """Give the last touch, in the units of the scaled loss.  A step that is not finite
+        everywhere leaves no trace.
+
+        most : no magnitude exceeds it; infinite where that is not known
+
+        Here all ranks know alike: what they look at is of the same bits.
+        """
+        shared, is_touched = self._shared, False
+        assert ticket.position is not None
+        if is_finite and self._finishes:
+            state = shared.transactions.staged(ticket.position)
+            is_compressed = ticket.bucket is not None
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                    finished = state.memory.finish(
+                        reduced, parameter, is_compressed, shared.pipeline.kernels
+                    )
+                is_touched, reduced = finished is not reduced, finished
+            except NonFiniteGradient:  # it would spoil the only buffer there is
+                is_finite = False
+        if is_finite and ticket.scale != 1.0:  # else nobody wrote what `reduced` holds
+            reduced = rescaled(reduced, ticket.scale)
+        # From here on the tensor's next step may commit what this one has written.
+        ticket.run.completed.add(ticket.position)
+        is_as_wide = ticket.scale == 1.0 and spec.dtype != "float16"
+        is_sure = not is_touched and (
+            is_as_wide or most * ticket.scale < (MOST_HALF if spec.dtype == "float16" else MOST)
+        )
+        kernels = shared.pipeline.kernels
+        if is_finite and (is_sure or stays_finite(reduced, spec.dtype, kernels)):
+            if self._compares and ticket.bucket is not None and ticket.state is not None:
+                shared.replicas.note(ticket.key, ticket.state.steps + 1, reduced)
+            return reduced
+        if shared.configuration.on_nonfinite == "raise":
+            self._refuse(ticket, spec)
+        shared.leave_no_trace(ticket.run)
+        # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
+        return np.full(spec.numel, np.nan, spec.accumulator)
+
+    def _refuse(self, ticket: Ticket, spec: TensorSpec) -> NoReturn:
+        """Raise what NaN or Inf in the sum is where that is an error; the step is taken back."""
+        how = "" if ticket.bucket is not None else ", which travels dense"
+        error = NonFiniteGradient(
+            f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among its "
+            f"{spec.numel} entries, or leaves the range of {spec.dtype}; look for the step's loss, "
+            "lower the learning rate or the loss scale, or clip gradients before they are "
+            "compressed"
+        )
+        self._shared.fail(ticket.run, error)
+        raise error

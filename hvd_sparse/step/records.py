@@ -1,0 +1,180 @@
+"""The records of one step: what its buckets and tensors send, and what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hvd_sparse.exchanges.members import Arrival, Observed, Outgoing
+from hvd_sparse.step.devices.contract import Delivery, Late
+from hvd_sparse.step.summation import Gathered
+from hvd_sparse.step.tensor_state import TensorState
+from hvd_sparse.step_parts import StepParts
+from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
+
+
+@dataclass(eq=False)
+class BucketRun:
+    """One bucket in one step: what its members send, then what all ranks sent.
+
+    Attributes
+    ----------
+    index : of the bucket
+    members : positions of its tensors
+    entered : those that this step has come to
+    sending : the tickets of those that are sent sparse, by position
+    begun : the tickets of those whose passes a device was given, or whose gradients are late, until
+        their selections are made
+    delivery : all that on its way to the host, once all members have entered
+    errors : what went wrong on this rank, in words for the others
+    is_exchanged : its exchange has begun
+    began_s : when, where anybody asks
+    arrivals : what the exchange brought, by position
+    summed : what was added up with others', by position: the factor, and a bound of its magnitudes;
+        None until the first of its tensors asks
+    gathered : likewise what arrived for tensors of the host, decoded, until each is added up
+    """
+
+    index: int
+    members: tuple[int, ...]
+    entered: set[int] = field(default_factory=set)
+    sending: dict[int, Ticket] = field(default_factory=dict)
+    begun: list[Ticket] = field(default_factory=list)
+    delivery: Delivery | None = None
+    errors: list[str] = field(default_factory=list)
+    is_exchanged: bool = False
+    began_s: float = 0.0
+    arrivals: dict[int, Arrival] = field(default_factory=dict)
+    summed: dict[int, tuple[float, float]] | None = None
+    gathered: dict[int, Gathered] | None = None
+
+
+@dataclass(eq=False)
+class StepRun:
+    """One step of all tensors: from its first ``compress`` to the next step's.
+
+    Attributes
+    ----------
+    buckets : those that have begun, by index
+    entered, completed : positions of tensors that were handed over, and whose results are there
+    errors : of gradients that no registered tensor stands for, in words for the other ranks
+    counted, observed : what was counted of it, to be taken back where it fails
+    received : tickets whose phases are over, by number (TensorFlow)
+    is_raising : a thread is about to raise its failure (TensorFlow)
+    is_closed : the next ``compress`` begins another step
+    is_driven : all of its exchanges are over
+    is_finite : no rank had NaN or Inf in it
+    failure : why it was taken back
+    began_s : when its first tensor came, by ``time.monotonic``
+    """
+
+    buckets: dict[int, BucketRun] = field(default_factory=dict)
+    entered: set[int] = field(default_factory=set)
+    completed: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    counted: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    observed: list[tuple[str, Observed, int]] = field(default_factory=list)
+    received: set[int] = field(default_factory=set)
+    is_raising: bool = False
+    is_closed: bool = False
+    is_driven: bool = False
+    is_finite: bool = True
+    failure: Exception | None = None
+    began_s: float = field(default_factory=time.monotonic)
+
+
+MOST_ERRORS = 3
+"""Errors of one rank in one step that a message tells before it counts the rest."""
+OF_ONE_RANK = carrier_layout(np.float64, 1)
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One tensor in one step; what ``compress`` hands to ``decompress``.
+
+    Attributes
+    ----------
+    run : the step
+    key : of the tensor, for messages
+    layout : of its carrier
+    position : of the tensor; None for a gradient that no registered tensor stands for
+    state : of the tensor; None as above, and for tensors that are never compressed and keep nothing
+    parts : that the tensor's step runs with; None where state is
+    bucket : that it travels in; None for those that Horovod reduces by itself
+    outgoing : what this rank sends; None where that could not be made
+    error : why not
+    scale : of the loss
+    is_finite : this rank's gradient has no NaN or Inf
+    late : the gradient that is taken in once its bucket is full, until it is selected from
+    out : where its result will be wanted, on a device; None where that is told when it is
+    extra : the frontend's
+    report : what all ranks' carriers say, once that was read (``Receiver.report``)
+    """
+
+    run: StepRun
+    key: str
+    layout: CarrierLayout = OF_ONE_RANK
+    position: int | None = None
+    bucket: BucketRun | None = None
+    state: TensorState | None = None
+    parts: StepParts | None = None
+    outgoing: Outgoing | None = None
+    error: Exception | None = None
+    scale: float = 1.0
+    is_finite: bool = True
+    checksum: int | None = None
+    late: Late | None = None
+    out: np.ndarray | None = None
+    extra: object = None
+    report: CarrierReport | None = field(default=None, init=False, repr=False)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether nothing has been selected yet from what was accumulated."""
+        return self.outgoing is not None and self.outgoing.accumulated is not None
+
+    def fail(self, error: Exception) -> None:
+        """Note why nothing can be sent, and tell the other ranks with the bucket's message."""
+        self.error = error
+        if self.bucket is not None:
+            self.bucket.errors.append(in_words(error))
+
+
+def joined(tickets: Sequence[Ticket]) -> BucketRun:
+    """Return the bucket of tensors that travel together in this step, made of those of their own;
+    their tickets are in it.
+
+    What no registered tensor stands for brings only what went wrong with it.
+    """
+    own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
+    if len(tickets) == 1:
+        return own[0] if own else BucketRun(-1, ())
+    members = tuple(sorted(position for bucket in own for position in bucket.members))
+    bucket = BucketRun(own[0].index if own else -1, members)
+    for each in own:
+        bucket.entered |= each.entered
+        bucket.sending |= each.sending
+        bucket.errors += each.errors
+    others = {id(ticket.run): ticket.run for ticket in tickets[1:]}
+    others.pop(id(tickets[0].run), None)
+    for run in others.values():
+        bucket.errors += run.errors
+    for ticket in tickets:
+        if ticket.bucket is not None:
+            ticket.bucket = bucket
+    return bucket
+
+
+def in_words(error: Exception) -> str:
+    """Return an error as the other ranks are told of it."""
+    return f"{type(error).__name__}: {error}"
+
+
+def told_once(errors: Sequence[str]) -> list[str]:
+    """Return every error once, and of many the first: a cause that all tensors share is one."""
+    different = list(dict.fromkeys(errors))
+    hidden = len(different) - MOST_ERRORS
+    return different[:MOST_ERRORS] + ([f"and {hidden} more errors"] if hidden > 0 else [])

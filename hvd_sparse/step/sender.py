@@ -1,0 +1,279 @@
+"""This rank's half of a step: what it takes in of every tensor, and what each bucket says to the
+other ranks.
+
+A local failure never raises in ``compress``, where the other ranks would wait for what this one did
+not submit.  It is written down: into the carrier's flag, and in words into the bucket's message.
+All ranks then raise alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.exchanges.contract import Conversation
+from hvd_sparse.exchanges.members import Arrival, Member, Outgoing
+from hvd_sparse.step.devices.contract import Late
+from hvd_sparse.step.devices.passes import DevicePasses, InPlace
+from hvd_sparse.step.group_selection import send_merged
+from hvd_sparse.step.loss_scale import check_scale, unscaled
+from hvd_sparse.step.records import BucketRun, StepRun, Ticket, in_words, told_once
+from hvd_sparse.step.shared import Shared
+from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
+from hvd_sparse.wire.checksum import crc32
+
+SMALL = 1 << 16
+"""Entries of a tensor whose pass costs less than the calls around it.
+
+Such tensors of a bucket are taken in one after the other once it is full: between two gradients a
+backward pass and Horovod have the caches, and calls on cold caches take about twice as long."""
+
+
+class Sender:
+    """Takes gradients in, and speaks for this rank.
+
+    shared : the tensors, their states and parts
+
+    Attributes
+    ----------
+    passes : of tensors whose vectors lie on a device
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.passes = DevicePasses(shared)
+        self._has_replica = shared.configuration.check_replicas_every > 0
+        self._layouts: dict[tuple[str, bool, int], CarrierLayout] = {}
+
+    def compress(
+        self,
+        position: int,
+        gradient: np.ndarray,
+        rank: int,
+        world_size: int,
+        scale: float = 1.0,
+        *,
+        is_joined: bool = False,
+        everything: bool = False,
+        late: Late | None = None,
+        stays: bool = False,
+    ) -> tuple[np.ndarray, Ticket]:
+        """Take a gradient in; return the flat array that Horovod is to reduce, and the ticket.
+
+        The array is the carrier, followed by all that was accumulated where this step of the tensor
+        runs dense.
+
+        Parameters
+        ----------
+        gradient : flat, C-contiguous, of the accumulator's dtype
+        scale : by which the loss, and so the gradient, was multiplied; the same on all ranks
+        is_joined : buckets of other tensors may be joined with this one's before its message is
+            made
+        everything : run dense, residual included, whatever the configuration says; the same on all
+            ranks
+        late : the gradient while it is on its way from a device; None where it is here
+        stays : nobody writes to the gradient's memory before its bucket's message is made
+        """
+        shared = self._shared
+        ticket = self._enter(position, scale)
+        state, bucket = ticket.state, ticket.bucket
+        assert state is not None and bucket is not None
+        # Asked once a step: what is sent now must be decoded by the same parts.
+        parts = shared.fixed_parts or shared.configuration.at_step(state.steps, state.spec)
+        ticket.parts = parts
+        dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
+        place = (state.spec.dtype, dense, world_size)
+        # A dense step's carrier shares an array with the gradient, and so its dtype.
+        layout = self._layouts.get(place)
+        if layout is None:
+            layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+            self._layouts[place] = layout
+        ticket.layout = layout
+        waits = shared.configuration.select_over == "group" and (
+            is_joined or len(bucket.members) > 1
+        )
+        is_late = stays and len(bucket.members) > 1 and self._waits_for_others(gradient)
+        late = InPlace(gradient) if is_late else late
+        try:
+            if scale != 1.0:
+                check_scale(scale)
+            shared.prepare(position, state, 1.0 if dense else parts.density)
+            if late is not None and not dense and not waits and shared.pipeline.selects_late:
+                ticket.late, ticket.outgoing = late, Outgoing(None, None, 0, 0.0, None)
+            else:
+                if late is not None:
+                    gradient = late.array()
+                if scale != 1.0:
+                    gradient = unscaled(gradient, scale)
+                ticket.outgoing = shared.pipeline.send(
+                    state, gradient, rank, world_size, dense=dense, waits=waits, parts=parts
+                )
+        # Nothing is raised here: the other ranks wait for this tensor's carrier.
+        except NonFiniteGradient as error:
+            shared.note_nonfinite(ticket, gradient, error, dense=dense)
+        except Exception as error:
+            ticket.fail(error)
+        if not dense and ticket.outgoing is not None:
+            bucket.sending[position] = ticket
+            if ticket.late is not None or ticket.outgoing.begun is not None:
+                bucket.begun.append(ticket)
+        return self._write_wire(ticket, rank, dense), ticket
+
+    def _waits_for_others(self, gradient: np.ndarray) -> bool:
+        """Tell whether a gradient is taken in with its bucket's others, where it can be; in its own
+        turn, if somebody listens to what each takes."""
+        return gradient.size <= SMALL and not self._shared.pipeline.spans.is_heard
+
+    def _enter(self, position: int, scale: float) -> Ticket:
+        shared = self._shared
+        with shared.transactions.lock:
+            run, state = shared.transactions.enter(position)
+            index = shared.bucket_of[position]
+            bucket = run.buckets.get(index)
+            if bucket is None:
+                bucket = run.buckets[index] = BucketRun(index, shared.buckets[index])
+            bucket.entered.add(position)
+        key = state.spec.key
+        return Ticket(run, key, position=position, bucket=bucket, state=state, scale=scale)
+
+    def poison(
+        self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
+    ) -> tuple[np.ndarray, Ticket]:
+        """Return a carrier that tells the other ranks of a failure that no registered tensor stands
+        for."""
+        layout = self.layout(dtype, world_size, alone=True)
+        # It enters the step without a position: the step must not count it as one of its tensors.
+        run = self._shared.transactions.open_run(None)
+        ticket = Ticket(run, key, layout, error=error)
+        run.errors.append(in_words(error))
+        carrier = layout.write(rank, 0, failed=True)
+        self._shared.stats.count_bytes("carrier", carrier.nbytes)
+        return carrier, ticket
+
+    def layout(self, dtype: np.dtype | type, world_size: int, *, alone: bool) -> CarrierLayout:
+        """Return how a carrier lies in memory, travelling alone or before a dense gradient of the
+        dtype."""
+        chosen = self._shared.carrier_dtype if alone else None
+        return carrier_layout(dtype if chosen is None else chosen, world_size, self._has_replica)
+
+    def _write_wire(self, ticket: Ticket, rank: int, dense: bool) -> np.ndarray:
+        shared, sent, state = self._shared, ticket.outgoing, ticket.state
+        assert state is not None
+        spec = state.spec
+        # What all ranks must agree on about this tensor's step, the loss scale included.
+        identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
+        if shared.configuration.memory.finishes:
+            identity += f"|{state.memory.settings}"
+        ticket.checksum = crc32(identity.encode()) & CHECKSUM_MASK
+        carrier = ticket.layout.write(
+            rank,
+            ticket.checksum,
+            failed=sent is None,
+            replica=shared.replicas.due(spec.key) if self._has_replica else 0,
+            is_finite=ticket.is_finite,
+            density=0.0 if sent is None else sent.entries / spec.numel,
+            norm=0.0 if sent is None else sent.norm,
+        )
+        shared.stats.count_bytes("carrier", carrier.nbytes)
+        if not dense:
+            return carrier
+        everything = None if sent is None else sent.dense
+        # Even a rank that failed takes part in the sum, whose length all ranks expect.
+        if everything is None:
+            everything = np.zeros(spec.numel, carrier.dtype)
+        shared.stats.count_bytes("dense", everything.nbytes)
+        return np.concatenate([carrier, everything.astype(carrier.dtype, copy=False)])
+
+    def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
+        """Return the bucket's exchange.  It takes part in every phase, whatever happened on this
+        rank."""
+        shared = self._shared
+        if bucket.begun:
+            self.passes.go_on(bucket, rank, world_size)
+        if shared.configuration.select_over == "group":  # else the exchange selects what waits
+            self._select_merged(bucket, run, rank, world_size)
+
+        def select(position: int, gradient: np.ndarray) -> np.ndarray:
+            """Walk the first half with what the exchange has summed up.
+
+            A step that was taken back meanwhile must not write over what the next has begun.
+            """
+            if run.failure is not None:
+                raise run.failure
+            ticket = bucket.sending[position]
+            assert ticket.state is not None
+            ticket.outgoing = shared.pipeline.send(
+                ticket.state, gradient, rank, world_size, dense=False, is_summed=True
+            )
+            assert ticket.outgoing.frame is not None
+            return ticket.outgoing.frame
+
+        members = {}
+        for position in sorted(bucket.sending):
+            members[position] = _member(bucket.sending[position], position)
+        context = ExchangeContext(
+            rank=rank,
+            world_size=world_size,
+            step=shared.transactions.steps_of(bucket.entered),
+            configuration=shared.configuration.checksum,
+            bucket=bucket.index,
+            members=members,
+            keys=shared.keys,
+            errors=told_once(bucket.errors + run.errors),
+            kernels=shared.pipeline.kernels,
+            select=select,
+            selector=shared.configuration.selector,
+            placement=shared.placement,
+        )
+        return self._counted(shared.pipeline.exchange.run(context))
+
+    def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
+        """Select from what waits for its group.  The carriers are gone: a failure travels in the
+        message alone."""
+        shared = self._shared
+        waiting = [ticket for _, ticket in sorted(bucket.sending.items()) if ticket.is_waiting]
+        if not waiting:
+            return
+        try:
+            if run.failure is not None:  # taken back meanwhile: the states are another step's
+                raise run.failure
+            members = [(t.state, t.outgoing) for t in waiting if t.state and t.outgoing]
+            sent = send_merged(shared.pipeline, members, rank, world_size)
+            for ticket, outgoing in zip(waiting, sent):
+                ticket.outgoing = outgoing
+        except Exception as error:
+            keys = ", ".join(repr(ticket.key) for ticket in waiting)
+            bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
+
+    def _counted(self, conversation: Conversation) -> Conversation:
+        """Return the same exchange, with its bytes counted."""
+        # A generator around the exchange's own, so that exchanges need not count.
+        request = next(conversation)
+        while True:
+            self._shared.stats.count_bytes("payload", request.array.nbytes)
+            received = yield request
+            with self._shared.transactions.lock:
+                self._shared.stats.received_bytes += received.nbytes
+            try:
+                request = conversation.send(received)
+            except StopIteration as stop:
+                arrivals: dict[int, Arrival] = stop.value
+                return arrivals
+
+
+def _member(ticket: Ticket, position: int) -> Member:
+    """Return a tensor as exchanges see it."""
+    state, outgoing, parts = ticket.state, ticket.outgoing, ticket.parts
+    assert state is not None and outgoing is not None and parts is not None
+    return Member(
+        position=position,
+        spec=state.spec,
+        part=state.part,
+        steps=state.steps,
+        selector=parts.selector,
+        codec=parts.codec,
+        density=parts.density,
+        outgoing=outgoing,
+        memo=state.exchange_memo,
+    )

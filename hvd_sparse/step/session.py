@@ -1,0 +1,96 @@
+"""Average gradients over ranks with numpy alone: the core without a framework.
+
+What both frontends do through Horovod, in one loop; tests compare them with it, and simulations run
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import numpy as np
+
+from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.compatibility import refuse_hiding
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.driver import NOTHING, Conversation, Driver
+from hvd_sparse.step.handshake import describe_rank, handshake
+from hvd_sparse.step.records import Ticket
+from hvd_sparse.step.step import Step
+from hvd_sparse.types import TensorSpec
+
+
+class Session:
+    """One rank's compressor for numpy gradients.
+
+    Parameters
+    ----------
+    configuration : parts and options
+    specs : the tensors, in the same order on every rank
+    collective : what runs between the ranks
+    average : divide by the number of ranks
+    buckets : members of every bucket, by position; None: as the configuration says
+
+    Tensors that the configuration does not compress are summed dense.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        specs: Sequence[TensorSpec],
+        collective: Collective,
+        *,
+        average: bool = True,
+        buckets: Sequence[tuple[int, ...]] | None = None,
+        kernels: Kernels | ModuleType = reference,
+    ) -> None:
+        configuration = configuration.for_tensors(specs)
+        refuse_hiding(
+            configuration.rule, "a session computes nothing that messages could hide behind"
+        )
+        plan = grouped(specs, configuration) if buckets is None else buckets
+        self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
+        self.step.reduction = "average" if average else "sum"
+        self.driver = Driver(self.step, collective, configuration.name or "session")
+        self.collective = collective
+        self.average = average
+        document = describe_rank(configuration, specs, self.driver.name, self.step.placement)
+        shake = handshake(document, collective.world_size)
+        Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(
+            configuration.timeout_s
+        )
+
+    def reduce(
+        self, gradients: Mapping[str, np.ndarray], scale: float = 1.0
+    ) -> dict[str, np.ndarray]:
+        """One step: the reduced gradients, of the shapes and dtypes given.
+
+        scale : by which the loss, and so the gradients, were multiplied
+        """
+        factor = 1.0 / self.collective.world_size if self.average else 1.0
+        sent: dict[str, tuple[np.ndarray, Ticket]] = {}
+        for position, spec in enumerate(self.step.specs):
+            if spec.key in gradients:
+                flat = np.ascontiguousarray(gradients[spec.key], spec.accumulator).reshape(-1)
+                if self.step.configuration.is_sparse(spec.shape, spec.numel):
+                    sent[spec.key] = self.driver.compress(position, flat, scale, stays=True)
+                else:
+                    sent[spec.key] = flat, self.step.receiver.enter_dense(position, scale)
+        reduced = {
+            key: self.collective.allreduce(wire, key).wait(None) * factor
+            for key, (wire, _) in sent.items()
+        }
+        results = {}
+        for key, (_, ticket) in sent.items():
+            if ticket.bucket is None:
+                flat = self.step.receiver.finish_dense(ticket, reduced[key], NOTHING)
+            else:
+                flat = self.driver.decompress(reduced[key], ticket, NOTHING)
+            results[key] = flat.reshape(gradients[key].shape).astype(
+                gradients[key].dtype, copy=False
+            )
+        return results

@@ -1,0 +1,251 @@
+"""The state that both halves of a step share: tensors, their states and parts, counters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import numpy as np
+
+from hvd_sparse.collectives.topology import Placement
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.finite import as_array
+from hvd_sparse.step.buckets import check_merged
+from hvd_sparse.step.pipeline import Pipeline
+from hvd_sparse.step.records import StepRun, Ticket
+from hvd_sparse.step.stats import BYTES, Stats
+from hvd_sparse.step.tensor_state import TensorState
+from hvd_sparse.step.transactions import Transactions
+from hvd_sparse.step_parts import StepParts
+from hvd_sparse.tracing.spans import Spans
+from hvd_sparse.types import TensorSpec
+from hvd_sparse.untyped import Settings
+from hvd_sparse.wire.replicas import Replicas
+
+logger = logging.getLogger("hvd_sparse")
+
+
+class Shared:
+    """All tensors of a compressor, which of them travel together, and what becomes of a step.
+
+    Attributes
+    ----------
+    configuration, specs : parts and options; the registered tensors, in the same order on every
+        rank
+    fixed_parts : of every step, where the density stays as it is; else None
+    buckets, bucket_of : members of every bucket, by position; the bucket of every member
+    pipeline, stats, replicas, transactions : what the halves work with
+    reduction : "average" or "sum", as the carriers have told
+    placement : where the ranks are, for exchanges to which it matters
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        specs: Sequence[TensorSpec],
+        buckets: Sequence[tuple[int, ...]],
+        kernels: Kernels | ModuleType,
+        carrier_dtype: type[np.floating] | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.specs = list(specs)
+        self.keys = [spec.key for spec in self.specs]
+        self._set_buckets(buckets)
+        self.fixed_parts = configuration.fixed_parts
+        self.pipeline = Pipeline(configuration, kernels)
+        self.carrier_dtype = carrier_dtype
+        self.reduction = "average"
+        self.replicas = Replicas(configuration.check_replicas_every)
+        self.transactions = Transactions(configuration, self.specs)
+        self.stats = Stats(self.transactions.lock)
+        self.placement: Placement | None = None
+        self.settings_of: Callable[[int], Settings] | None = None
+        self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+
+    @property
+    def exchange(self) -> Exchange:
+        """The one that runs."""
+        return self.pipeline.exchange
+
+    @property
+    def spans(self) -> Spans:
+        """Tells when parts of the work begin and end."""
+        return self.pipeline.spans
+
+    # -- which tensors travel together, and where the ranks are -----------------------------------
+
+    def regroup(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        """Let other tensors travel together from the next step on; the same on all ranks, and
+        between steps.
+
+        States belong to tensors, so nothing that is kept back is lost.  InvalidOption in the middle
+        of a step, and for groups that cannot be selected from as one where that is asked for.
+        """
+        self.transactions.close()
+        self._set_buckets(buckets)
+
+    def regroup_at_start(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        """Regroup where a step is known to begin: what has not come back of the last was given up,
+        or soon will."""
+        self.transactions.leave()
+        self._set_buckets(buckets)
+
+    def reconfigure(self, configuration: Configuration) -> None:
+        """Take other densities from the step that begins; the same on all ranks.
+
+        Parameters
+        ----------
+        configuration : an equal one, as ``Configuration.with_measured`` makes it
+        """
+        self.configuration = self.pipeline.configuration = configuration
+        self.fixed_parts = configuration.fixed_parts
+
+    def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
+        """Let these tensors be bucket ``index`` from now on, or a further one behind the last.
+
+        For frontends that learn their buckets one by one, in a step that none of these tensors has
+        entered yet; the same on all ranks.
+        """
+        check_merged(self.specs, [members], self.configuration)
+        self.buckets[index : index + 1] = [members]
+        self.bucket_of |= dict.fromkeys(members, index)
+
+    def _set_buckets(self, buckets: Sequence[tuple[int, ...]]) -> None:
+        check_merged(self.specs, buckets, self.configuration)
+        self.buckets = list(buckets)
+        self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
+
+    def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
+        """Learn, before the first step, where the ranks are, for exchanges to which it matters.
+
+        nodes : the node of every rank, None where that is not known
+        """
+        placement = self.configuration.exchange.placement(rank, world_size, nodes)
+        if placement is None:
+            return
+        numel = sum(self.specs[position].numel for bucket in self.buckets for position in bucket)
+        self.pipeline.exchange = self.configuration.resolve_exchange(
+            placement, numel, len(self.buckets)
+        )
+        self.placement = placement
+        # From which density on dense is cheaper depends on the exchange: earlier answers are void.
+        self._is_dense.clear()
+        if not self.exchange.sums_first:
+            return
+        self.transactions.placement = placement
+        if placement.node_count == 1 and self.configuration.allow_dense:
+            logger.warning(
+                "all %d ranks are on one node, where exchange %s is a dense sum: every step runs "
+                "dense",
+                world_size,
+                self.exchange.id,
+            )
+
+    def prepare(self, position: int, state: TensorState, density: float | None) -> None:
+        """Tell the memory of a tensor that begins a step how ranks are reduced, how much is sent,
+        and what the optimizer holds for it.
+
+        density : of the step; 1 where it runs dense
+
+        ``settings_of``, by position, is set where a frontend knows the optimizer.
+        """
+        memory = state.memory
+        memory.step, memory.is_average = state.steps, self.reduction == "average"
+        memory.density = density
+        if self.settings_of is not None and self.configuration.memory.finishes:
+            memory.tune(**self.settings_of(position))
+
+    def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
+        """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
+        # Of shared quantities alone, so that all ranks answer alike without a word between them.
+        question = (position, parts.density, world_size)
+        answer = self._is_dense.get(question)
+        if answer is None:
+            answer = self._is_dense[question] = self.configuration.goes_dense(
+                self.specs[position], steps, world_size, self.exchange, self.placement
+            )
+        return answer
+
+    # -- what becomes of a step -------------------------------------------------------------------
+
+    def note_nonfinite(
+        self, ticket: Ticket, gradient: np.ndarray, error: NonFiniteGradient, *, dense: bool
+    ) -> None:
+        """Let NaN or Inf travel as a flag; as a failure where it is asked for, or where the
+        gradient is finite and its sum with the residual is not."""
+        assert ticket.state is not None
+        ticket.is_finite = False
+        raises = self.configuration.on_nonfinite == "raise"
+        if raises or np.isfinite(as_array(gradient)).all():
+            ticket.fail(error)
+        else:
+            ticket.outgoing = self.pipeline.send_nothing(ticket.state, dense=dense)
+
+    def count(self, ticket: Ticket) -> None:
+        """Count a tensor's completed step, unless the step leaves no trace."""
+        sent = ticket.outgoing
+        assert sent is not None and ticket.state is not None
+        if sent.dense is not None:
+            counts = {"dense_steps": 1, BYTES: sent.dense.nbytes}
+        else:
+            kept = ticket.state.part
+            counts = {
+                "sparse_steps": 1,
+                "entries_sent": sent.entries,
+                "entries_total": kept.stop - kept.start,
+                BYTES: 0 if sent.frame is None else sent.frame.nbytes,
+            }
+        found = sent.found
+        if found is not None:
+            counts["passes"] = found.passes
+            counts["one_pass"] = int(found.is_one_pass)
+            counts["fallbacks"] = int(found.is_fallback)
+        self.stats.count_tensor(ticket.key, counts)
+        ticket.run.counted.append((ticket.key, counts))
+        if sent.observed is not None:
+            self.stats.observe(ticket.key, sent.observed, sent.entries)
+            ticket.run.observed.append((ticket.key, sent.observed, sent.entries))
+        if not ticket.run.is_finite:
+            self._uncount(ticket.run)
+
+    def leave_no_trace(self, run: StepRun) -> None:
+        """Let a step with NaN or Inf in it leave nothing: all of its tensors go back to what they
+        were, when their next step begins."""
+        with self.transactions.lock:
+            if run.is_finite:
+                run.is_finite = False
+                self.stats.nonfinite_steps += 1
+            self._uncount(run)
+
+    def give_up(self, position: int) -> bool:
+        """Take back a tensor's last step, whose result was thrown away, and what was counted of it.
+
+        Return whether there was one.
+        """
+        with self.transactions.lock:
+            run = self.transactions.give_up(position)
+            if run is None:
+                return False
+            self._uncount(run, self.keys[position])
+            return True
+
+    def fail(self, run: StepRun, failure: Exception) -> None:
+        """Take a step back, all of its tensors and what was counted of them."""
+        self.transactions.fail(run, failure)
+        with self.transactions.lock:
+            self._uncount(run)
+
+    def _uncount(self, run: StepRun, only: str | None = None) -> None:
+        """Take back what was counted of a step: of all its tensors, or of one alone."""
+        for key, counts in run.counted:
+            if only in (None, key):
+                self.stats.count_tensor(key, {name: -count for name, count in counts.items()})
+        for key, observed, entries in run.observed:
+            if only in (None, key):
+                self.stats.observe(key, observed, entries, sign=-1)
+        run.counted = [each for each in run.counted if only not in (None, each[0])]
+        run.observed = [each for each in run.observed if only not in (None, each[0])]

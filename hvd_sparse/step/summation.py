@@ -1,0 +1,113 @@
+"""Adding up what all ranks sent of a tensor, in rank order: the same bits on every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from hvd_sparse.codecs.contract import Codec
+from hvd_sparse.errors import CorruptPayload, NonFiniteGradient
+from hvd_sparse.exchanges.members import Part
+from hvd_sparse.kernels.aligned import aligned_empty
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.kernels.finite import is_finite
+from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.wire.frame import decode_for
+
+MOST_FACTOR = 1e6
+"""Horovod multiplies sums by 1 or less, unless it is told otherwise."""
+
+
+class Gathered(NamedTuple):
+    """Selections that arrived for a tensor, decoded.
+
+    Attributes
+    ----------
+    parts : in the order given, each as one of the whole tensor
+    most : a magnitude that no entry of their sum exceeds by more than rounding
+    """
+
+    parts: list[Selection]
+    most: float
+
+    def is_safe(self, factor: float) -> bool:
+        """Tell whether factor * the sum stays in the range of floats."""
+        # Where the sums of the squares stay in range, the sum of such lists does by far; NaN is
+        # not less than anything.
+        return abs(factor) <= MOST_FACTOR and self.most < math.inf
+
+
+def gather(
+    spec: TensorSpec,
+    parts: Iterable[Part],
+    dtype: np.dtype,
+    codec: Codec,
+    kernels: Kernels | ModuleType,
+) -> Gathered:
+    """Decode what arrived for a tensor.
+
+    parts : the range of the tensor that each is of, and an encoded selection or one as it is
+
+    Raises
+    ------
+    CorruptPayload : a payload is not for this tensor
+    """
+    arrived, most = [], 0.0
+    for place, sent in parts:
+        start, numel = place.start, place.stop - place.start
+        if not isinstance(sent, Selection):
+            sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
+        elif sent.numel != numel or sent.values.dtype != dtype:
+            raise CorruptPayload(
+                f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
+                f"{sent.numel} of {sent.values.dtype}"
+            )
+        most += math.sqrt(sent.values.dot(sent.values))
+        if numel != spec.numel:
+            sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
+        arrived.append(sent)
+    return Gathered(arrived, most)
+
+
+def add_up(
+    spec: TensorSpec,
+    arrived: Gathered,
+    factor: float,
+    out: np.ndarray,
+    kernels: Kernels | ModuleType,
+) -> float:
+    """Write out = factor * (sum of what was gathered), in its order, the same on all ranks.
+
+    Returns a magnitude that no entry exceeds by more than rounding, infinite where none is known.
+
+    out : flat, of the accumulator's dtype; untouched on any error
+
+    Raises
+    ------
+    NonFiniteGradient : the sum leaves the range of the dtype: of the same bits, so on all ranks or
+        none
+    """
+    is_safe = arrived.is_safe(factor)
+    if not is_safe:
+        _check_range(spec, arrived.parts, factor, kernels)
+    kernels.assemble(out, arrived.parts, factor)
+    return arrived.most * abs(factor) if is_safe else math.inf
+
+
+def _check_range(
+    spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels | ModuleType
+) -> None:
+    """Raise NonFiniteGradient where the sum, as it is or times the factor, is not finite."""
+    out = aligned_empty(spec.numel, spec.accumulator)
+    for each in (1.0, factor):
+        with np.errstate(over="ignore", invalid="ignore"):
+            kernels.assemble(out, parts, each)
+        if not is_finite(out):
+            raise NonFiniteGradient(
+                f"tensor {spec.key!r}: the sum of the ranks' entries leaves the range of "
+                f"{spec.accumulator}"
+            )

@@ -1,0 +1,278 @@
+"""Carrier: the tiny tensor that Horovod reduces in place of the gradient.
+
+Horovod allreduces whatever ``compress`` returns. Indices cannot go through a sum, so the entries
+travel by allgather and the sum carries what all ranks must agree on:
+
+    entry              scale     meaning of its sum
+    1                  1         the factor that Horovod applied: Sum, Average and predivide come
+                                 out right untold
+    three of the rank  1         that it was a sum, over exactly the ranks of the compressor's
+                                 process set: the rank, its square, and a number in [0, 1) drawn
+                                 for it (other ranks can have the first two sums' means, as
+                                 {1, 2, 6} among 0 to 6)
+    words, words**2    2**-20    a checksum of configuration, tensor and step, in a few small
+                                 words: N * sum(w**2) equals sum(w)**2 only when all ranks have
+                                 the same word; with ``check_replicas_every`` another, of the
+                                 gradient that was applied
+    failed             2**-20    how many ranks could not compress
+    non-finite         2**-20    how many ranks have NaN or Inf in the tensor
+    density, norm      2**-20    telemetry: part of the entries sent, and |residual| squeezed
+                                 into [0, 1)
+
+All but the ranks is scaled down so that the carriers of different ranks are far from parallel: of
+parallel vectors Adasum makes their average and could not be told from it.
+
+Sums are recovered by rounding. How many bits fit a word follows from the dtype and the number of
+ranks: 20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32. float16 and bfloat16 cannot
+hold a carrier: they travel as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from hvd_sparse.errors import RankMismatch, ReplicaMismatch, UnsupportedReduction
+from hvd_sparse.wire.checksum import crc32
+
+CHECKSUM_BITS = 20
+CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1
+SCALE = 2.0**-20
+SHARED = 4
+"""Number of entries that come first, in full scale."""
+
+TOLD = 4
+"""Number of entries that come last."""
+
+
+@lru_cache(maxsize=64)
+def drawn_for(rank: int) -> float:
+    """Return a number in [0, 1) for a rank, with no relation to the numbers of others."""
+    return crc32(rank.to_bytes(4, "little")) / 2.0**32
+
+
+@lru_cache(maxsize=64)
+def _of_rank(rank: int) -> tuple[float, ...]:
+    """Return the entries in full scale of a rank's carrier."""
+    return 1.0, float(rank), float(rank * rank), drawn_for(rank)
+
+
+@lru_cache(maxsize=64)
+def _rank_sums(world_size: int) -> tuple[float, ...]:
+    """Return the sums that the three entries of the rank must have."""
+    ranks = range(world_size)
+    return (
+        float(sum(ranks)),
+        float(sum(rank * rank for rank in ranks)),
+        sum(drawn_for(rank) for rank in ranks),
+    )
+
+
+class CarrierReport(NamedTuple):
+    """The content of the reduced carrier.
+
+    Attributes
+    ----------
+    factor : by which Horovod multiplied the sum: 1 for Sum, 1/N for Average
+    failures : how many ranks could not compress
+    non_finite : how many ranks have NaN or Inf in the tensor
+    density : mean over the ranks of the part of the tensor's entries that was sent
+    norm : mean over the ranks of the squeezed norm of the residual (0 without telemetry)
+    """
+
+    factor: float
+    failures: int
+    non_finite: int
+    density: float
+    norm: float
+
+
+@dataclass(frozen=True)
+class CarrierLayout:
+    """The places of a carrier's entries, for one dtype and number of ranks.
+
+    Attributes
+    ----------
+    dtype : float32 or float64
+    world_size : number of ranks
+    has_replica : a second checksum follows the first: of the gradient applied in an earlier step
+    """
+
+    dtype: np.dtype
+    world_size: int
+    has_replica: bool = False
+
+    @cached_property
+    def word_bits(self) -> int:
+        """Return the bits of a checksum word.
+
+        N * word**2 must be recovered by rounding from a sum of N rounded terms.
+        """
+        # A square needs twice the bits of a word, and the square of a sum of N words 2 * log2(N)
+        # more; three bits are left for rounding.
+        significand = np.finfo(self.dtype).nmant + 1
+        return max(
+            1,
+            min(CHECKSUM_BITS, (significand - 3 - 2 * math.ceil(math.log2(self.world_size))) // 2),
+        )
+
+    @cached_property
+    def words(self) -> int:
+        """Return the number of words of all checksums."""
+        return math.ceil(CHECKSUM_BITS / self.word_bits) * (2 if self.has_replica else 1)
+
+    @cached_property
+    def _slack(self) -> float:
+        """Return the relative error that rounding can make in a sum over the ranks."""
+        return (16 + self.world_size) * float(np.finfo(self.dtype).eps)
+
+    @cached_property
+    def size(self) -> int:
+        """Return the number of entries."""
+        return SHARED + 2 * self.words + TOLD
+
+    @cached_property
+    def _places(self) -> range:
+        """Return the lowest bits of a checksum's words."""
+        return range(0, CHECKSUM_BITS, self.word_bits)
+
+    @cached_property
+    def _mask(self) -> int:
+        """Return the bits of a word."""
+        return (1 << self.word_bits) - 1
+
+    @cached_property
+    def _units(self) -> tuple[float, float]:
+        """Return the factors of a word and of its square."""
+        return SCALE * 2.0**-self.word_bits, SCALE * 2.0 ** (-2 * self.word_bits)
+
+    def write(
+        self,
+        rank: int,
+        checksum: int,
+        *,
+        failed: bool,
+        replica: int = 0,
+        is_finite: bool = True,
+        density: float = 0.0,
+        norm: float = 0.0,
+    ) -> np.ndarray:
+        """Return this rank's carrier, [size], in the layout's dtype.
+
+        Parameters
+        ----------
+        rank : of this process
+        checksum : of configuration, tensor and step; ``CHECKSUM_BITS`` of it are sent
+        failed : this rank could not compress
+        replica : checksum of an applied gradient, where the layout has one
+        is_finite : False for NaN or Inf in this rank's tensor
+        density : part of the entries sent
+        norm : L2 norm of the residual, 0 without telemetry
+        """
+        mask, (unit, squared) = self._mask, self._units
+        # Plain numbers, and one array in the end: for a dozen of them numpy's arithmetic is slower.
+        # Words and their squares are scaled into [0, 1) like the rest, by powers of two: exactly.
+        carrier, squares = list(_of_rank(rank)), []
+        for each in (checksum, replica) if self.has_replica else (checksum,):
+            for place in self._places:
+                word = (each >> place) & mask
+                carrier.append(unit * word)
+                squares.append(squared * word * word)
+        # Bounded, so that no norm leaves the carrier's scale.
+        squeezed = norm / (1.0 + norm) if math.isfinite(norm) else 1.0
+        carrier += squares
+        carrier += (SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed)
+        return np.array(carrier, self.dtype)
+
+    def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
+        """Return what the ranks told together.
+
+        Parameters
+        ----------
+        reduced : [size], Horovod's result
+        key : name of the tensor, for errors
+        checksum : this rank's own, which the others' must be; None compares only those
+
+        Raises
+        ------
+        UnsupportedReduction : this is no sum over the process set's ranks
+        RankMismatch : ranks differ in configuration, tensor or step (and none says that it failed)
+        ReplicaMismatch : they have applied different gradients
+        """
+        values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
+        size = self.world_size
+        factor = values[0] / size
+        # First: of another reduction the factor, and so everything below, means nothing.
+        is_sum = factor > 0 and all(map(math.isfinite, values))
+        if is_sum:
+            slack = self._slack
+            # Another reduction, or a sum over other ranks, gives other multiples of these sums.
+            for value, each in zip(values[1:SHARED], _rank_sums(size)):
+                is_sum = is_sum and abs(value / factor - each) <= each * slack
+        if not is_sum:
+            self._refuse_reduction(values, key)
+        failures = round(values[-4] / factor / SCALE)
+        non_finite = round(values[-3] / factor / SCALE)
+        # A rank that failed may have written any checksum: its failure is the error to tell.
+        if not failures:
+            unit, squared = self._units
+            pairs = zip(values[SHARED:], values[SHARED + self.words : -TOLD])
+            # By Cauchy-Schwarz N * sum(w**2) >= sum(w)**2, with equality only for equal words.
+            for number, (first, second) in enumerate(pairs):
+                if size * round(second / factor / squared) != round(first / factor / unit) ** 2:
+                    self._refuse_words(number, key)
+            if checksum is not None:  # carriers of an old step agree among themselves
+                for total, place in zip(values[SHARED:], self._places):
+                    if round(total / factor / unit) != size * ((checksum >> place) & self._mask):
+                        self._refuse_step(key)
+        density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
+        return CarrierReport(factor, failures, non_finite, density / size, norm / size)
+
+    def _refuse_reduction(self, values: list[float], key: str) -> NoReturn:
+        size = self.world_size
+        raise UnsupportedReduction(
+            f"tensor {key!r}: Horovod's reduction gave {values[:SHARED]}, which is no multiple of "
+            f"the sum {[size, *_rank_sums(size)]} over the {size} ranks of the compressor's "
+            "process set; give Horovod op=hvd.Average or hvd.Sum (not Adasum, Min, Max or "
+            "Product), and the same process_set as the compressor"
+        )
+
+    def _refuse_words(self, number: int, key: str) -> NoReturn:
+        """Raise the error of ranks that differ in a word; the first checksum's words come first."""
+        if number < len(self._places):
+            raise RankMismatch(
+                f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
+                "it; they must call compress for the same tensors equally often, with the same "
+                "options, and an optimizer with the same settings"
+            )
+        raise ReplicaMismatch(
+            f"tensor {key!r}: the gradients that were applied in the last step that was checked "
+            "differ between ranks, so the replicas do too; go back to a checkpoint, and look for "
+            "a faulty machine or memory, or for code that changes results of Horovod's on one rank"
+        )
+
+    def _refuse_step(self, key: str) -> NoReturn:
+        raise RankMismatch(
+            f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
+            "rank's: the sum is not of what this rank has sent; what moves bytes must not deliver "
+            "those of another step"
+        )
+
+
+@lru_cache(maxsize=64)
+def carrier_layout(
+    dtype: np.dtype | str, world_size: int, has_replica: bool = False
+) -> CarrierLayout:
+    """Return the layout for gradients of a dtype.
+
+    float64 keeps its own, everything else travels as float32.
+    """
+    return CarrierLayout(
+        np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
+        world_size,
+        has_replica,
+    )

@@ -1,0 +1,324 @@
+"""The frame around every encoded selection: 32 bytes that say what follows and whether it arrived
+whole.
+
+    offset  bytes  content (little-endian)
+    0       2      b"HS"
+    2       1      wire version
+    3       1      codec number
+    4       1      value type: 1 float32, 2 float64
+    5       1      value format: 0 as the value type, 1 float16, 2 bfloat16, 3 int8,
+                   4 int4, 5 int2
+    6       2      zero
+    8       4      numel
+    12      4      count
+    16      8      body bytes
+    24      4      CRC-32 of bytes 0 to 23 and of the body
+    28      4      zero
+    32             body
+
+Two builds understand each other exactly when they have the same wire version.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, Protocol, cast
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.kernels.packing import Packers
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.checksum import crc32
+
+MAGIC = b"HS"
+WIRE_VERSION = 1
+HEADER_BYTES = 32
+_HEADER = struct.Struct("<2sBBBBHIIQII")
+_CHECKED = struct.Struct("<2sBBBBHIIQ")
+_MEASURED = struct.Struct("<2sB13xQ")
+_ANNOUNCED = struct.Struct("<4xB3xI")
+_CHECKSUM = struct.Struct("<I4x")
+
+VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+NATIVE_TYPES = {number: dtype.newbyteorder("=") for number, dtype in VALUE_TYPES.items()}
+VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
+AS_TYPE = 0
+VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4, "int2": 5}
+FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
+
+FEW = 32
+"""Indices that are looked at one by one."""
+
+
+class Decoder(Protocol):
+    """A codec, as whoever holds a frame sees it."""
+
+    def decode(self, buffer: np.ndarray, kernels: Packers) -> Selection:
+        """Return the selection of the one frame that fills the buffer."""
+
+
+@dataclass(eq=False)
+class Frame:
+    """A frame that was read and found whole.
+
+    Attributes
+    ----------
+    codec : number of the codec that wrote it
+    value_type : little-endian float32 or float64
+    value_format : number of the values' format
+    numel, count : entries of the tensor, and of the selection
+    body : uint8, a view of the buffer
+    """
+
+    codec: int
+    value_type: np.dtype
+    value_format: int
+    numel: int
+    count: int
+    body: np.ndarray
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of header and body."""
+        return HEADER_BYTES + self.body.size
+
+
+def write_frame(
+    codec: int,
+    value_type: np.dtype,
+    numel: int,
+    count: int,
+    parts: list[np.ndarray],
+    value_format: int = AS_TYPE,
+) -> np.ndarray:
+    """Return a frame as one uint8 buffer: header, then the parts one after the other."""
+    size = 0
+    for part in parts:
+        size += part.nbytes
+    header = _CHECKED.pack(
+        MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], value_format, 0, numel, count, size
+    )
+    # Joined as bytes, which arrays are to Python: for a few entries that is several times as fast
+    # as copies between arrays.
+    whole = bytearray().join([header, bytes(_CHECKSUM.size), *cast("list[bytes]", parts)])
+    # It covers the header too: a count that was altered must not pass.
+    checksum = crc32(memoryview(whole)[HEADER_BYTES:], crc32(header))
+    _CHECKSUM.pack_into(whole, _CHECKED.size, checksum)
+    return np.frombuffer(whole, np.uint8)
+
+
+def write_parts(buffer: np.ndarray, parts: list[np.ndarray]) -> int:
+    """Write the first parts of a frame's body, one after the other; return where the last one
+    ends."""
+    offset = HEADER_BYTES
+    for part in parts:
+        if part.nbytes:
+            end = offset + part.nbytes  # viewed in the part's dtype, so that it is copied once
+            buffer[offset:end].view(part.dtype)[:] = part
+            offset = end
+    return offset
+
+
+def seal_frame(
+    buffer: np.ndarray, codec: int, value_type: np.dtype, numel: int, count: int, value_format: int
+) -> np.ndarray:
+    """Write the header before a body that is complete, and return the buffer."""
+    value_number, body_bytes = VALUE_NUMBERS[value_type], buffer.size - HEADER_BYTES
+    header = _CHECKED.pack(
+        MAGIC, WIRE_VERSION, codec, value_number, value_format, 0, numel, count, body_bytes
+    )
+    # It covers the header too: a count that was altered must not pass.
+    checksum = crc32(buffer[HEADER_BYTES:].data, crc32(header))
+    buffer.data[:HEADER_BYTES] = header + _CHECKSUM.pack(checksum)
+    return buffer
+
+
+def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
+    """Return the bytes of the frame that starts at an offset of a buffer, which may go on behind
+    it.
+
+    Its checksum is left to ``read_frame``.
+    """
+    left = buffer.size - offset
+    if left < HEADER_BYTES:
+        _refuse_start(buffer[offset:])
+    magic, version, body_bytes = _MEASURED.unpack_from(buffer.data, offset)
+    size: int = HEADER_BYTES + body_bytes
+    if magic != MAGIC or version != WIRE_VERSION or size > left:
+        _refuse_start(buffer[offset:])
+    return size
+
+
+def peek_frame(buffer: np.ndarray) -> Frame:
+    """Return the frame at the start of a buffer as its header announces it.
+
+    Its checksum is left to ``read_frame``.
+    """
+    return read_frame(buffer, has_checksum=False)
+
+
+def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
+    """Return the frame at the start of a buffer, which may go on behind it.
+
+    Parameters
+    ----------
+    buffer : uint8
+    has_checksum : compare its checksum, too
+
+    Raises
+    ------
+    CorruptPayload : the frame is not whole
+    """
+    if buffer.size < HEADER_BYTES:
+        _refuse_start(buffer)
+    buffer = np.ascontiguousarray(buffer)  # nothing else is taken below
+    data = buffer.data
+    magic, version, codec, number, value_format, gap, numel, count, body_bytes, checksum, end = (
+        _HEADER.unpack_from(data)
+    )
+    # Compared before anything is sliced or allocated: these may be anybody's bytes.
+    if magic != MAGIC or version != WIRE_VERSION or body_bytes > buffer.size - HEADER_BYTES:
+        _refuse_start(buffer)
+    # What no encoder writes is refused, unused bytes too: what is accepted encodes back to the
+    # same bytes.
+    if gap or end or number not in VALUE_TYPES or value_format not in FORMAT_NUMBERS:
+        raise CorruptPayload("a payload's header has values that no encoder writes")
+    stop = HEADER_BYTES + body_bytes
+    if has_checksum and checksum != crc32(data[HEADER_BYTES:stop], crc32(data[: _CHECKED.size])):
+        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
+    body = buffer[HEADER_BYTES:stop]
+    return Frame(codec, VALUE_TYPES[number], value_format, numel, count, body)
+
+
+def _refuse_start(buffer: np.ndarray) -> NoReturn:
+    """Raise what is wrong with the start of a frame: not of this build, or not all there."""
+    if buffer.size < HEADER_BYTES:
+        raise CorruptPayload(
+            f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
+        )
+    fields = _HEADER.unpack(buffer[:HEADER_BYTES].tobytes())
+    magic, version, body_bytes = fields[0], fields[1], fields[8]
+    if magic != MAGIC:
+        raise CorruptPayload(
+            f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's"
+        )
+    if version != WIRE_VERSION:
+        raise CorruptPayload(
+            f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one "
+            "version of hvd_sparse on all ranks"
+        )
+    raise CorruptPayload(
+        f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+    )
+
+
+class Writer(Protocol):
+    """The codec that a frame must be of."""
+
+    id: ClassVar[str]
+    number: ClassVar[int | None]
+
+
+def open_frame(buffer: np.ndarray, codec: Writer, value_format: int = AS_TYPE) -> Frame:
+    """Return the one frame that fills a buffer, written by this codec with this format of values.
+
+    Raises
+    ------
+    CorruptPayload : it is of another codec or format, or not whole
+    """
+    # The checksum first: what follows then tells of other codecs, and not of altered bytes.
+    frame = read_frame(buffer)
+    if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
+        raise CorruptPayload(
+            f"a payload of codec {frame.codec} and {buffer.size} bytes is no {codec.id} payload"
+        )
+    if frame.value_format != value_format:
+        raise CorruptPayload(
+            f"a payload has values of format {frame.value_format}, and {codec!r} reads "
+            f"{value_format}"
+        )
+    if frame.count > frame.numel:
+        raise CorruptPayload(f"{frame.count} entries are more than the tensor's {frame.numel}")
+    return frame
+
+
+def need(is_so: bool | np.bool_, otherwise: str) -> None:
+    """Raise CorruptPayload unless it is so."""
+    if not is_so:
+        raise CorruptPayload(otherwise)
+
+
+def need_size(frame: Frame, expected: int) -> None:
+    """Raise CorruptPayload unless the body is exactly so long, before anything is allocated for
+    it."""
+    if frame.body.size != expected:
+        raise CorruptPayload(
+            f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
+        )
+
+
+def need_ascending(indices: np.ndarray, numel: int) -> None:
+    """Raise CorruptPayload unless indices ascend strictly inside a tensor."""
+    size = indices.size
+    if not size:
+        return
+    if size <= FEW:  # for so many, plain numbers are quicker than calls of numpy's
+        numbers = indices.tolist()
+        ascending, last = all(map(operator.lt, numbers, numbers[1:])), numbers[-1]
+    else:
+        ascending = np.count_nonzero(indices[1:] > indices[:-1]) == size - 1
+        last = indices[-1]
+    if last >= numel or not ascending:
+        raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
+
+
+def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
+    """Return a decoded selection, in the machine's own byte order."""
+    # Asked first, as nearly every machine is little-endian: then nothing has to be converted.
+    if not (values.dtype.isnative and indices.dtype == np.uint32):
+        indices = indices.astype(np.uint32, copy=False)
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return Selection(indices, values, frame.numel)
+
+
+def decode_for(
+    key: str,
+    numel: int,
+    dtype: DTypeLike,
+    codec: Decoder,
+    buffer: np.ndarray,
+    kernels: Packers,
+) -> Selection:
+    """Return the selection of a frame that must be of the tensor ``key``, or of a part of it.
+
+    The header is checked before anything is decoded: a frame of few bytes may announce 2**32
+    entries, each of which a filter would be asked for.
+
+    Parameters
+    ----------
+    key : name of the tensor
+    numel, dtype : of the vector that the frame must be for
+    codec : the ``Codec`` that wrote the frame
+    buffer : uint8, the frame
+    kernels : of the engine
+
+    Raises
+    ------
+    CorruptPayload : the frame is of another length or dtype, or is not whole
+    """
+    if buffer.size < HEADER_BYTES:
+        _refuse_start(buffer)
+    number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)
+    announced_dtype = NATIVE_TYPES.get(number)
+    if announced != numel or announced_dtype != dtype:
+        read_frame(buffer)  # a header that was altered on its way is said to be that
+        raise CorruptPayload(
+            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
+            f"{announced} of "
+            f"{announced_dtype}"
+        )
+    return codec.decode(buffer, kernels)

@@ -1,0 +1,239 @@
+"""Messages: what one rank sends about one bucket in one step, as an allgather carries it.
+
+    offset  bytes     content (little-endian)
+    0       3         b"HSM"
+    3       1         wire version
+    4       1         kind: 0 entries, 1 an error, in words
+    5       3         zero
+    8       4         rank
+    12      4         step: completed steps of the bucket's first tensor
+    16      4         configuration: CRC-32 of the configuration's digest
+    20      4         members
+    24      8         bytes of the whole message
+    32      4*members position of every member among the registered tensors, ascending, plus 2**31
+                      where it has no frame here
+    ...     4         CRC-32 of everything before
+    ...               kind 0: the members' frames (``wire.frame``), one after the other; a tensor
+                      that goes dense in this step is no member, and one may be a member without
+                      a frame in exchanges of several phases: also one whose sum floats cannot
+                      hold
+                      kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
+
+An allgather or alltoall joins the messages of ranks without saying where one ends: each says so
+itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hvd_sparse.errors import CorruptPayload
+from hvd_sparse.wire.checksum import crc32
+from hvd_sparse.wire.frame import WIRE_VERSION, measure_frame
+
+MAGIC = b"HSM"
+_HEAD = struct.Struct("<3sBB3xIIIIQ")
+_CRC = struct.Struct("<I")
+OVERHEAD_BYTES = _HEAD.size + _CRC.size
+"""Bytes of a message without members and frames."""
+ENTRIES, ERROR = 0, 1
+ERROR_TEXT_LIMIT = 4096
+WITHOUT_FRAME = 2**31
+"""Number that is added to the position of a member that has no frame in this message."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that was read and found whole.
+
+    Attributes
+    ----------
+    rank, step, configuration : of the sender
+    members : positions of the tensors it is about
+    frames : the encoded selection of each member that has one, views of the buffer
+    error : words of that rank's error, or None
+    framed : positions of the members that have a frame, in the order of the frames
+    """
+
+    rank: int
+    step: int
+    configuration: int
+    members: tuple[int, ...]
+    frames: tuple[np.ndarray, ...]
+    error: str | None
+    framed: tuple[int, ...] = ()
+
+    def frame(self, position: int) -> np.ndarray:
+        """Return the frame of a member.
+
+        Raises
+        ------
+        CorruptPayload : the message has none for it
+        """
+        frame = self.frame_of.get(position)
+        if frame is None:
+            raise CorruptPayload(
+                f"the message of rank {self.rank} lacks a frame for tensor number {position}"
+            )
+        return frame
+
+    @cached_property  # asked once for every member, of which there may be hundreds
+    def frame_of(self) -> dict[int, np.ndarray]:
+        """Return the frames by position."""
+        return dict(zip(self.framed, self.frames))
+
+
+def overhead_bytes(members: int) -> int:
+    """Return the bytes of a message besides its frames."""
+    return OVERHEAD_BYTES + 4 * members
+
+
+def write_message(
+    rank: int,
+    step: int,
+    configuration: int,
+    frames: Mapping[int, np.ndarray],
+    members: Iterable[int] | None = None,
+) -> np.ndarray:
+    """Return a message of entries, uint8.
+
+    Parameters
+    ----------
+    rank, step, configuration : of this rank
+    frames : encoded selections by the member's position
+    members : positions of all tensors that the message is about, of which some may have no frame;
+        None for those with one
+    """
+    everyone = sorted(frames if members is None else members)
+    # One number tells which tensor it is, and whether a frame of it follows.
+    flagged, body = [], []
+    for position in everyone:
+        frame = frames.get(position)
+        if frame is None:
+            flagged.append(position + WITHOUT_FRAME)
+        else:
+            flagged.append(position)
+            body.append(frame)
+    return _write(ENTRIES, rank, step, configuration, flagged, body)
+
+
+def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
+    """Return a message, uint8, that tells why this rank has no entries."""
+    words = text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()  # cut between letters
+    body = _CRC.pack(crc32(words)) + words
+    return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
+
+
+def _write(
+    kind: int, rank: int, step: int, configuration: int, members: list[int], body: list[np.ndarray]
+) -> np.ndarray:
+    # The header has a checksum of its own, so that lengths can be trusted before frames are read.
+    total = OVERHEAD_BYTES + 4 * len(members)
+    for part in body:
+        total += part.size
+    head = _HEAD.pack(
+        MAGIC, WIRE_VERSION, kind, rank, step & 0xFFFFFFFF, configuration, len(members), total
+    )
+    head += np.asarray(members, "<u4").tobytes()
+    head += _CRC.pack(crc32(head))
+    return np.concatenate([np.frombuffer(head, np.uint8), *body])
+
+
+def split_messages(gathered: np.ndarray, world_size: int) -> list[Message]:
+    """Return the messages of all ranks, in rank order, from the bytes that an allgather
+    returned."""
+    return split_messages_of(gathered, range(world_size))
+
+
+def split_messages_of(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
+    """Return the messages of these ranks, from the bytes that a collective joined in this order.
+
+    Raises
+    ------
+    CorruptPayload : these are no whole messages, or those of other ranks
+    """
+    messages = []
+    offset = 0
+    # A collective joins in rank order: a message of another rank was delivered to the wrong place.
+    for number, rank in enumerate(senders):
+        message, total = _read(joined[offset:])
+        if message.rank != rank:
+            raise CorruptPayload(
+                f"message {number} of a collective says that it is rank {message.rank}'s, not rank "
+                f"{rank}'s"
+            )
+        messages.append(message)
+        offset += total
+    if offset != joined.size:
+        raise CorruptPayload(
+            f"{joined.size - offset} bytes follow the messages of {len(senders)} ranks"
+        )
+    return messages
+
+
+def _read(buffer: np.ndarray) -> tuple[Message, int]:
+    if buffer.size < OVERHEAD_BYTES:
+        raise CorruptPayload(
+            f"{buffer.size} bytes are left where a message should start: truncated"
+        )
+    magic, version, kind, rank, step, configuration, members, total = _HEAD.unpack_from(
+        buffer[: _HEAD.size].tobytes()
+    )
+    if magic != MAGIC or version != WIRE_VERSION or kind not in (ENTRIES, ERROR):
+        raise CorruptPayload(
+            f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
+        )
+    # The length first: members is anybody's number until the checksum has been compared.
+    head_bytes = OVERHEAD_BYTES + 4 * members
+    if not head_bytes <= total <= buffer.size:
+        raise CorruptPayload(
+            f"a message announces {total} bytes for {members} members and {buffer.size} are there"
+        )
+    head = buffer[:head_bytes].tobytes()
+    if head[5:8] != b"\0\0\0" or (kind == ERROR and members):
+        raise CorruptPayload("a message's header has values that no rank writes")
+    if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
+        raise CorruptPayload("a message's checksum does not match its header: altered on its way")
+    flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
+    # The reverse of the flags that the writer added.
+    positions = (flagged % WITHOUT_FRAME).tolist()
+    # One order for all ranks: the tensors are compared as tuples, and frames follow in it.
+    if positions != sorted(set(positions)):
+        raise CorruptPayload("the members of a message do not ascend")
+    body = buffer[head_bytes:total]
+    if kind == ERROR:
+        return Message(rank, step, configuration, (), (), _read_error(body)), total
+    framed = tuple(flagged[flagged < WITHOUT_FRAME].tolist())
+    frames, offset = [], 0
+    for _ in framed:
+        end = offset + measure_frame(body, offset)
+        frames.append(body[offset:end])
+        offset = end
+    if offset != body.size:
+        raise CorruptPayload(
+            f"{body.size - offset} bytes follow the {len(framed)} frames of a message"
+        )
+    message = Message(rank, step, configuration, tuple(positions), tuple(frames), None, framed)
+    return message, total
+
+
+def _read_error(body: np.ndarray) -> str:
+    words = body[_CRC.size :].tobytes()
+    if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != crc32(words):
+        raise CorruptPayload(
+            "an error message's checksum does not match its text: altered on its way"
+        )
+    # No writer makes such a text, and readers take only what a writer makes.
+    if len(words) > ERROR_TEXT_LIMIT:
+        raise CorruptPayload(
+            f"an error message of {len(words)} bytes is longer than any that is written"
+        )
+    try:
+        return words.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptPayload(f"an error message is no UTF-8: {error}") from None
