@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_number
-from hvd_sparse.core.kernels.adam import AdamStep
-from hvd_sparse.core.kernels.aligned import empty_like
-from hvd_sparse.core.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.kernels.adam import AdamStep
+from hvd_sparse.kernels.aligned import empty_like
+from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.memories._directions import (
     DirectionState,
     Moments,
@@ -233,7 +233,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return reduced
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
-        if not self.velocity.can_roll_back:
+        if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # It is the mean of the ranks already: no correction for their number.
         return self._push(reduced, kernels, self._numbers(is_of_mean=True))
