@@ -137,6 +137,7 @@ def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
         for keepers in (dist.get_world_size(), 1) if hooked else ():
             optimizer.zero_grad()
             loss_of(model, 90).backward()
+            optimizer.step()  # what was not applied would be taken back, on some ranks alone
             if dist.get_rank() >= keepers:
                 optimizer.zero_grad(set_to_none=False)
             errors.append(caught(lambda: loss_of(model, 91).backward()))  # noqa: B023
