@@ -175,14 +175,16 @@ class Transactions:
                 found = max(found, state.steps + is_done)
             return found
 
-    def peek(self, position: int) -> TensorState | None:
+    def peek(self, position: int, *, is_open: bool) -> TensorState | None:
         """Return the settled state of a tensor; of one that is in a step, what the step began from.
 
         None where it had no step yet.
+
+        is_open : the step's outcome is not known yet, even if all of it is completed
         """
         with self.lock:
             run = self._staged_by.get(position)
-            if run is None or run.entered <= run.completed:
+            if not is_open and (run is None or run.entered <= run.completed):
                 self._settle(position)
             return self._states.get(position)
 

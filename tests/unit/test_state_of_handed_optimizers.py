@@ -4,6 +4,7 @@ over and come back, may be cleared, and settings may change at any step."""
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -172,6 +173,42 @@ def test_a_state_that_is_cleared_begins_anew(name: str, how: str) -> None:
     ours = Program(name, WAYS[name]).train(range(12), {6: clear})
     plain = Program(name).train(range(12), {6: clear})
     assert_same(ours, plain)
+
+
+@every_optimizer
+def test_a_result_may_be_thrown_away_when_the_state_was_asked_for_before(name: str) -> None:
+    """As a program does that saves its checkpoint on one rank, and skips the batch."""
+    handed = {**EVERYTHING, "density": 0.1}
+    ours, whole = Program(name, handed).train(range(4)), Program(name, handed).train(range(8))
+    before = ours.saved()
+    ours.optimizer.zero_grad()
+    ours.model(torch.ones(4, 8)).sum().backward()
+    during = ours.saved()
+    for index, state in before["state"].items():
+        for key, value in state.items():
+            assert torch.equal(during["state"][index][key], value)
+    ours.train(range(4, 8))
+    for p, q in zip(ours.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+    ours.close(), whole.close()
+
+
+@every_optimizer
+@pytest.mark.parametrize("how", ["copy", "pickle"])
+def test_a_copy_goes_on_by_itself(name: str, how: str) -> None:
+    ours = Program(name, WAYS[name]).train(range(6))
+    copied = copy.deepcopy(ours.optimizer) if how == "copy" else pickled(ours.optimizer)
+    plain = Program(name, None, ours)
+    for group, others in zip(plain.optimizer.param_groups, copied.param_groups, strict=True):
+        for p, q in zip(group["params"], others["params"], strict=True):
+            assert set(copied.state[q]) == set(plain.optimizer.state[p])
+            for key, value in plain.optimizer.state[p].items():
+                assert torch.equal(copied.state[q][key], value)
+    ours.close()
+
+
+def pickled(optimizer: torch.optim.Optimizer) -> Any:
+    return pickle.loads(pickle.dumps(optimizer))
 
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov"])

@@ -141,8 +141,11 @@ class ParameterCompressor(WatchedCompressor):
         """Return a parameter's state as an optimizer has it that was not handed over; nothing
         before its first step."""
         position = self._positions.get(id(parameter))
-        state = None if position is None else self.step.transactions.peek(position)
-        if position is None or state is None or not isinstance(state.memory, DirectionState):
+        if position is None:
+            return {}
+        # A result that no optimizer has applied may yet be thrown away, on all ranks.
+        state = self.step.transactions.peek(position, is_open=position in self.unapplied.waiting)
+        if state is None or not isinstance(state.memory, DirectionState):
             return {}
         moments = state.memory.moments(state.steps, self._averaged(position))
         told = {
