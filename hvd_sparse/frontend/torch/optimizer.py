@@ -263,7 +263,7 @@ class Applying:
                     f"a parameter has a sparse gradient, which Adam does not know: {SPARSE_REMEDY}"
                 )
             for parameter in group["params"]:
-                if set(self.state[parameter]) == {"step"}:  # not a state of the optimizer's own
+                if is_counted_alone(self.state[parameter]):
                     self.state[parameter].clear()
         whole, self.param_groups = self.param_groups, groups
         try:
@@ -384,6 +384,15 @@ class Follower:
 
 MOMENTS = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
 """Names of moments in an optimizer's state, and those of memories' arrays."""
+
+
+def is_counted_alone(state: Settings) -> bool:
+    """Tell whether a parameter's state has a count of steps and no moments but zeros, with which
+    Horovod's broadcast begins: the optimizer itself begins without a state."""
+    moments = [state[name] for name in MOMENTS if state.get(name) is not None]
+    if "step" not in state or (moments and state["step"]):
+        return False
+    return not any(moment.is_sparse or bool(moment.any()) for moment in moments)
 
 
 def moments_in(group: Mapping[str, Option]) -> list[str]:
