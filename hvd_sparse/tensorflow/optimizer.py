@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -55,15 +56,15 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
     optimizer = inner_of(optimizer)
-    handover = Handover(type(optimizer).__name__, _memories_of(optimizer))
-    if not handover.memories:
-        return handover
+    name, memories = type(optimizer).__name__, _memories_of(optimizer)
+    if not memories:
+        return Handover(name, memories)
     if optimizer.get_config().get("amsgrad"):
         raise InvalidOption(
-            f"the optimizer has amsgrad, which no memory knows: make the {handover.name} without it"
+            f"the optimizer has amsgrad, which no memory knows: make the {name} without it"
         )
-    refuse_clipping(optimizer, handover.memories[0])
-    return handover
+    refuse_clipping(optimizer, _with_options_of(optimizer, memories[0]()))
+    return Handover(name, memories)
 
 
 def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
@@ -76,6 +77,13 @@ def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
     if update in updates_of("SGD"):
         return OF_SGD
     return OF_ADAM if update in updates_of("Adam", "AdamW") else ()
+
+
+def _with_options_of(optimizer: Optimizer, memory: Value) -> Value:
+    """Return a memory with the options that an optimizer has now."""
+    config = optimizer.get_config()
+    numbers = {field: float(config[name]) for field, name in NAMES[type(memory)].items()}
+    return replace(memory, **_as_options(numbers))
 
 
 def _as_options(numbers: Mapping[str, float]) -> Settings:
@@ -144,13 +152,12 @@ class Follower:
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
-        self._memory: type = type(memory)
+        self._memory = memory = _with_options_of(optimizer, memory)
         self.met: set[int] = set()
         self.index: VariableIndex | None = None
         self._is_eager, self._traced = False, dict[str, float]()
-        config, names = optimizer.get_config(), NAMES[self._memory]
-        told = {field: float(config[name]) for field, name in names.items()}
-        self._settings = {"rate": 0.0, **_as_options(told)}
+        self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
+        self._settings["rate"] = 0.0
         if not is_optimizer_of_keras_3(optimizer):
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
             members = {"hvd_sparse_base": base, "__module__": base.__module__}
@@ -212,7 +219,7 @@ class Follower:
         """
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
-        numbers = [getattr(optimizer, name) for name in NAMES[self._memory].values()]
+        numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
         is_hat = not getattr(optimizer, "adaptive_epsilon", False)
         return tf.stack(
             [tf.cast(tf.convert_to_tensor(n), tf.float64) for n in (scale, rate, *numbers, is_hat)]
@@ -233,14 +240,15 @@ class Follower:
     def _constants(self) -> dict[str, float]:
         """Return the hyper-parameters that are Python's numbers, and no variables."""
         held = {
-            field: getattr(self._optimizer, name) for field, name in NAMES[self._memory].items()
+            field: getattr(self._optimizer, name)
+            for field, name in NAMES[type(self._memory)].items()
         }
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
         """Keep what came beside a gradient, alike for all tensors of a step; return the scale."""
         scale, rate, *numbers, is_hat = held.tolist()
-        told = dict(zip(NAMES[self._memory], numbers))
+        told = dict(zip(NAMES[type(self._memory)], numbers))
         # Constants count as of when Keras reads them, in update_step: Horovod's reduction is a
         # graph also where Keras runs eagerly, and is not traced again where Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
@@ -251,7 +259,7 @@ class Follower:
 
     def settings(self) -> Settings:
         """Return the settings of this step, as the memory's ``tune`` takes them."""
-        return {**self._settings, "weight_decay": 0.0}
+        return {**self._settings, "weight_decay": self._memory.weight_decay}
 
 
 def calling_optimizer() -> Optimizer:
@@ -298,18 +306,13 @@ def refuse_momentum(optimizer: Optimizer) -> None:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption for an optimizer that clips behind a memory that does its work.
-
-    memory : kind of the memory
-    """
-    with tf.init_scope():  # the configuration holds values, which do not exist inside a graph
-        config = optimizer.get_config()
-    if not config.get("momentum", True):
+    """Raise InvalidOption for an optimizer that clips behind a memory that does its work."""
+    if not getattr(memory, "momentum", True):
         return  # gradients arrive
     for option in CLIPPING:
         value = getattr(optimizer, option, None)
         if value is not None:
-            what = "Adam's updates" if memory is AdamCorrection else "velocities"
+            what = "Adam's updates" if isinstance(memory, AdamCorrection) else "velocities"
             raise InvalidOption(
                 f"the optimizer has {option}={value}, and would clip {what}, which arrive instead "
                 f"of gradients: leave it out, and clip before with memory={{'id': {memory.id!r}, "

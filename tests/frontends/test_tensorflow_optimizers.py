@@ -43,7 +43,7 @@ def test_everything_sent_trains_like_the_optimizer_itself(outcome: Outcome, name
 @pytest.mark.parametrize(
     ("name", "arrays"),
     [
-        ("sgd_trains", ["decay", "momentum", "residual"]),
+        ("sgd_trains", ["momentum", "residual"]),
         ("adam_trains", ["mean", "residual", "square"]),
     ],
 )
