@@ -31,14 +31,6 @@ class UnsupportedInput(SparseError, TypeError):
     """A tensor that cannot be compressed: its dtype, its device, its size, its name."""
 
 
-class UnsupportedEngine(SparseError, RuntimeError):
-    """An engine that is not installed, or lacks what was asked of it."""
-
-
-class NotInstalled(SparseError, ImportError):
-    """Something optional that is not here; the message says how to get it."""
-
-
 class UnsupportedReduction(SparseError, RuntimeError):
     """A reduction of Horovod's other than Sum or Average, or over another process set."""
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective
-from hvd_sparse.collectives.topology import Placement, in_nodes_of
+from hvd_sparse.collectives.topology import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.plan.costmodel.lines import Line, one_after_another
@@ -92,16 +91,4 @@ def expected_bytes(
     density = configuration.density(LONG_RUN, spec) or UNKNOWN_DENSITY
     return float(
         count_from_density(numel, density) * configuration.codec.entry_bytes(numel, density)
-    )
-
-
-def route_of(configuration: Configuration, collective: Collective) -> Route:
-    """Return the route of a configuration's exchange, with every rank on a node of its own.
-
-    It is for exchanges to which nodes do not matter.
-    """
-    return Route(
-        configuration,
-        configuration.exchange,
-        in_nodes_of(1, collective.rank, collective.world_size),
     )
