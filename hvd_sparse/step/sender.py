@@ -45,6 +45,7 @@ class Sender:
         self.passes = DevicePasses(shared)
         self._has_replica = shared.configuration.check_replicas_every > 0
         self._layouts: dict[tuple[str, bool, int], CarrierLayout] = {}
+        self._started_checksums: dict[str, int] = {}
 
     def compress(
         self,
@@ -161,11 +162,16 @@ class Sender:
         shared, sent, state = self._shared, ticket.outgoing, ticket.state
         assert state is not None
         spec = state.spec
-        # What all ranks must agree on about this tensor's step, the loss scale included.
-        identity = f"{shared.configuration.digest}|{spec.key}|{state.steps}|{dense}|{ticket.scale}"
+        # What all ranks must agree on about this tensor's step, the loss scale included.  Of most
+        # of it the checksum is the same at every step.
+        started = self._started_checksums.get(spec.key)
+        if started is None:
+            started = crc32(f"{shared.configuration.digest}|{spec.key}|".encode())
+            self._started_checksums[spec.key] = started
+        moment = f"{state.steps}|{dense}|{ticket.scale}"
         if shared.configuration.memory.finishes:
-            identity += f"|{state.memory.settings}"
-        ticket.checksum = crc32(identity.encode()) & CHECKSUM_MASK
+            moment += f"|{state.memory.settings}"
+        ticket.checksum = crc32(moment.encode(), started) & CHECKSUM_MASK
         carrier = ticket.layout.write(
             rank,
             ticket.checksum,

@@ -72,6 +72,23 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
     )
 
 
+@lru_cache(maxsize=64)  # nearly all tensors of a run have the same sums
+def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
+    """Return the factor by which Horovod multiplied the sums of the entries in full scale; 0 where
+    these are no multiple of the sums over all ranks.
+
+    slack : the relative error that rounding can make in them
+    """
+    factor = sums[0] / world_size
+    if not (factor > 0 and all(map(math.isfinite, sums))):
+        return 0.0
+    # Another reduction, or a sum over other ranks, gives other multiples of these sums.
+    for value, each in zip(sums[1:], _rank_sums(world_size)):
+        if abs(value / factor - each) > each * slack:
+            return 0.0
+    return factor
+
+
 class CarrierReport(NamedTuple):
     """The content of the reduced carrier.
 
@@ -205,30 +222,26 @@ class CarrierLayout:
         """
         values = reduced.tolist()  # a dozen: plain numbers are faster than arrays
         size = self.world_size
-        factor = values[0] / size
         # First: of another reduction the factor, and so everything below, means nothing.
-        is_sum = factor > 0 and all(map(math.isfinite, values))
-        if is_sum:
-            slack = self._slack
-            # Another reduction, or a sum over other ranks, gives other multiples of these sums.
-            for value, each in zip(values[1:SHARED], _rank_sums(size)):
-                is_sum = is_sum and abs(value / factor - each) <= each * slack
-        if not is_sum:
+        factor = _factor_of(tuple(values[:SHARED]), size, self._slack)
+        if not factor or not math.isfinite(sum(values)):
             self._refuse_reduction(values, key)
         failures = round(values[-4] / factor / SCALE)
         non_finite = round(values[-3] / factor / SCALE)
         # A rank that failed may have written any checksum: its failure is the error to tell.
         if not failures:
-            unit, squared = self._units
-            pairs = zip(values[SHARED:], values[SHARED + self.words : -TOLD])
-            # By Cauchy-Schwarz N * sum(w**2) >= sum(w)**2, with equality only for equal words.
-            for number, (first, second) in enumerate(pairs):
-                if size * round(second / factor / squared) != round(first / factor / unit) ** 2:
+            (unit, squared), words, is_mine = self._units, self.words, True
+            mine, known = (0, 0) if checksum is None else (checksum, len(self._places))
+            for number in range(words):
+                total = round(values[SHARED + number] / factor / unit)
+                # By Cauchy-Schwarz N * sum(w**2) >= sum(w)**2, with equality only for equal words.
+                if size * round(values[SHARED + words + number] / factor / squared) != total**2:
                     self._refuse_words(number, key)
-            if checksum is not None:  # carriers of an old step agree among themselves
-                for total, place in zip(values[SHARED:], self._places):
-                    if round(total / factor / unit) != size * ((checksum >> place) & self._mask):
-                        self._refuse_step(key)
+                if number < known:
+                    word = (mine >> self.word_bits * number) & self._mask
+                    is_mine = is_mine and total == size * word
+            if not is_mine:  # carriers of an old step agree among themselves
+                self._refuse_step(key)
         density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
         return CarrierReport(factor, failures, non_finite, density / size, norm / size)
 
