@@ -72,11 +72,11 @@ class Outgoing:
         which go back to it with the bucket's sums; None where there are none, or they went at once
     """
 
-    frame: np.ndarray | None
-    dense: np.ndarray | None
-    entries: int
-    norm: float
-    found: Found | None
+    frame: np.ndarray | None = None
+    dense: np.ndarray | None = None
+    entries: int = 0
+    norm: float = 0.0
+    found: Found | None = None
     accumulated: np.ndarray | None = None
     moments: Moments | None = None
     observed: Observed | None = None

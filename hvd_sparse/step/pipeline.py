@@ -11,7 +11,8 @@ with the sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import ModuleType
 from typing import cast
 
@@ -86,7 +87,7 @@ class Pipeline:
         if dense:
             self._accumulate(state, gradient, world_size, None)
             state.note_dense()
-            return Outgoing(None, state.memory.take_all(), state.spec.numel, 0.0, None)
+            return Outgoing(dense=state.memory.take_all(), entries=state.spec.numel)
         if parts is None:
             parts = self.configuration.at_step(state.steps, state.spec)
         spans, source, selector = self.spans, state.source, parts.selector
@@ -99,15 +100,18 @@ class Pipeline:
             accumulated = self._accumulate(state, gradient, world_size, aim)
             vector, taking = accumulated.vector, accumulated.taking
             return Outgoing(
-                None, None, 0, self._norm(vector), None, vector, accumulated.moments,
-                aim=aim, taken=taking.taken if taking else None,
-            )  # fmt: skip
+                norm=self._norm(vector),
+                accumulated=vector,
+                moments=accumulated.moments,
+                aim=aim,
+                taken=taking.taken if taking else None,
+            )
         # Known before the pass, so that the one that adds the gradient takes the entries too.
         aim = _aim_of(state, selector, source.threshold, source.memo)
         if state.is_on_device and begun is None:
             state.memory.step = state.steps
             accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
-            return Outgoing(None, None, 0, 0.0, None, begun=Begun(gradient, accumulated))
+            return Outgoing(begun=Begun(gradient, accumulated))
         accumulated = self._accumulate(state, gradient, world_size, aim, begun)
         holds = begun is not None and self._may_hold(parts)
         try:
@@ -209,8 +213,12 @@ class Pipeline:
             # What leaves is decided among the ranks: until then the vector holds everything.
             if found.is_taken:
                 self.kernels.restore(vector, found.selection)
-            norm = self._norm(vector)
-            return Outgoing(None, None, found.selection.count, norm, found, vector)
+            return Outgoing(
+                entries=found.selection.count,
+                norm=self._norm(vector),
+                found=found,
+                accumulated=vector,
+            )
         sent = found.selection
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated
@@ -229,8 +237,7 @@ class Pipeline:
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
         norm = 0.0 if observed is None else norm_left(observed, vector, is_taken)
-        entries = int(sent.indices.size)
-        return Outgoing(frame, None, entries, norm, found, observed=observed)
+        return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
 
     def _find(
         self,
@@ -285,18 +292,12 @@ class Pipeline:
     ) -> Context:
         """Return what the selector may use besides the vector."""
 
-        def draw() -> np.random.Generator:
-            # The same draw on all ranks where they send values of the same indices.
-            drawer = None if selector.has_shared_indices else rank
-            seed = getattr(selector, "seed", 0)
-            return generator(seed, source.spec.key, source.steps, drawer)
-
         return Context(
             kernels=self.kernels,
             moments=moments,
             warm=source.threshold,
             memo=source.memo,
-            rng=draw if selector.needs_rng else None,
+            rng=_draws(source, selector, rank) if selector.needs_rng else None,
             gradient=gradient,
             spec=source.spec,
             kept=vector,
@@ -353,6 +354,13 @@ class Pipeline:
         """Add up what was gathered for a bucket's tensors, on their devices, and put back what is
         surplus there."""
         cast(JoiningKernels, self.kernels).assemble_together(sums, surplus)
+
+
+def _draws(source: Source, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:
+    """Return what makes a selector's generator."""
+    # The same draw on all ranks where they send values of the same indices.
+    drawer = None if selector.has_shared_indices else rank
+    return partial(generator, getattr(selector, "seed", 0), source.spec.key, source.steps, drawer)
 
 
 def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:

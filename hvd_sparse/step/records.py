@@ -121,14 +121,14 @@ class Ticket:
     bucket: BucketRun | None = None
     state: TensorState | None = None
     parts: StepParts | None = None
-    outgoing: Outgoing | None = None
+    outgoing: Outgoing | None = field(default=None, init=False)
     error: Exception | None = None
     scale: float = 1.0
-    is_finite: bool = True
-    checksum: int | None = None
-    late: Late | None = None
-    out: np.ndarray | None = None
-    extra: object = None
+    is_finite: bool = field(default=True, init=False)
+    checksum: int | None = field(default=None, init=False)
+    late: Late | None = field(default=None, init=False)
+    out: np.ndarray | None = field(default=None, init=False)
+    extra: object = field(default=None, init=False)
     report: CarrierReport | None = field(default=None, init=False, repr=False)
 
     @property

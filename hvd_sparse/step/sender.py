@@ -20,14 +20,16 @@ from hvd_sparse.step.group_selection import send_merged
 from hvd_sparse.step.loss_scale import check_scale, unscaled
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, in_words, told_once
 from hvd_sparse.step.shared import Shared
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierLayout, carrier_layout
 from hvd_sparse.wire.checksum import crc32
 
 SMALL = 1 << 16
 """Entries of a tensor whose pass costs less than the calls around it.
 
-Such tensors of a bucket are taken in one after the other once it is full: between two gradients a
-backward pass and Horovod have the caches, and calls on cold caches take about twice as long."""
+Such tensors of a bucket are taken in one after the other once it is full, unless somebody listens
+to what each takes: between two gradients a backward pass and Horovod have the caches, and calls on
+cold caches take about twice as long."""
 
 
 class Sender:
@@ -44,7 +46,6 @@ class Sender:
         self._shared = shared
         self.passes = DevicePasses(shared)
         self._has_replica = shared.configuration.check_replicas_every > 0
-        self._layouts: dict[tuple[str, bool, int], CarrierLayout] = {}
         self._started_checksums: dict[str, int] = {}
 
     def compress(
@@ -77,31 +78,23 @@ class Sender:
         stays : nobody writes to the gradient's memory before its bucket's message is made
         """
         shared = self._shared
-        ticket = self._enter(position, scale)
-        state, bucket = ticket.state, ticket.bucket
-        assert state is not None and bucket is not None
+        run, state, bucket = self._enter(position)
         # Asked once a step: what is sent now must be decoded by the same parts.
         parts = shared.fixed_parts or shared.configuration.at_step(state.steps, state.spec)
-        ticket.parts = parts
         dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
-        place = (state.spec.dtype, dense, world_size)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
-        layout = self._layouts.get(place)
-        if layout is None:
-            layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
-            self._layouts[place] = layout
-        ticket.layout = layout
-        waits = shared.configuration.select_over == "group" and (
-            is_joined or len(bucket.members) > 1
-        )
-        is_late = stays and len(bucket.members) > 1 and self._waits_for_others(gradient)
-        late = InPlace(gradient) if is_late else late
+        layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
+        ticket = Ticket(run, state.spec.key, layout, position, bucket, state, parts, scale=scale)
+        is_alone = len(bucket.members) == 1
+        waits = (is_joined or not is_alone) and shared.configuration.select_over == "group"
+        if stays and not is_alone and gradient.size <= SMALL and not shared.spans.is_heard:
+            late = InPlace(gradient)
         try:
             if scale != 1.0:
                 check_scale(scale)
             shared.prepare(position, state, 1.0 if dense else parts.density)
             if late is not None and not dense and not waits and shared.pipeline.selects_late:
-                ticket.late, ticket.outgoing = late, Outgoing(None, None, 0, 0.0, None)
+                ticket.late, ticket.outgoing = late, Outgoing()
             else:
                 if late is not None:
                     gradient = late.array()
@@ -121,12 +114,7 @@ class Sender:
                 bucket.begun.append(ticket)
         return self._write_wire(ticket, rank, dense), ticket
 
-    def _waits_for_others(self, gradient: np.ndarray) -> bool:
-        """Tell whether a gradient is taken in with its bucket's others, where it can be; in its own
-        turn, if somebody listens to what each takes."""
-        return gradient.size <= SMALL and not self._shared.pipeline.spans.is_heard
-
-    def _enter(self, position: int, scale: float) -> Ticket:
+    def _enter(self, position: int) -> tuple[StepRun, TensorState, BucketRun]:
         shared = self._shared
         with shared.transactions.lock:
             run, state = shared.transactions.enter(position)
@@ -135,8 +123,7 @@ class Sender:
             if bucket is None:
                 bucket = run.buckets[index] = BucketRun(index, shared.buckets[index])
             bucket.entered.add(position)
-        key = state.spec.key
-        return Ticket(run, key, position=position, bucket=bucket, state=state, scale=scale)
+        return run, state, bucket
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
@@ -155,8 +142,8 @@ class Sender:
     def layout(self, dtype: np.dtype | type, world_size: int, *, alone: bool) -> CarrierLayout:
         """Return how a carrier lies in memory, travelling alone or before a dense gradient of the
         dtype."""
-        chosen = self._shared.carrier_dtype if alone else None
-        return carrier_layout(dtype if chosen is None else chosen, world_size, self._has_replica)
+        chosen = (self._shared.carrier_dtype if alone else None) or dtype
+        return carrier_layout(chosen, world_size, self._has_replica)
 
     def _write_wire(self, ticket: Ticket, rank: int, dense: bool) -> np.ndarray:
         shared, sent, state = self._shared, ticket.outgoing, ticket.state

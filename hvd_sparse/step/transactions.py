@@ -49,25 +49,22 @@ class Transactions:
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
         """Return the step that a tensor enters, and its state: its last step is settled, this one
-        staged."""
-        with self.lock:
-            # As ``open_run`` and ``_settle`` do, written out: this is on every tensor's way.
-            run = self._run
-            if run.is_closed or position in run.entered:
-                self._run = run = StepRun()
-                if self.on_begin is not None:
-                    self.on_begin(run)
-            # The last step's outcome is known now: what it wrote is kept, or dropped.
-            last, state = self._staged_by.get(position), self._states.get(position)
-            if state is None or last is None or last.failure is not None or not last.is_finite:
-                state = self.state_of(position)
-            elif position in last.completed:
-                state.commit()
-            else:
-                state.roll_back()
-            self._staged_by[position] = run
-            run.entered.add(position)
-            return run, state
+        staged.  Called under the lock."""
+        # As ``open_run`` and ``_settle`` do, written out: this is on every tensor's way.
+        run = self._run
+        if run.is_closed or position in run.entered:
+            run = self.open_run(position)
+        # The last step's outcome is known now: what it wrote is kept, or dropped.
+        last, state = self._staged_by.get(position), self._states.get(position)
+        if state is None or last is None or last.failure is not None or not last.is_finite:
+            state = self.state_of(position)
+        elif position in last.completed:
+            state.commit()
+        else:
+            state.roll_back()
+        self._staged_by[position] = run
+        run.entered.add(position)
+        return run, state
 
     def state_of(self, position: int) -> TensorState:
         """Return the settled state of a tensor, made if it had no step yet."""

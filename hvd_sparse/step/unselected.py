@@ -32,12 +32,12 @@ def send_whole(
     # A copy: Horovod sums it while the program may write to the gradient.
     whole = gradient.copy()
     if not dense:
-        return Outgoing(None, None, 0, 0.0, None, whole)
+        return Outgoing(accumulated=whole)
     state.memory.step = state.steps
     state.memory.compensate(gradient[state.part], kernels, world_size)
     whole[state.part] = state.memory.take_all()
     state.note_dense()
-    return Outgoing(None, whole, state.spec.numel, 0.0, None)
+    return Outgoing(dense=whole, entries=state.spec.numel)
 
 
 def send_nothing(
@@ -48,14 +48,14 @@ def send_nothing(
     nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
     if not dense and not exchange.settles_later and not exchange.sums_first:
         frame = parts.codec.encode(nothing.selection, context.kernels)
-        return Outgoing(frame, None, 0, 0.0, nothing)
+        return Outgoing(frame, found=nothing)
     zeros = np.zeros(spec.numel, spec.accumulator)
     if dense:
-        return Outgoing(None, zeros, 0, 0.0, None)
+        return Outgoing(dense=zeros)
     if exchange.shares_indices and parts.selector.has_shared_indices:
         # The other ranks bring a value for each of these, and a sum wants as many of this one.
         nothing = parts.selector.find(zeros, context)
-    return Outgoing(None, None, 0, 0.0, nothing, zeros)
+    return Outgoing(found=nothing, accumulated=zeros)
 
 
 def not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
