@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ class AdamStep(NamedTuple):
     scale: float = 1.0
     is_of_mean: bool = False
 
+    # The same for all tensors of a step.  A step holds plain numbers alone, which may be kept.
+    @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
         """Return what the kernel multiplies with, in its order, rounded to the data's dtype."""
         own = 1 / self.ranks

@@ -16,7 +16,7 @@ from hvd_sparse.kernels.finite import is_finite
 from hvd_sparse.step.loss_scale import rescaled, stays_finite, unscaled
 from hvd_sparse.step.records import BucketRun, Ticket, in_words
 from hvd_sparse.step.shared import Shared
-from hvd_sparse.step.summation import Gathered
+from hvd_sparse.step.summation import Gathered, gather
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.carrier import CarrierReport
 
@@ -177,8 +177,8 @@ class Receiver:
                 continue
             spec = state.spec
             try:
-                gathered[position] = pipeline.gather(
-                    spec, arrival.parts, spec.accumulator, state.steps, parts.codec
+                gathered[position] = gather(
+                    spec, arrival.parts, spec.accumulator, parts.codec, pipeline.kernels
                 )
             except CorruptPayload:  # raised again in the tensor's own turn
                 continue

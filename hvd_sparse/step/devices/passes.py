@@ -76,12 +76,13 @@ class DevicePasses:
                 with contextlib.suppress(Exception):  # its own walk fails by it
                     ticket.late.array()
                 break
-        walks = [partial(self._select, bucket, ticket, rank, world_size) for ticket in begun]
-        if self._devices is not None:
-            self._devices.together(walks)
+        if self._devices is None:
+            for ticket in begun:
+                self._select(bucket, ticket, rank, world_size)
         else:
-            for walk in walks:
-                walk()
+            self._devices.together(
+                [partial(self._select, bucket, ticket, rank, world_size) for ticket in begun]
+            )
 
     @property
     def _devices(self) -> Devices | None:
