@@ -17,6 +17,7 @@ from hvd_sparse.checks import (
     count_from_density,
     is_number,
 )
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.topology import Placement, in_nodes_of
 from hvd_sparse.compatibility import (
     Groups,
@@ -45,7 +46,7 @@ from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.step_parts import Parts
 from hvd_sparse.telemetry.contract import Writer, Writers, resolve_writers
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Pace, TensorSpec
 from hvd_sparse.untyped import Option, Report
 from hvd_sparse.wire.capacity import capacity
 from hvd_sparse.wire.checksum import crc32
@@ -281,6 +282,7 @@ class Configuration(Parts):
         world_size: int,
         exchange: Exchange | None = None,
         placement: Placement | None = None,
+        pace: Pace | None = None,
     ) -> bool:
         """Tell whether a compressed tensor's step runs dense, from shared quantities only.
 
@@ -291,11 +293,12 @@ class Configuration(Parts):
         world_size : number of ranks
         exchange : the one that runs, where this configuration lets it be chosen
         placement : the node of every rank, if it matters; else every rank is on a node of its own
+        pace : its learning rate, where densities follow that
         """
-        density = self.density(step, spec)
+        density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
             return False
-        most = self.most_entries(spec, world_size, step)
+        most = self.most_entries(spec, world_size, self.at_step(step, spec, pace).codec)
         # Messages must fit whatever is cheaper: the bound decides first.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
@@ -303,11 +306,11 @@ class Configuration(Parts):
         entry_bytes = self.codec.entry_bytes(spec.numel, density)
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
-    def most_entries(self, spec: TensorSpec, world_size: int, step: int) -> int | None:
+    def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
         """Return how many entries a rank may send of a tensor; None where nothing bounds them."""
         if self.max_gathered_bytes is None:
             return None
-        codec, width = self.at_step(step, spec).codec, spec.accumulator.itemsize
+        width = spec.accumulator.itemsize
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:

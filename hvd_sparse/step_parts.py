@@ -12,8 +12,12 @@ from hvd_sparse.memories.contract import Memory
 from hvd_sparse.schedules.by_tensor import SchedulesByTensor
 from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.schedules.contract import Schedule
+from hvd_sparse.schedules.learning_rate import LearningRate
 from hvd_sparse.selectors.contract import Selector
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Pace, TensorSpec
+
+MOST_DENSITIES = 1024
+"""Densities whose parts are remembered."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +82,30 @@ class Parts:
             schedule = replace(schedule, value=bound)  # type: ignore[type-var, misc]
         return selector, schedule
 
-    def at_step(self, step: int, spec: TensorSpec | None = None) -> StepParts:
-        """Return the parts of a tensor's step; one record for all steps of one density.
+    @property
+    def follows_rate(self) -> bool:
+        """Tell whether densities follow the learning rate of an optimizer."""
+        return isinstance(self.schedule, LearningRate)
+
+    def at_step(
+        self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
+    ) -> StepParts:
+        """Return the parts of a tensor's step; one record for steps of one density.
 
         Parameters
         ----------
         step : completed steps of the tensor
         spec : the tensor; None for what is reckoned of all together, at their mean density
+        pace : its learning rate, where densities follow that; None for the mean
         """
         if self.fixed_parts is not None:
             return self.fixed_parts
         schedule = self.schedule if self._by_tensor is None else self._by_tensor.of(spec)
-        return self.parts_at(float(schedule.density(step)) if schedule is not None else None)
+        if schedule is None:
+            return self.parts_at(None)
+        if pace is not None and isinstance(schedule, LearningRate):
+            return self.parts_at(schedule.density_at(pace))
+        return self.parts_at(float(schedule.density(step)))
 
     @cached_property
     def _by_tensor(self) -> SchedulesByTensor | None:
@@ -104,6 +120,8 @@ class Parts:
             selector, codec = self.selector, self.codec
             if density is not None:
                 selector, codec = selector.at_density(density), codec.at_density(density)
+            if len(self._at_density) >= MOST_DENSITIES:  # another at every step
+                self._at_density.clear()
             made = self._at_density[density] = StepParts.of(density, selector, codec)
         return made
 
@@ -121,12 +139,15 @@ class Parts:
             return None
         return self.parts_at(self.schedule.density(0))
 
-    def density(self, step: int, spec: TensorSpec | None = None) -> float | None:
+    def density(
+        self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
+    ) -> float | None:
         """Return the density asked for at a tensor's step; None where the method decides.
 
         Parameters
         ----------
         step : completed steps of the tensor
         spec : the tensor; None for the mean, where each has its own
+        pace : as in ``at_step``
         """
-        return self.at_step(step, spec).density
+        return self.at_step(step, spec, pace).density

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Union
+from typing import NamedTuple, Union
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -101,3 +101,26 @@ class TensorSpec:
     def accumulator(self) -> np.dtype:
         """Return the dtype of the residual: float64 for float64 gradients, else float32."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
+
+
+class Pace(NamedTuple):
+    """The learning rate of a tensor's step, beside one to compare it with.
+
+    Attributes
+    ----------
+    rate : of the step
+    reference : mean rate of the run, or the first rate where the mean is not known
+    is_mean : which of these
+    """
+
+    rate: float
+    reference: float
+    is_mean: bool = True
+
+    @property
+    def share(self) -> float:
+        """Return the rate as a share of the reference; at most 1 where that is no mean."""
+        if self.reference == 0:
+            return 1.0 if self.rate else 0.0
+        share = self.rate / self.reference
+        return share if self.is_mean else min(1.0, share)

@@ -139,6 +139,8 @@ SCHEDULES = (
     Case("dense_warmup", {"value": 0.01, "warmup_steps": 3}),
     Case("exponential_warmup", {"value": 0.001, "stage_steps": 10}),
     Case("exponential_warmup", {"value": 0.001, "stage_steps": 10, "formula": "code"}),
+    Case("learning_rate", {"value": 0.01, "steps": 10}),
+    Case("learning_rate", {"value": 0.01}),
     Case("piecewise", {"boundaries": (2, 5), "densities": (1.0, 0.1, 0.01)}),
 )
 EVERY_ENGINE = (

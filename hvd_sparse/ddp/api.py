@@ -8,10 +8,12 @@ from hvd_sparse.ddp.hook import sparse_hook
 from hvd_sparse.ddp.model import REMEDY, check_model
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import read_optimizer
+from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
 from hvd_sparse.optimizer_memory import Handover
-from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet
+from hvd_sparse.rates import Rates
+from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
 
 
 class Compression(Methods):
@@ -40,6 +42,10 @@ class Compression(Methods):
     @classmethod
     def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)
+
+    @classmethod
+    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+        return foresee(optimizer, scheduler, steps)
 
 
 COMPOSED = ("build", "from_config")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
-from typing import ClassVar, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar, cast
 
-from hvd_sparse.checks import check_choice
+from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover
+from hvd_sparse.rates import Rates
+from hvd_sparse.registry import EXCHANGES, SELECTORS
+from hvd_sparse.schedules.learning_rate import LearningRate
 from hvd_sparse.untyped import Optimizer
 
 
@@ -21,20 +26,56 @@ class HandedOver(Protocol):
     def take_over(self, optimizer: Optimizer) -> None:
         """Do an optimizer's work from now on."""
 
+    def follow(self, rates: Rates) -> None:
+        """Let densities follow the optimizer's learning rate from now on."""
+
 
 Compressor = TypeVar("Compressor", bound=HandedOver)
 """The frontend's compressor: an object that Horovod takes as ``compression``."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
+LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
+TIMES_SENT = 5
+"""How often an entry is to be sent in a run, where that lies between these densities."""
+CODEC_OF_RUNS = "sign_mean"
+"""Codec of compressors that are told the steps of a run: bytes are better spent on entries than on
+their values."""
+
+
 def of_paper(key: str) -> Callable[[Function], Function]:
-    """Return a decorator that marks a named method with the citation key of its paper."""
+    """Return a decorator that marks a named method with the citation key of its paper.
+
+    A method that has a density may be told the steps of the run in its place.
+    """
 
     def mark(method: Function) -> Function:
-        method.paper = key  # type: ignore[attr-defined]
-        return method
+        marked = method
+        if "density" in inspect.signature(method).parameters:
+
+            @functools.wraps(method)
+            def with_density(*args: Any, **options: Any) -> object:
+                if options.get("steps") is not None and options.get("density") is None:
+                    options["density"] = density_for(options["steps"])
+                return method(*args, **options)
+
+            marked = cast(Function, with_density)
+        marked.paper = key  # type: ignore[attr-defined]
+        return marked
 
     return mark
+
+
+def density_for(steps: int) -> float:
+    """Return the density at which an entry is sent often enough in a run.
+
+    Examples
+    --------
+    >>> [density_for(steps) for steps in (100, 1_000, 100_000)]
+    [0.01, 0.005, 0.002]
+    """
+    check_whole(steps, "steps", 1)
+    return min(MOST_DENSITY, max(LEAST_DENSITY, TIMES_SENT / steps))
 
 
 def is_as_published(variant: str, method: str) -> bool:
@@ -84,6 +125,12 @@ class Builder(Generic[Compressor]):
         SGD, Adam or AdamW before the selection, on every rank for itself, where it sees gradients
         and not rare entries; the optimizer applies what arrives. Not for ``terngrad`` and
         ``signsgd``, which keep nothing back; None by default
+    steps : steps of the whole run, with ``optimizer``: a method that has a density may then be
+        given none, and takes max(0.002, 5 / steps), 0.01 at most. It is the mean over the run of
+        one that follows the learning rate (schedule "learning_rate"), and the codec is "sign_mean",
+        unless they are told
+    scheduler : of the optimizer's learning rate, in PyTorch, where the density follows that: its
+        mean is found from a copy. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries go dense; 1024 by default
     compress_1d : also compress tensors of one dimension (biases, norms), which else go dense
     process_set : the one given to Horovod; ``hvd.global_process_set`` by default
@@ -168,6 +215,11 @@ class Builder(Generic[Compressor]):
         """Return what a memory has to do in the place of the frontend's optimizer."""
         raise NotImplementedError
 
+    @classmethod
+    def _foresee(cls, optimizer: object, scheduler: object, steps: int | None) -> Rates:
+        """Return the learning rates of a run, as far as they are known ahead."""
+        raise NotImplementedError
+
     _plans_groups: ClassVar[bool] = False
     """Whether the frontend can take other groups in a run: ``groups="planned"``."""
 
@@ -180,6 +232,8 @@ class Builder(Generic[Compressor]):
         process_set: object = None,
         grad_scaler: object = None,
         optimizer: object = None,
+        steps: Any = None,
+        scheduler: object = None,
         **options: object,
     ) -> Compressor:
         """Return a compressor of freely composed parts.
@@ -191,6 +245,8 @@ class Builder(Generic[Compressor]):
         process_set : the one given to Horovod
         grad_scaler : the scaler of the loss
         optimizer : the one that is then given to Horovod, if a memory is to do its work
+        steps : of the whole run
+        scheduler : of the optimizer's learning rate
         options : ``memory``, ``codec``, ``exchange`` and ``schedule``, given like the selector, and
             the common options, above
 
@@ -202,12 +258,31 @@ class Builder(Generic[Compressor]):
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))
+        if steps is not None:
+            _take_steps(steps, options, optimizer, selector)
         configuration = Configuration.create(selector=selector, **options)
+        rates, schedule = None, configuration.schedule
+        if isinstance(schedule, LearningRate):
+            if handover is None or not handover.memories:
+                raise InvalidOption(
+                    "schedule is 'learning_rate', and no SGD, Adam or AdamW is handed over whose "
+                    "rate it could follow: give optimizer=, or another schedule"
+                )
+            rates = cls._foresee(optimizer, scheduler, schedule.steps)
+            if steps is None or steps != schedule.steps:
+                rates = rates.without_check()
+        elif scheduler is not None:
+            raise InvalidOption(
+                f"scheduler is {type(scheduler).__name__}, and the density does not follow the "
+                "learning rate: leave it out, or give steps= and no schedule"
+            )
         compressor = cls._create(params, configuration, process_set, grad_scaler)
         if handover is not None:
             compressor.is_forewarned = True
             if handover.memories:
                 compressor.take_over(optimizer)
+            if rates is not None:
+                compressor.follow(rates)
         return compressor
 
     @classmethod
@@ -219,6 +294,7 @@ class Builder(Generic[Compressor]):
         process_set: object = None,
         grad_scaler: object = None,
         optimizer: object = None,
+        scheduler: object = None,
     ) -> Compressor:
         """Return a compressor like the one whose ``config()`` is given.
 
@@ -229,10 +305,38 @@ class Builder(Generic[Compressor]):
         process_set : the one given to Horovod
         grad_scaler : the scaler of the loss
         optimizer : the one whose work the memory does, if the other compressor was made with one
+        scheduler : of its learning rate, likewise
         """
         return cls.build(
-            params, process_set=process_set, grad_scaler=grad_scaler, optimizer=optimizer, **config
+            params,
+            process_set=process_set,
+            grad_scaler=grad_scaler,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            **config,
         )
+
+
+def _take_steps(
+    steps: int, options: dict[str, object], optimizer: object, selector: object
+) -> None:
+    """Put what follows from the steps of a run among the options, unless they are told."""
+    check_whole(steps, "steps", 1)
+    if optimizer is None:
+        raise InvalidOption(
+            f"steps is {steps} and no optimizer is given, whose learning rate the density would "
+            "follow: give optimizer=, or density= and no steps"
+        )
+    if not hasattr(SELECTORS.resolve(selector), "density"):
+        raise InvalidOption(
+            f"steps is {steps}, and the selector is told no density that could follow from it: "
+            "leave steps out"
+        )
+    if options.get("schedule") is None:
+        options["schedule"] = {"id": "learning_rate", "steps": steps}
+    exchange = EXCHANGES.resolve(options.get("exchange", "allgather"))
+    if not exchange.shares_indices:  # which sums values as they are, and has no codec
+        options.setdefault("codec", CODEC_OF_RUNS)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:

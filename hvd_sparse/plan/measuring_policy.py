@@ -140,7 +140,7 @@ class MeasuringPolicy(Policy):
             nbytes = expected_bytes(configuration, spec.numel, spec)
             frame = ticket.outgoing.frame
             if frame is not None:  # else this step of it runs dense, or the exchange makes it
-                now = configuration.density(ticket.state.steps, spec)
+                now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
                 later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes
                 if now and later and now != later:
                     numel = spec.numel

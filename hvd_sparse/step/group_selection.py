@@ -58,7 +58,7 @@ def send_merged(
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
         # Each tensor's own: the receiver decodes it by these.
-        parts = pipeline.configuration.at_step(state.steps, state.spec)
+        parts = pipeline.configuration.at_step(state.steps, state.spec, state.pace)
         outgoing = pipeline.send_found(state, parts, share, vector, world_size, source.spec.key)
         outgoing.norm = waiting.norm  # as the carrier said, before anything left
         sent.append(outgoing)
@@ -70,10 +70,10 @@ def _selector_of_all(
     configuration: Configuration, source: Source, states: Sequence[TensorState]
 ) -> Selector:
     """Return the selector of as many entries as the tensors' own densities come to together."""
-    if configuration.rule is None:
+    if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(source.steps).selector
     asked = [
-        (configuration.density(source.steps, state.spec) or 0.0) * state.spec.numel
+        (configuration.density(source.steps, state.spec, state.pace) or 0.0) * state.spec.numel
         for state in states
     ]
     return configuration.parts_at(min(1.0, sum(asked) / source.spec.numel)).selector

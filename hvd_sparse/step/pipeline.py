@@ -89,7 +89,7 @@ class Pipeline:
             state.note_dense()
             return Outgoing(dense=state.memory.take_all(), entries=state.spec.numel)
         if parts is None:
-            parts = self.configuration.at_step(state.steps, state.spec)
+            parts = self.configuration.at_step(state.steps, state.spec, state.pace)
         spans, source, selector = self.spans, state.source, parts.selector
         began_s = spans.now() if spans.is_heard else 0.0
         exchange, selects = self.exchange, not waits
@@ -132,7 +132,7 @@ class Pipeline:
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
         """Return what stands in for a gradient that is not finite: ``unselected.send_nothing``."""
-        parts = self.configuration.at_step(state.steps, state.spec)
+        parts = self.configuration.at_step(state.steps, state.spec, state.pace)
         context = self.context(state.source, parts.selector, None, 0)
         return send_nothing(state.spec, parts, self.exchange, context, dense=dense)
 
@@ -206,7 +206,7 @@ class Pipeline:
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
-            most = self.configuration.most_entries(state.spec, world_size, state.steps)
+            most = self.configuration.most_entries(state.spec, world_size, codec)
             found = bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
@@ -276,7 +276,7 @@ class Pipeline:
             where it changes them)
         """
         if left is not None:
-            parts = self.configuration.at_step(state.steps, state.spec)
+            parts = self.configuration.at_step(state.steps, state.spec, state.pace)
             changes_values = parts.selector.changes_values
             state.memory.update(left, not changes_values, self.kernels)
         state.note_exchange(returned, memo)

@@ -60,8 +60,13 @@ class Receiver:
         """
         # Kept: decompress asks before it waits, and again for the factor.
         if ticket.report is None:
-            layout = ticket.layout
-            ticket.report = layout.read(reduced[: layout.size], ticket.key, ticket.checksum)
+            layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
+            ticket.report = layout.read(
+                reduced[: layout.size],
+                ticket.key,
+                ticket.checksum,
+                rate=None if pace is None else pace.rate,
+            )
         return ticket.report
 
     def result(

@@ -80,8 +80,8 @@ class Sender:
         shared = self._shared
         run, state, bucket = self._enter(position)
         # Asked once a step: what is sent now must be decoded by the same parts.
-        parts = shared.fixed_parts or shared.configuration.at_step(state.steps, state.spec)
-        dense = everything or shared.goes_dense(position, parts, state.steps, world_size)
+        parts = shared.begin(position, state)
+        dense = everything or shared.goes_dense(position, parts, state, world_size)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
         layout = self.layout(state.spec.accumulator, world_size, alone=not dense)
         ticket = Ticket(run, state.spec.key, layout, position, bucket, state, parts, scale=scale)
@@ -156,6 +156,8 @@ class Sender:
             started = crc32(f"{shared.configuration.digest}|{spec.key}|".encode())
             self._started_checksums[spec.key] = started
         moment = f"{state.steps}|{dense}|{ticket.scale}"
+        if state.pace is not None:
+            moment += f"|{state.pace.rate!r}|{state.pace.reference!r}"
         if shared.configuration.memory.finishes:
             moment += f"|{state.memory.settings}"
         ticket.checksum = crc32(moment.encode(), started) & CHECKSUM_MASK

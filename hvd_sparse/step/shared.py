@@ -22,11 +22,15 @@ from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing.spans import Spans
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Pace, TensorSpec
 from hvd_sparse.untyped import Settings
 from hvd_sparse.wire.replicas import Replicas
 
 logger = logging.getLogger("hvd_sparse")
+
+
+MOST_ANSWERS = 1 << 14
+"""Tensors and densities of which is remembered whether they go dense."""
 
 
 class Shared:
@@ -64,6 +68,7 @@ class Shared:
         self.stats = Stats(self.transactions.lock)
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None
+        self.pace_of: Callable[[int], Pace] | None = None
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
 
     @property
@@ -159,14 +164,29 @@ class Shared:
         if self.settings_of is not None and self.configuration.memory.finishes:
             memory.tune(**self.settings_of(position))
 
-    def goes_dense(self, position: int, parts: StepParts, steps: int, world_size: int) -> bool:
+    def begin(self, position: int, state: TensorState) -> StepParts:
+        """Return the parts that a tensor's step is made with, at its density.
+
+        ``pace_of``, by position, is set where densities follow an optimizer's learning rate.
+        """
+        if self.fixed_parts is not None:
+            return self.fixed_parts
+        if self.pace_of is not None:
+            state.pace = self.pace_of(position)
+        return self.configuration.at_step(state.steps, state.spec, state.pace)
+
+    def goes_dense(
+        self, position: int, parts: StepParts, state: TensorState, world_size: int
+    ) -> bool:
         """Tell whether a step of a compressed tensor runs dense; decided once for a density."""
         # Of shared quantities alone, so that all ranks answer alike without a word between them.
         question = (position, parts.density, world_size)
         answer = self._is_dense.get(question)
         if answer is None:
+            if len(self._is_dense) >= MOST_ANSWERS:  # another density at every step
+                self._is_dense.clear()
             answer = self._is_dense[question] = self.configuration.goes_dense(
-                self.specs[position], steps, world_size, self.exchange, self.placement
+                state.spec, state.steps, world_size, self.exchange, self.placement, state.pace
             )
         return answer
 

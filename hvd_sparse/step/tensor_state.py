@@ -11,7 +11,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.step.departures import Departures
-from hvd_sparse.types import Memo, Selection, TensorSpec
+from hvd_sparse.types import Memo, Pace, Selection, TensorSpec
 
 
 class Source(NamedTuple):
@@ -45,6 +45,7 @@ class TensorState:
     selected_in : which vector that selection was made from: the tensor's key, or the name of a
         group
     exchange_memo : the same on all ranks
+    pace : learning rate of the step, where densities follow it; else None
     departures : when each entry left last; None where nobody asked yet
     is_on_device : gradient, memory and result lie on a device
 
@@ -73,6 +74,7 @@ class TensorState:
         self.selected_in = spec.key
         self.exchange_memo: Memo = None
         self.steps = 0
+        self.pace: Pace | None = None
         self._new: tuple[float | None, Memo, str] = (None, None, spec.key)
         self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None

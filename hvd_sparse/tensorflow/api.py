@@ -8,12 +8,13 @@ from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.plan.trial import Trial
+from hvd_sparse.rates import Rates
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.fallback import GraphFallback
 from hvd_sparse.tensorflow.nothing import TensorflowSendNothing
-from hvd_sparse.tensorflow.optimizer import read_optimizer
+from hvd_sparse.tensorflow.optimizer import foresee, read_optimizer
 from hvd_sparse.tensorflow.variables import refuse_graphs
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet
+from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value
 
 
 class Compression(AutoMethod, Methods):
@@ -51,6 +52,10 @@ class Compression(AutoMethod, Methods):
     @classmethod
     def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)
+
+    @classmethod
+    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+        return foresee(optimizer, scheduler, steps)
 
     @classmethod
     def nothing(cls, params: Params = None) -> TensorflowSendNothing:

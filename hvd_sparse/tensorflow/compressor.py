@@ -17,6 +17,7 @@ from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
 from hvd_sparse.plan.group_plan import GroupPlan
 from hvd_sparse.plan.groups_of_graphs import GraphPlannedGroups
+from hvd_sparse.rates import Rates
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step
@@ -43,6 +44,7 @@ from hvd_sparse.tensorflow.optimizer import (
 )
 from hvd_sparse.tensorflow.scaler import scale_of
 from hvd_sparse.tensorflow.variables import VariableSource, refuse_tensorflow_1, specs_of
+from hvd_sparse.types import Pace
 from hvd_sparse.untyped import (
     Context,
     GradScaler,
@@ -109,6 +111,7 @@ class TensorflowCompressor(WatchedCompressor):
         self._unbranched = Unbranched()
         self._index: VariableIndex | None = None
         self._follower: Follower | None = None
+        self._rates: Rates | None = None
         self._filling: tuple[object | None, GraphBucket | None] = (None, None)
         self._has_shaken_hands = False
 
@@ -132,6 +135,8 @@ class TensorflowCompressor(WatchedCompressor):
         if self._follower is not None:
             follower = self._follower
             self.step.settings_of = lambda position: follower.settings()
+            if self._rates is not None:
+                self.step.pace_of = self._pace_of
         if self.configuration.exchange.needs_nodes and self.process_set.included():
             self.step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
         self._index = VariableIndex(variables)
@@ -346,6 +351,15 @@ class TensorflowCompressor(WatchedCompressor):
         """
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
+
+    def follow(self, rates: Rates) -> None:
+        """Let densities follow the learning rate of the optimizer that was handed over."""
+        self._rates = rates
+
+    def _pace_of(self, position: int) -> Pace:
+        assert self._follower is not None and self._rates is not None
+        steps = self.step.transactions.staged(position).steps
+        return self._rates.pace(self._follower.settings()["rate"], 0, steps)
 
     def scale_by(self, optimizer: Optimizer) -> None:
         """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.

@@ -13,6 +13,7 @@ import tensorflow as tf
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover
+from hvd_sparse.rates import Rates, first_rates, refuse_path
 from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
     LEGACY_UPDATE,
@@ -260,6 +261,52 @@ class Follower:
     def settings(self) -> Settings:
         """Return the settings of this step, as the memory's ``tune`` takes them."""
         return {**self._settings, "weight_decay": self._memory.weight_decay}
+
+
+def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+    """Return the rates of a run.
+
+    Parameters
+    ----------
+    optimizer : that is handed over, with a schedule in the place of its rate or without
+    scheduler : must be None
+    steps : of the run; None where the mean is not asked for
+
+    Raises
+    ------
+    InvalidOption : a scheduler is given, or the schedule cannot go so far
+    """
+    if scheduler is not None:
+        raise InvalidOption(
+            f"scheduler is {type(scheduler).__name__}: a Keras schedule is found in the optimizer; "
+            "leave scheduler out"
+        )
+    optimizer = inner_of(optimizer)
+    held = getattr(optimizer, "_learning_rate", None)
+    if held is None:  # of the legacy optimizers
+        held = getattr(optimizer, "_hyper", {}).get("learning_rate")
+    if callable(held) and hasattr(held, "get_config"):
+        if steps is not None:
+            return Rates(_path_of(held, steps), is_foreseen=True)
+        return first_rates([float(held(0))], "steps= was not given")
+    return first_rates([float(tf.convert_to_tensor(optimizer.learning_rate))], None)
+
+
+def _path_of(schedule: Value, steps: int) -> list[list[float]]:
+    """Return the rate at each step."""
+
+    @tf.function
+    def all_rates() -> tf.Tensor:
+        return tf.map_fn(
+            lambda step: tf.cast(schedule(step), tf.float32),
+            tf.range(steps),
+            fn_output_signature=tf.float32,
+        )
+
+    try:
+        return [[float(rate)] for rate in all_rates().numpy()]
+    except Exception as error:
+        refuse_path(error, steps)
 
 
 def calling_optimizer() -> Optimizer:

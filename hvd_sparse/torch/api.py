@@ -5,12 +5,14 @@ from __future__ import annotations
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.torch.optimizer import read_optimizer
+from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import Handover
 from hvd_sparse.plan.policy import Policy
+from hvd_sparse.rates import Rates
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.nothing import TorchSendNothing
-from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet
+from hvd_sparse.untyped import GradScaler, Optimizer, Params, ProcessSet, Value
 
 
 class Compression(AutoMethod, Methods):
@@ -46,6 +48,10 @@ class Compression(AutoMethod, Methods):
     @classmethod
     def _read_optimizer(cls, optimizer: Optimizer) -> Handover:
         return read_optimizer(optimizer)
+
+    @classmethod
+    def _foresee(cls, optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
+        return foresee(optimizer, scheduler, steps)
 
     @classmethod
     def nothing(cls, params: Params = None) -> TorchSendNothing:

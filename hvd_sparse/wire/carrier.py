@@ -205,7 +205,13 @@ class CarrierLayout:
         carrier += (SCALE * failed, SCALE * (not is_finite), SCALE * density, SCALE * squeezed)
         return np.array(carrier, self.dtype)
 
-    def read(self, reduced: np.ndarray, key: str, checksum: int | None = None) -> CarrierReport:
+    def read(
+        self,
+        reduced: np.ndarray,
+        key: str,
+        checksum: int | None = None,
+        rate: float | None = None,
+    ) -> CarrierReport:
         """Return what the ranks told together.
 
         Parameters
@@ -213,6 +219,7 @@ class CarrierLayout:
         reduced : [size], Horovod's result
         key : name of the tensor, for errors
         checksum : this rank's own, which the others' must be; None compares only those
+        rate : learning rate that went into the checksum, for errors; None where none did
 
         Raises
         ------
@@ -236,7 +243,7 @@ class CarrierLayout:
                 total = round(values[SHARED + number] / factor / unit)
                 # By Cauchy-Schwarz N * sum(w**2) >= sum(w)**2, with equality only for equal words.
                 if size * round(values[SHARED + words + number] / factor / squared) != total**2:
-                    self._refuse_words(number, key)
+                    self._refuse_words(number, key, rate)
                 if number < known:
                     word = (mine >> self.word_bits * number) & self._mask
                     is_mine = is_mine and total == size * word
@@ -254,13 +261,13 @@ class CarrierLayout:
             "Product), and the same process_set as the compressor"
         )
 
-    def _refuse_words(self, number: int, key: str) -> NoReturn:
+    def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
         """Raise the error of ranks that differ in a word; the first checksum's words come first."""
         if number < len(self._places):
             raise RankMismatch(
                 f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
                 "it; they must call compress for the same tensors equally often, with the same "
-                "options, and an optimizer with the same settings"
+                "options, and an optimizer with the same settings" + _and_rate(rate)
             )
         raise ReplicaMismatch(
             f"tensor {key!r}: the gradients that were applied in the last step that was checked "
@@ -274,6 +281,16 @@ class CarrierLayout:
             "rank's: the sum is not of what this rank has sent; what moves bytes must not deliver "
             "those of another step"
         )
+
+
+def _and_rate(rate: float | None) -> str:
+    """Return what ranks must agree on besides where densities follow the learning rate."""
+    if rate is None:
+        return ""
+    return (
+        f"; the density follows the learning rate, which is {rate:g} on this rank: step schedulers "
+        "on all ranks alike"
+    )
 
 
 @lru_cache(maxsize=64)

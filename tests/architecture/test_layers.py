@@ -26,7 +26,7 @@ LAYERS = (
         "tracing.spans",
     ),
     ("types", "registry", "checks"),
-    ("kernels", "density_rule"),
+    ("kernels", "density_rule", "rates"),
     ("wire", "density_text"),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),

@@ -56,6 +56,20 @@ def test_training_goes_on_from_saved_states_and_learns(
     assert len({result["digests"][0] for result in results}) == 1
 
 
+def test_a_run_of_which_the_steps_are_told_sends_along_its_learning_rate(outcome: Outcome):
+    results = measured(outcome, "along_the_rate")
+    assert len({result["digest"] for result in results}) == 1
+    for result in results:
+        assert result["codec"] == "sign_mean"
+        achieved = result["achieved"]  # so far, on average: a cosine falls from twice the mean
+        assert achieved[0] == pytest.approx(0.2, rel=0.25)
+        assert achieved[-1] == pytest.approx(0.1, rel=0.15)
+        assert result["losses"][-1] < result["losses"][0]
+    ranks = [result["told"] for result in results]
+    assert all("the density follows the learning rate" in told for told in ranks), ranks
+    assert "which is 0.5 on this rank" in ranks[0]
+
+
 def test_a_step_that_a_scaler_skips_leaves_no_trace(outcome: Outcome):
     for result in measured(outcome, "scaled_and_clipped"):
         assert len(set(result["digests"])) == 1

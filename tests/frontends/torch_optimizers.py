@@ -15,6 +15,7 @@ from _common import SPARSE_ONLY, Cases
 from _torch_cases import digest_of, flat_parameters, run_torch_cases
 from torch import nn
 
+from hvd_sparse.errors import RankMismatch
 from hvd_sparse.torch import Compression
 
 cases = Cases()
@@ -191,6 +192,49 @@ cases["sgd_with_velocity_resumed"] = partial(
 )
 cases["adamw_resumed"] = partial(resumed, make=adamw)
 cases["adam_resumed"] = partial(resumed, make=adam)
+
+
+def along_the_rate(name: str) -> dict[str, Any]:
+    """What a run sends of which only the steps are told; and what is said where one rank's
+    scheduler is ahead."""
+    model = network()
+    optimizer = sgd(model)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, RUN)
+    compressor = Compression.ldte_bs(
+        model.named_parameters(),
+        name=name,
+        min_numel=20,
+        optimizer=optimizer,
+        scheduler=schedule,
+        steps=RUN,
+        density=0.1,
+        allow_dense=False,
+    )
+    wrapped, sent, losses = distributed(name, model, optimizer, compressor), [], []
+    hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+    for step in range(RUN):
+        losses += train(model, wrapped, range(step, step + 1), schedule)
+        sent.append(compressor.stats()["density_achieved"])
+    ends = digest_of(model.parameters())
+    if hvd.rank() == 0:
+        wrapped.param_groups[0]["lr"] = 0.5
+    try:
+        train(model, wrapped, range(1))
+        told = ""
+    except RankMismatch as error:
+        told = str(error)
+    compressor.close()
+    return {
+        "digest": ends,
+        "achieved": sent,
+        "losses": losses,
+        "codec": compressor.configuration.codec.id,
+        "told": told,
+    }
+
+
+RUN = 24
+cases["along_the_rate"] = along_the_rate
 
 
 def cycle_momentum(optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -8,9 +8,10 @@ import pytest
 import worlds
 from worlds import configure, integers, residuals, tensors
 
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.registry import SCHEDULES
 from hvd_sparse.step.session import Session
+from hvd_sparse.types import Pace
 
 
 @pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
@@ -111,3 +112,56 @@ def test_steps_that_run_dense_send_the_residual_and_lose_nothing(schedule, dense
     for _, _, left, dense in outcomes:
         assert dense == dense_steps
         assert sum(not residual.any() for residual in left) == dense_steps
+
+
+ALONG = {"id": "learning_rate", "value": 0.1}
+
+
+@pytest.mark.parametrize("select_over", ["tensor", "group"])
+@pytest.mark.parametrize("exchange", ["allgather", "shared_index", "gtopk", "oktopk"])
+def test_densities_along_the_learning_rate_lose_nothing_and_replicas_are_alike(
+    exchange, select_over
+):
+    """Whole numbers, so that the sums are exact; the rates are of all sizes, 0 among them."""
+    if select_over == "group" and exchange != "allgather":
+        return  # refused: these choose tensor by tensor
+    specs, rates = tensors((40, 25), (30, 30)), (0.5, 1.0, 3.0, 0.0, 1e-6, 20.0, 0.2)
+    configuration = configure(
+        schedule=ALONG, exchange=exchange, select_over=select_over, density=0.1, groups=1
+    )
+
+    def script(collective):
+        session = Session(configuration, specs, collective, average=False)
+        total = {spec.key: 0.0 for spec in specs}
+        given = {spec.key: 0.0 for spec in specs}
+        for step, rate in enumerate(rates):
+            session.step.pace_of = lambda position, rate=rate: Pace(rate, 1.0)
+            gradient = integers(specs, collective.rank, step)
+            reduced = session.reduce(gradient)
+            total = {key: total[key] + reduced[key] for key in total}
+            given = {key: given[key] + gradient[key] for key in given}
+        return given, total, residuals(session)
+
+    outcomes = worlds.run(3, script)
+    for spec in specs:
+        kept = sum(left[spec.key] for _, _, left in outcomes).reshape(spec.shape)
+        given = sum(given[spec.key] for given, *_ in outcomes)
+        for _, total, _ in outcomes:
+            assert (total[spec.key] + kept).tolist() == given.tolist()
+
+
+def test_ranks_at_other_learning_rates_are_told_the_tensor_and_the_rate():
+    specs = tensors((40, 25))
+    configuration = configure(schedule=ALONG, density=0.1)
+
+    def script(collective):
+        session = Session(configuration, specs, collective)
+        session.step.pace_of = lambda position: Pace(0.5 + collective.rank, 1.0)
+        with pytest.raises(RankMismatch, match=f"'t0'.*is {0.5 + collective.rank} on this rank"):
+            session.reduce(integers(specs, collective.rank, 0))
+        # The step was taken back: with the same rates the ranks go on.
+        session.step.pace_of = lambda position: Pace(0.5, 1.0)
+        session.reduce(integers(specs, collective.rank, 0))
+        return session.step.stats.report(None)["tensors"]["t0"]["entries_sent"]
+
+    assert worlds.run(2, script) == [50, 50]

@@ -21,11 +21,13 @@ from hvd_sparse.frontend.watched import WatchedCompressor
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import warn_of_rare_entries
+from hvd_sparse.rates import Rates
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
+from hvd_sparse.types import Pace
 from hvd_sparse.untyped import GradScaler, Optimizer, Report, State
 
 
@@ -119,6 +121,18 @@ class ParameterCompressor(WatchedCompressor):
         self._follower = Follower(optimizer, self)
         self.unapplied.expects_steps = True
         self.step.settings_of = self._settings_of
+
+    def follow(self, rates: Rates) -> None:
+        """Let densities follow the learning rate of the optimizer that was handed over."""
+        follower = self._follower
+        if follower is None:  # nothing is compressed here
+            return
+
+        def pace_of(position: int) -> Pace:
+            rate, group = follower.rate_of(self._parameters[position])
+            return rates.pace(rate, group, self.step.transactions.staged(position).steps)
+
+        self.step.pace_of = pace_of
 
     def _settings_of(self, position: int) -> Report:
         assert self._follower is not None

@@ -344,22 +344,35 @@ class Follower:
 
         value : returns the parameter's, flat, where that is asked for
         """
-        optimizer = self._optimizer
-        if id(parameter) not in self._groups:
-            for index, group in enumerate(optimizer.param_groups):
-                self._groups |= dict.fromkeys(map(id, group["params"]), index)
-        if id(parameter) not in self._groups:
+        optimizer, index = self._optimizer, self._group_of(parameter)
+        if index is None:
             raise InvalidOption(
                 f"tensor {key!r} is in none of the optimizer's parameter groups: give the "
                 "compressor the parameters that the "
                 "optimizer has"
             )
-        group = optimizer.param_groups[self._groups[id(parameter)]]
+        group = optimizer.param_groups[index]
         settings = settings_of(optimizer, group)
         # copied from the device only where a penalty is added to the gradient
         if settings["weight_decay"]:
             settings["parameter"] = value()
         return settings
+
+    def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
+        """Return a parameter's learning rate, and the number of its group.
+
+        One that is in no group has none: ``settings_of`` says so.
+        """
+        index = self._group_of(parameter)
+        return (
+            (0.0, 0) if index is None else (float(self._optimizer.param_groups[index]["lr"]), index)
+        )
+
+    def _group_of(self, parameter: torch.Tensor) -> int | None:
+        if id(parameter) not in self._groups:
+            for index, group in enumerate(self._optimizer.param_groups):
+                self._groups |= dict.fromkeys(map(id, group["params"]), index)
+        return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return moments that the optimizer was given and the memory has not, and their steps.

@@ -1,0 +1,275 @@
+"""Densities that follow the learning rate: their mean over a run is the one that was asked for, and
+what cannot be followed is an error with its remedy."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from hvd_sparse.registry import SCHEDULES
+from hvd_sparse.types import Pace
+
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import lr_scheduler
+
+from hvd_sparse.ddp import register
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.rates import foresee
+from hvd_sparse.methods.builder import density_for
+
+STEPS = 30
+SCHEDULERS = {
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, STEPS),
+    "linear": lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.01, STEPS),
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=STEPS),
+    "warm-up and cosine": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.LinearLR(optimizer, 0.01, 1.0, 10),
+            lr_scheduler.CosineAnnealingLR(optimizer, STEPS - 10),
+        ],
+        [10],
+    ),
+    "by group": lambda optimizer: lr_scheduler.LambdaLR(
+        optimizer,
+        [lambda t: 1 - t / STEPS] + [lambda t: 0.5**t] * (len(optimizer.param_groups) - 1),
+    ),
+}
+
+
+@pytest.fixture
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def two_groups(lr: float = 0.01) -> torch.optim.Optimizer:
+    first, second = nn.Linear(64, 50, bias=False), nn.Linear(50, 40, bias=False)
+    groups = [{"params": first.parameters()}, {"params": second.parameters(), "lr": 3 * lr}]
+    return torch.optim.SGD(groups, lr=lr, momentum=0.9)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_mean_over_the_run_is_the_density_that_was_asked_for(name):
+    optimizer = two_groups()
+    scheduler = SCHEDULERS[name](optimizer)
+    before = copy.deepcopy((scheduler.state_dict(), optimizer.state_dict()["param_groups"]))
+    rates, schedule = (
+        foresee(optimizer, scheduler, STEPS),
+        SCHEDULES.create("learning_rate", value=0.01, steps=STEPS),
+    )
+    assert str((scheduler.state_dict(), optimizer.state_dict()["param_groups"])) == str(before)
+    asked = []
+    for step in range(STEPS):
+        paces = [rates.pace(g["lr"], i, step) for i, g in enumerate(optimizer.param_groups)]
+        asked.append([schedule.density_at(pace) for pace in paces])
+        optimizer.step()
+        if step < STEPS - 1:
+            scheduler.step()
+    assert np.mean(asked, axis=0) == pytest.approx([0.01, 0.01], rel=1e-6)
+    assert np.ptp(asked, axis=0).min() > 0.005  # it does follow
+
+
+def test_a_density_is_at_most_1_and_above_0_whatever_the_rate():
+    schedule = SCHEDULES.create("learning_rate", value=0.5)
+    assert schedule.density_at(Pace(3.0, 1.0)) == 1.0
+    for rate in (0.0, float("nan"), -1.0):
+        assert 0 < schedule.density_at(Pace(rate, 1.0)) < 1e-6
+    # A first rate of 0 is nothing to compare with, and what is no mean is never exceeded.
+    assert schedule.density_at(Pace(0.1, 0.0, is_mean=False)) == 0.5
+    assert schedule.density_at(Pace(0.2, 0.1, is_mean=False)) == 0.5
+    assert schedule.density_at(Pace(0.01, 0.1, is_mean=False)) == pytest.approx(0.05)
+
+
+def test_the_density_of_a_run_sends_an_entry_five_times_within_bounds():
+    assert [density_for(steps) for steps in (1, 500, 1_000, 2_500, 10**7)] == [
+        0.01, 0.01, 0.005, 0.002, 0.002,
+    ]  # fmt: skip
+
+
+def trained(count, name="cosine", every=1, method="ldte_bs", **options):
+    """Return the compressor of a run, and the entries that it sent at every step."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(100, 100, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    scheduler = SCHEDULERS[name](optimizer) if name in SCHEDULERS else None
+    if name == "plateau":
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    given = {} if name == "none" else {"scheduler": scheduler}
+    handle = register(model, method, optimizer=optimizer, **given, allow_dense=False, **options)
+    sent = []
+    for step in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(4, 100)).square().mean().backward()
+        optimizer.step()
+        if scheduler is not None and (step + 1) % every == 0 and step + 1 < STEPS:
+            scheduler.step(*[1.0] * (name == "plateau"))
+        sent.append(handle.stats()["tensors"]["weight"]["entries_sent"])
+    handle.close()
+    return handle, np.diff([0, *sent])
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_is_high(
+    name, world_of_one
+):
+    handle, sent = trained(STEPS, name, method="topk", steps=STEPS)
+    assert handle.configuration.codec.id == "sign_mean"
+    assert handle.configuration.schedule.steps == STEPS
+    assert sent.mean() == pytest.approx(100, rel=0.02)  # 1 in 100, of 10,000
+    assert sent.max() > 1.5 * 100 and sent.min() < 60
+
+
+def test_the_one_short_line_holds_for_every_method_with_a_density(world_of_one):
+    for method in ("topk", "radix_select", "dgc", "redsync", "ldte", "ldte_bs", "gaussian_k",
+                   "sidco", "gtopk", "oktopk", "scalecom", "chunked", "random_k", "stc", "sbc",
+                   "mgs"):  # fmt: skip
+        handle, _ = trained(2, method=method, steps=STEPS)
+        assert handle.configuration.density(0) == 0.01, method
+        assert handle.configuration.follows_rate, method
+
+
+def test_an_explicit_density_codec_or_schedule_is_kept(world_of_one):
+    handle, sent = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
+    assert handle.configuration.codec.id == "golomb"
+    assert sent.mean() == pytest.approx(500, rel=0.02)
+    kept = {"id": "dense_warmup", "warmup_steps": 1}
+    handle, _ = trained(1, "none", method="topk", steps=STEPS, schedule=kept)
+    assert handle.configuration.schedule.id == "dense_warmup"
+
+
+def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told(
+    world_of_one, caplog
+):
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        _, sent = trained(4, "plateau", method="topk", steps=STEPS)
+    assert list(sent) == [100, 100, 10, 1]
+    told = [each.message for each in caplog.records if "fewer bytes" in each.message]
+    assert len(told) == 1 and "ReduceLROnPlateau follows a metric" in told[0]
+
+
+def test_a_constant_rate_sends_the_density_and_nothing_is_told(world_of_one, caplog):
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        _, sent = trained(3, "none", method="topk", steps=STEPS)
+    assert list(sent) == [100, 100, 100]
+    assert not [each for each in caplog.records if "learning rate" in each.message]
+
+
+def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_is_right(
+    world_of_one, caplog
+):
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        trained(25, "cosine", every=1000, method="topk", steps=STEPS)
+    told = [each.message for each in caplog.records if "once an epoch" in each.message]
+    assert len(told) == 1
+    caplog.clear()
+    schedule = {"id": "learning_rate", "steps": STEPS}
+    with caplog.at_level(logging.WARNING, "hvd_sparse"):
+        trained(
+            3 * STEPS, "cosine", every=3, method="topk", steps=3 * STEPS, schedule=schedule,
+            density=0.01,
+        )  # fmt: skip
+    assert not [each for each in caplog.records if "once an epoch" in each.message]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("none", {"steps": 0}, "steps is 0"),
+        ("none", {"steps": 1.5}, "steps is 1.5"),
+        ("none", {"steps": 5, "method": "adacomp"}, "leave steps out"),
+        ("cosine", {"density": 0.01}, "does not follow the learning rate"),
+        ("cosine", {"density": 0.01, "schedule": {"id": "learning_rate"}}, "without steps"),
+        ("one cycle", {"steps": 2 * STEPS}, "could not be stepped so often"),
+    ],
+)
+def test_what_cannot_be_followed_is_an_error_with_its_remedy(name, options, says, world_of_one):
+    with pytest.raises(InvalidOption, match=says):
+        trained(1, name, **options)
+
+
+def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(world_of_one):
+    model = DistributedDataParallel(nn.Linear(100, 100))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InvalidOption, match="give optimizer="):
+        register(model, steps=5)
+    with pytest.raises(InvalidOption, match="give optimizer="):
+        register(model, density=0.1, schedule={"id": "learning_rate"})
+    other = lr_scheduler.StepLR(two_groups(), 5)
+    with pytest.raises(InvalidOption, match="not of this optimizer"):
+        register(model, steps=5, optimizer=optimizer, scheduler=other)
+    scheduler = lr_scheduler.StepLR(optimizer, 5)
+    optimizer.step()
+    scheduler.step()
+    with pytest.raises(InvalidOption, match="stepped 1 times already"):
+        register(model, steps=5, optimizer=optimizer, scheduler=scheduler)
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(world_of_one):
+    def run(until, saved=None):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(100, 100, bias=False))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        handle = register(model, optimizer=optimizer, scheduler=scheduler, steps=STEPS)
+        parts = (model, optimizer, scheduler, handle)
+        if saved is not None:
+            for part, state in zip(parts, saved):
+                part.load_state_dict(state)
+        for step in range(scheduler.last_epoch, until):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            model(torch.randn(4, 100)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+        states = copy.deepcopy([part.state_dict() for part in parts])
+        handle.close()
+        return states
+
+    straight, resumed = run(8), run(8, run(4))
+    assert torch.equal(straight[0]["module.weight"], resumed[0]["module.weight"])
+    arrays = [states[3]["tensors"]["weight"]["arrays"] for states in (straight, resumed)]
+    assert all(torch.equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+
+
+def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():
+    tf = pytest.importorskip("tensorflow")
+    from hvd_sparse.tensorflow.optimizer import foresee as foresee_keras
+
+    schedules = tf.keras.optimizers.schedules
+
+    class OneCycle(schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1 * (1 - tf.abs(2 * tf.cast(step, tf.float32) / STEPS - 1))
+
+        def get_config(self):
+            return {}
+
+    density = SCHEDULES.create("learning_rate", value=0.01, steps=STEPS)
+    for schedule in (
+        schedules.CosineDecay(0.1, STEPS),
+        schedules.PolynomialDecay(0.1, STEPS, 0.001),
+        schedules.PiecewiseConstantDecay([10, 20], [0.1, 0.01, 0.001]),
+        OneCycle(),
+    ):
+        for kind in (tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD):
+            rates = foresee_keras(kind(schedule, momentum=0.9), None, STEPS)
+            asked = [
+                density.density_at(rates.pace(float(schedule(step)), 0, step))
+                for step in range(STEPS)
+            ]
+            assert np.mean(asked) == pytest.approx(0.01, rel=1e-6)
+    with pytest.raises(InvalidOption, match="found in the optimizer"):
+        foresee_keras(tf.keras.optimizers.SGD(0.1), schedule, STEPS)
+    constant = foresee_keras(tf.keras.optimizers.SGD(0.1), None, STEPS)
+    assert not constant.is_foreseen and constant.pace(0.1, 0, 3).share == pytest.approx(1)
