@@ -33,7 +33,7 @@ def build_compression(args, model, optimizer):
         stock = getattr(hvd.Compression, args.compression)
         return digits.Metered(stock, digits.Counter(), telemetry=path)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    # compression = Compression.ldte_bs(model.named_parameters(), density=0.01, optimizer=optimizer)
+    # compression = Compression.ldte_bs(model.named_parameters(), optimizer=optimizer, steps=steps)
     return getattr(Compression, args.compression)(
         model.named_parameters(),
         density=args.density,

@@ -31,7 +31,7 @@ def build_compression(args, model, optimizer):
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    # compression = Compression.ldte_bs(model, density=0.01, optimizer=optimizer)
+    # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
     return method(model, density=args.density, optimizer=optimizer)
 

@@ -37,7 +37,7 @@ def build_compression(args, model, optimizer):
         path = None if hvd.rank() else args.telemetry
         return digits.Metered(getattr(hvd.Compression, args.compression), counter, telemetry=path)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
-    # compression = Compression.ldte_bs(model, density=0.01, optimizer=optimizer)
+    # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
     watching = digits.watching(args, hvd.rank())
     return method(model, density=args.density, optimizer=optimizer, **watching)

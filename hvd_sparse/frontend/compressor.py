@@ -123,7 +123,8 @@ class Compressor:
 
         ``step.stats.Stats.report`` says what each entry means.  With ``density="hiding"``
         there is "hiding", too: the largest ratio, "c_max", and whether the densities that tensors
-        have as "density_asked" are measured yet.
+        have as "density_asked" are measured yet.  Where densities follow the learning rate there is
+        "along_rate": the mean "density" that was asked for, and the "codec".
         """
         density, rule = (
             getattr(self.configuration.selector, "density", None),
@@ -134,6 +135,9 @@ class Compressor:
             figures["density_asked"] = density if rule is None else rule.table.get(key)
         if rule is not None and rule.c_max is not None:
             told["hiding"] = {"c_max": rule.c_max, "is_measured": rule.is_measured}
+        if self.configuration.follows_rate:
+            mean = density if rule is None else rule.mean
+            told["along_rate"] = {"density": mean, "codec": self.configuration.codec.id}
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **told}
 
     def footprint(self) -> Report:

@@ -59,7 +59,9 @@ def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, in
         f"{stats['bytes_sent'] / steps:,.0f} bytes sent and "
         f"{stats['bytes_received'] / steps:,.0f} received a step"
     )
-    return table(HEADINGS, rows, left=("tensor",), title=title + _hiding(stats))
+    return table(
+        HEADINGS, rows, left=("tensor",), title=title + _hiding(stats) + _along_rate(stats)
+    )
 
 
 def _hiding(stats: Report) -> str:
@@ -72,6 +74,17 @@ def _hiding(stats: Report) -> str:
     asked = [each["density_asked"] for each in stats["tensors"].values() if each["density_asked"]]
     span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "of no tensor"
     return f"; densities that hide, as measured: {span}, of at least {1 / told['c_max']:.3g}"
+
+
+def _along_rate(stats: Report) -> str:
+    """Return in words what a run sends whose density follows the learning rate."""
+    told = stats.get("along_rate")
+    if told is None:
+        return ""
+    return (
+        f"; density along the learning rate, {told['density']:.3g} on average over the run, as "
+        f"{told['codec']}"
+    )
 
 
 def summary_of_ranks(all_stats: Sequence[Report]) -> str:

@@ -32,6 +32,7 @@ def prelude() -> dict[str, Any]:
         "targets": data,
         "dataset": tf.data.Dataset.from_tensor_slices((data, data)).batch(8),
         "epochs": 1,
+        "total_steps": 4,
     }
 
 

@@ -32,6 +32,7 @@ def prelude() -> dict[str, Any]:
         "targets": data,
         "steps_per_epoch": 4,
         "epochs": 1,
+        "total_steps": 4,
     }
 
 

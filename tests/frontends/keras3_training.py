@@ -94,8 +94,13 @@ def trained(name: str, *, method: str, make: Any, **options: Any) -> dict[str, A
     losses = model.fit(
         inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
     ).history["loss"]
+    achieved = compressor.stats()["density_achieved"]
     compressor.close()
-    return {"losses": [losses[0], losses[-1]], "weights": weights_of(model).tolist()}
+    return {
+        "losses": [losses[0], losses[-1]],
+        "weights": weights_of(model).tolist(),
+        "achieved": achieved,
+    }
 
 
 class Groups(keras.callbacks.Callback):
@@ -406,6 +411,12 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
         trained,
         method="ldte_bs",
         make=lambda: keras.optimizers.SGD(falling(0.05), momentum=0.9),
+    )
+    cases["trains_along_rate"] = partial(
+        trained,
+        method="ldte_bs",
+        make=lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.02, 80)),
+        steps=80,
     )
     cases["trains_adam"] = partial(trained, method="ldte_bs", make=adam)
     cases["trains_auto"] = partial(trained, method="auto", make=adam, trial_steps=1)

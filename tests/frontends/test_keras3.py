@@ -31,7 +31,7 @@ HANDED_OVER = [
     "handed_adamw",
 ]
 SPARSE = HANDED_OVER[:3]
-TRAINED = ["trains_sgd", "trains_adam", "trains_auto"]
+TRAINED = ["trains_sgd", "trains_along_rate", "trains_adam", "trains_auto"]
 SCALED = {
     "scaling": (4, 9),
     "scaling_handed_over": (4, 9),
@@ -117,6 +117,13 @@ def test_few_entries_train_the_same_replicas(outcome: Outcome, case: str) -> Non
     for result in results:
         assert result["losses"][1] < result["losses"][0]
         assert result["weights"] == results[0]["weights"]
+
+
+def test_a_run_along_the_rate_of_a_keras_schedule_sends_the_mean_that_was_asked_for(
+    outcome: Outcome,
+) -> None:
+    for result in measured(outcome, "trains_along_rate"):
+        assert result["achieved"] == pytest.approx(0.05, rel=0.1)
 
 
 @pytest.mark.parametrize("case", SCALED)

@@ -115,17 +115,19 @@ def trained(count, name="cosine", every=1, method="ldte_bs", **options):
         if scheduler is not None and (step + 1) % every == 0 and step + 1 < STEPS:
             scheduler.step(*[1.0] * (name == "plateau"))
         sent.append(handle.stats()["tensors"]["weight"]["entries_sent"])
+    summary = handle.summary()
     handle.close()
-    return handle, np.diff([0, *sent])
+    return handle, np.diff([0, *sent]), summary
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_is_high(
     name, world_of_one
 ):
-    handle, sent = trained(STEPS, name, method="topk", steps=STEPS)
+    handle, sent, summary = trained(STEPS, name, method="topk", steps=STEPS)
     assert handle.configuration.codec.id == "sign_mean"
     assert handle.configuration.schedule.steps == STEPS
+    assert "along the learning rate, 0.01 on average over the run, as sign_mean" in summary
     assert sent.mean() == pytest.approx(100, rel=0.02)  # 1 in 100, of 10,000
     assert sent.max() > 1.5 * 100 and sent.min() < 60
 
@@ -134,17 +136,17 @@ def test_the_one_short_line_holds_for_every_method_with_a_density(world_of_one):
     for method in ("topk", "radix_select", "dgc", "redsync", "ldte", "ldte_bs", "gaussian_k",
                    "sidco", "gtopk", "oktopk", "scalecom", "chunked", "random_k", "stc", "sbc",
                    "mgs"):  # fmt: skip
-        handle, _ = trained(2, method=method, steps=STEPS)
+        handle, _, _ = trained(2, method=method, steps=STEPS)
         assert handle.configuration.density(0) == 0.01, method
         assert handle.configuration.follows_rate, method
 
 
 def test_an_explicit_density_codec_or_schedule_is_kept(world_of_one):
-    handle, sent = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
+    handle, sent, _ = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
     assert handle.configuration.codec.id == "golomb"
     assert sent.mean() == pytest.approx(500, rel=0.02)
     kept = {"id": "dense_warmup", "warmup_steps": 1}
-    handle, _ = trained(1, "none", method="topk", steps=STEPS, schedule=kept)
+    handle, _, _ = trained(1, "none", method="topk", steps=STEPS, schedule=kept)
     assert handle.configuration.schedule.id == "dense_warmup"
 
 
@@ -152,7 +154,7 @@ def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told
     world_of_one, caplog
 ):
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
-        _, sent = trained(4, "plateau", method="topk", steps=STEPS)
+        _, sent, _ = trained(4, "plateau", method="topk", steps=STEPS)
     assert list(sent) == [100, 100, 10, 1]
     told = [each.message for each in caplog.records if "fewer bytes" in each.message]
     assert len(told) == 1 and "ReduceLROnPlateau follows a metric" in told[0]
@@ -160,7 +162,7 @@ def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told
 
 def test_a_constant_rate_sends_the_density_and_nothing_is_told(world_of_one, caplog):
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
-        _, sent = trained(3, "none", method="topk", steps=STEPS)
+        _, sent, _ = trained(3, "none", method="topk", steps=STEPS)
     assert list(sent) == [100, 100, 100]
     assert not [each for each in caplog.records if "learning rate" in each.message]
 
