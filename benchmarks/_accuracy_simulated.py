@@ -11,6 +11,7 @@ Dense training needs no workers: the average of their gradients is the gradient 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,27 @@ from hvd_sparse.step.session import Session
 TIMEOUT_S = 600.0
 
 
+class Arrived:
+    """What a handed-over optimizer asks of its compressor: every gradient is a session's result."""
+
+    def results_in(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return [parameter for parameter in parameters if parameter.grad is not None]
+
+    def others_in(self, _: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return []
+
+    def look(self, _: str) -> None:
+        """Nothing changes results here."""
+
+    def end_step(self, _: torch.optim.Optimizer) -> None:
+        """Nothing is thrown away here."""
+
+
 class Simulated(Methods):
     """The named methods, of which only the configuration is wanted."""
 
     has_begun = True
+    arrivals = witness = unapplied = Arrived()
     configuration: Any
     follower: Follower
 

@@ -177,7 +177,7 @@ def test_gaussian_ks_algorithm_1_asks_one_tail_for_all_entries():
 @pytest.mark.full
 def test_the_accuracy_bench_trains_a_method_with_its_options(tmp_path):
     pytest.importorskip("horovod.torch", exc_type=ImportError)
-    command = [sys.executable, "-m", "hvd_sparse", "bench", "accuracy", "--quick", "--seeds", "1"]
+    command = [sys.executable, "-m", "benchmarks", "accuracy", "--quick", "--seeds", "1"]
     command += ["--method", "gaussian_k,variant=paper", "--density", "0.01", "--workers", "2"]
     run = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
