@@ -11,6 +11,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.plan.fallback import Fallback
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.plan.trial import WAYS, Trial
+from hvd_sparse.schedules.learning_rate import LearningRate
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet, Value
 
@@ -75,6 +76,11 @@ class AutoMethod:
                 "groups is 'planned', and auto measures its ways in the same steps: leave one of "
                 "them out, or give auto the "
                 "groups that a planned run has logged"
+            )
+        if isinstance(configuration.schedule, LearningRate):
+            raise InvalidOption(
+                "schedule is 'learning_rate', which follows an optimizer that is handed over, and "
+                "auto takes none: leave it out, or use ldte_bs"
             )
         refuse_hiding(configuration.rule, "auto measures its ways in the same steps")
         trial = Trial(ways, trial_steps, review_every)

@@ -22,6 +22,7 @@ from torch.optim import lr_scheduler
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods.builder import density_for
 
@@ -215,6 +216,11 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(worl
     scheduler.step()
     with pytest.raises(InvalidOption, match="stepped 1 times already"):
         register(model, steps=5, optimizer=optimizer, scheduler=scheduler)
+
+
+def test_auto_which_takes_no_optimizer_follows_no_rate():
+    with pytest.raises(InvalidOption, match="auto takes none"):
+        AutoMethod.auto([], schedule={"id": "learning_rate"})
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(world_of_one):
