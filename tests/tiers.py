@@ -69,11 +69,13 @@ def world_of(item: pytest.Item) -> tuple[int, str] | None:
 
 
 def unit_of(item: pytest.Item) -> str:
-    """Return the name of the tests that run together: a launch's, or a function's."""
+    """Return the name of the tests that run together, as they share launches: a file's that starts
+    ranks, in one world; elsewhere a function's."""
     file, _, rest = item.nodeid.partition("::")
     world = world_of(item)
-    function = rest.partition("[")[0] if world is None else f"{world[0]}-{world[1]}"
-    return f"{file}::{function}"
+    if world is not None:
+        return f"{file}::{world[0]}-{world[1]}"
+    return file if folder_of(item.path) in RANKS else f"{file}::{rest.partition('[')[0]}"
 
 
 class Slice:

@@ -23,7 +23,7 @@ class Place(NamedTuple):
     members: str
 
 
-LAUNCHES = ((1, "mpi"), (2, "gloo"), (3, "mpi"), (4, "mpi"))
+LAUNCHES = ((1, "gloo"), (2, "gloo"), (3, "mpi"), (4, "mpi"))
 PLACES = (
     *(Place(ranks, controller, "all") for ranks, controller in LAUNCHES if ranks > 1),
     Place(3, "mpi", "one_left_out"),

@@ -50,6 +50,8 @@ def test_tests_of_one_launch_are_in_one_slice():
     launch = [Item("frontends/test_x.py", f"test_{each}[4]", (4, "mpi")) for each in "abc"]
     assert len({unit_of(item) for item in launch}) == 1
     assert unit_of(launch[0]) != unit_of(Item("frontends/test_x.py", "test_a[3]", (3, "mpi")))
+    others = [Item("frontends/test_x.py", f"test_{each}") for each in "abc"]
+    assert len({unit_of(item) for item in others}) == 1
 
 
 @pytest.mark.parametrize("text", ["", "3", "3/0", "a/b", "-1/10"])
