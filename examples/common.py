@@ -132,6 +132,7 @@ class Log:
             density_asked=stats["density_asked"],
             density_achieved=stats["density_achieved"],
             step_seconds=step_seconds,
+            training_seconds=sum(self.step_seconds),
         )
         self._say(
             f"{bytes_per_step:,.0f} bytes per step and worker, {step_seconds:.4f} seconds per step "

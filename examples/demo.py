@@ -1,13 +1,13 @@
-"""Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table and
-one report."""
+"""Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table, one
+report, and the same training over a slow wire."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-from demo_runs import LAUNCHERS, LaunchError, Run
-from demo_table import print_table
+from demo_runs import LAUNCHERS, LaunchError, Run, hosts_apart, why_not
+from demo_table import print_table, print_wire
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -24,6 +24,9 @@ METHODS = {  # the option of the example, and how the report calls it
     "fp16": "fp16",
     "ldte_bs": "sparse (LDTE-BS)",
 }
+
+OVER_WIRE = {name: METHODS[name] for name in ("none", "ldte_bs")}
+WIRE, WIRE_IN_WORDS = "100mbit", "100 Mbit/s"
 
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 TOLD_EVERY = 5
@@ -80,9 +83,12 @@ def command_of(args, compression, telemetry):
     return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
 
 
-def train_all(args, console):
+def train_all(args, console, methods, wire=()):
     """Run the methods one after the other, each with a progress bar; give the finished runs by
-    method."""
+    method.
+
+    wire : the command under which the workers have hosts of their own
+    """
     columns = [
         TextColumn("{task.description:<16}"),
         BarColumn(),
@@ -94,16 +100,16 @@ def train_all(args, console):
     with Progress(*columns, console=console) as progress:
         bars = {
             method: progress.add_task(method, total=args.epochs, start=False, state="waiting")
-            for method in METHODS.values()
+            for method in methods.values()
         }
-        for compression, method in METHODS.items():
+        for compression, method in methods.items():
             bar = bars[method]
             progress.start_task(bar)
             progress.update(bar, state="starting")
-            name = f"{args.framework}-{compression}"
-            telemetry = telemetry_of(args, compression)
+            name = f"{args.framework}-{compression}{'-wire' if wire else ''}"
+            telemetry = telemetry_of(args, name)
             telemetry.unlink(missing_ok=True)  # records are added to what is there
-            run = Run(args, command_of(args, compression, telemetry), name)
+            run = Run(args, command_of(args, compression, telemetry), name, wire)
             for line in run.follow():
                 if not console.is_terminal and line["epoch"] % TOLD_EVERY == 0:
                     console.print(
@@ -117,16 +123,19 @@ def train_all(args, console):
     return runs
 
 
-def telemetry_of(args, compression):
+def telemetry_of(args, name):
     """Give the path of a run's records."""
-    return args.output / f"{args.framework}-{compression}.telemetry.jsonl"
+    return args.output.absolute() / f"{name}.telemetry.jsonl"
 
 
 def write_report(args, title):
     """Show the runs beside each other, as ``hvd-sparse report`` does; give the
     picture's path."""
     path = args.output / f"{args.framework}-report.html"
-    told = [f"{method}={telemetry_of(args, each)}" for each, method in METHODS.items()]
+    told = [
+        f"{method}={telemetry_of(args, f'{args.framework}-{each}')}"
+        for each, method in METHODS.items()
+    ]
     picture = path.with_suffix(".png")
     options = ["-o", str(path), "--png", str(picture), "--title", f"Handwritten digits: {title}"]
     if report(["report", *told, *options]):
@@ -147,14 +156,26 @@ def main():
     )
     console.print(f"[bold]==> Handwritten digits: {title}[/bold]")
     try:
-        runs = train_all(args, console)
+        runs = train_all(args, console, METHODS)
+        print_table(console, title, runs)
+        picture = write_report(args, title)
+        console.print(f"As one picture: {picture}", soft_wrap=True)
+        show_wire(args, console)
     except LaunchError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
-    print_table(console, title, runs)
-    picture = write_report(args, title)
-    console.print(f"As one picture: {picture}", soft_wrap=True)
+
+
+def show_wire(args, console):
+    """Train dense and sparse again, over a slow wire between the workers."""
+    console.print(f"[bold]==> The same training over a wire of {WIRE_IN_WORDS}[/bold]")
+    wire = hosts_apart(args, WIRE)
+    reason = why_not(wire)
+    if reason:
+        console.print(f"Not shown: this machine gives no network namespaces ({reason})")
+        return
+    print_wire(console, WIRE_IN_WORDS, train_all(args, console, OVER_WIRE, wire))
 
 
 if __name__ == "__main__":

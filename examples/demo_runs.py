@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("gloo", "mpi")
 TIME_LIMIT_S = 900  # only a hang meets it: a run takes 10 to 40 s, and minutes on a busy machine
 GRACE_S = 3
@@ -27,9 +29,9 @@ class LaunchError(Exception):
 class Run:
     """A run of one method; ``epochs`` and ``summary`` are what rank 0 reported."""
 
-    def __init__(self, args, command, name):
+    def __init__(self, args, command, name, wire=()):
         self.name = name
-        self.json_path = args.output / f"{name}.jsonl"
+        self.json_path = args.output.absolute() / f"{name}.jsonl"
         self.log_path = args.output / f"{name}.log"
         launch = [
             str(Path(sys.executable).with_name("horovodrun")),
@@ -37,7 +39,10 @@ class Run:
             str(args.np),
             f"--{args.launcher}",
         ]
-        self.command = launch + command + [f"--log-json={self.json_path}"]
+        if wire:  # a host for every worker
+            hosts = ",".join(f"host{number}:1" for number in range(1, args.np + 1))
+            launch += ["-H", hosts, "--network-interfaces", "eth0"]
+        self.command = [*wire, *launch, *command, f"--log-json={self.json_path}"]
         self.epochs = []
         self.summary = None
 
@@ -92,10 +97,30 @@ class Run:
         )
 
 
+def hosts_apart(args, rate):
+    """Give the command under which each worker has a host of its own, with a link of ``rate``: they
+    are network namespaces of this machine."""
+    module = "benchmarks.network.cluster"
+    return [sys.executable, "-m", module, f"--hosts={args.np}", f"--rate={rate}", "--"]
+
+
+def why_not(command):
+    """Give the reason why a command cannot run, as it says it itself; nothing if it can."""
+    missing = [tool for tool in ("ip", "tc", "unshare", "setpriv") if shutil.which(tool) is None]
+    if missing:
+        return f"{missing[0]} is missing: apt-get install iproute2 util-linux"
+    done = subprocess.run(
+        [*command, "true"], capture_output=True, text=True, check=False, env=environment()
+    )
+    said = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else said[-1] if said else f"exit code {done.returncode}"
+
+
 def environment():
     """Give the workers' environment: several of them share the cores of this machine."""
     return {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         # more workers than cores: allowed, and they must not burn the core another one needs

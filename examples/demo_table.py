@@ -33,3 +33,21 @@ def print_table(console, title, runs):
             f"{summary['step_seconds']:.4f}",
         )
     console.print(table)
+
+
+def print_wire(console, rate, runs):
+    """Print one row per run over a slow wire, and how much sooner the last one ends than the
+    first."""
+    table = Table(title=f"The same over a wire of {rate}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for column in ("test\naccuracy", "seconds\nper step\n(median)", "seconds of\ntraining"):
+        table.add_column(column, justify="right")
+    for method, run in runs.items():
+        summary = run.summary
+        seconds = summary["training_seconds"]
+        steps = f"{summary['step_seconds']:.4f}"
+        table.add_row(method, f"{summary['test_accuracy']:.2%}", steps, f"{seconds:.1f}")
+    console.print(table)
+    first, last = (run.summary["training_seconds"] for run in (*runs.values(),)[:: len(runs) - 1])
+    method = list(runs)[-1]
+    console.print(f"Over this wire {method} trains {first / last:.1f} times as fast as dense.")

@@ -21,9 +21,9 @@ def build_model():
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 128),
+        nn.Linear(32 * 4 * 4, 512),
         nn.ReLU(),
-        nn.Linear(128, 10),
+        nn.Linear(512, 10),
     )
 
 

@@ -20,7 +20,7 @@ def build_model():
             keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(2),
             keras.layers.Flatten(),
-            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(512, activation="relu"),
             keras.layers.Dense(10),
         ]
     )

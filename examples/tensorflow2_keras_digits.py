@@ -25,7 +25,7 @@ def build_model():
             tf.keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
             tf.keras.layers.MaxPooling2D(2),
             tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(128, activation="relu"),
+            tf.keras.layers.Dense(512, activation="relu"),
             tf.keras.layers.Dense(10),
         ]
     )

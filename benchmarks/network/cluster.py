@@ -1,5 +1,7 @@
 """Hosts made of network namespaces: one switch, a shaped link to every host.
 
+python -m benchmarks.network.cluster --hosts 2 --rate 100mbit -- COMMAND   runs a command on host1
+
 Everything is made inside namespaces of this process (``scripts/bench-network`` starts it in them),
 so that the kernel takes it all away when the process ends, however it ends; nothing of the
 machine's own network is touched.
@@ -7,6 +9,7 @@ machine's own network is touched.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -161,3 +164,25 @@ def interface_bytes() -> tuple[int, int]:
             fields = counters.split()
             received, sent = received + int(fields[0]), sent + int(fields[8])
     return received, sent
+
+
+def main() -> int:
+    """Run a command on the first of new hosts; their links and processes end with it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
+    parser.add_argument("--hosts", type=int, default=2, help="host1, host2, ...")
+    parser.add_argument("--rate", help="of every link, each way, as tc writes it: 100mbit")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    if os.environ.get(MARK) != "1":
+        me = [sys.executable, "-m", "benchmarks.network.cluster", *sys.argv[1:]]
+        return subprocess.run(inside(me), check=False).returncode
+    cluster = Cluster(options.hosts)
+    cluster.lay()
+    cluster.shape(options.rate)
+    environment = {**os.environ, **cluster.environment()}
+    command = cluster.on(cluster.hosts[0], options.command)
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
