@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from hvd_sparse.collectives._blocks import Room, needed, read_blocks, write_block
 from hvd_sparse.collectives._process_set import ProcessSet
 from hvd_sparse.collectives.horovod_torch import (
     HorovodTorchCollective,
@@ -30,17 +29,15 @@ from hvd_sparse.collectives.horovod_torch import (
     hvd,
     mpi_ops,
 )
+from hvd_sparse.collectives.padding import Count, Room, needed, read_blocks, write_block
 from hvd_sparse.kernels.torch.vector import fetch, upload
-
-Count = Callable[[int, int], None]
-"""Is told how many bytes more than the arrays' own were sent, and how many came."""
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
     """Asynchronous collectives over a process set, by way of a device's memory.
 
     Implements ``collectives.contract.Collective``: arrays of the host go in and come out.  Gathered
-    arrays, and the parts of an alltoall, travel as ``_blocks``.
+    arrays, and the parts of an alltoall, travel as ``padding``'s blocks.
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ from typing import Generic, NoReturn, TypeVar, cast
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, Request
+from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.members import Arrival
 from hvd_sparse.step.devices.contract import Late
@@ -75,12 +76,16 @@ class Driver:
     step : the tensors
     collective : of the process set that the gradients are reduced over
     name : part of every collective's name
+    padding : of what exchanges gather; None for none
     """
 
-    def __init__(self, step: Step, collective: Collective, name: str) -> None:
+    def __init__(
+        self, step: Step, collective: Collective, name: str, padding: Padding | None = None
+    ) -> None:
         self.step = step
         self.collective = collective
         self.name = name
+        self._padding = padding
         self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
         self._coming: list[tuple[BucketRun, StepRun]] = []
         """Full buckets that wait for a device before they can be exchanged."""
@@ -259,6 +264,8 @@ class Driver:
         if self._coming:
             self._coming = [each for each in self._coming if each[0] is not bucket]
         generator = self.step.sender.converse(bucket, run, self._rank, self._world_size)
+        if self._padding is not None:
+            generator = self._padding.carry(generator, bucket.index)
         bucket.is_exchanged = True
         spans = self.step.pipeline.spans
         if spans.is_heard:

@@ -91,8 +91,9 @@ class Stats:
         nonfinite_steps : steps that left no trace, as some rank had NaN or Inf in them
         sparse_steps, dense_steps : tensor-steps that sent a selection; that sent everything
         entries_sent, entries_total, density_achieved : over sparse tensor-steps; their quotient
-        payload_bytes, carrier_bytes, dense_bytes, bytes_sent : handed to collectives by this rank;
-            their sum
+        payload_bytes, carrier_bytes, dense_bytes, padding_bytes, bytes_sent : handed to collectives
+            by this rank; their sum.  Padding keeps the lengths of messages the same from step to
+            step
         bytes_received : what the collectives brought, what sums brought included
         passes : counting passes of the selector; those over a group count for each of its tensors
         one_pass : tensor-steps whose entries were all caught by the pass that added the gradient
@@ -116,7 +117,7 @@ class Stats:
         )
         report: Report = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
         report |= {"density_asked": density_asked, **_with_density(totals, self._observed.values())}
-        for kind in ("payload", "carrier", "dense"):
+        for kind in ("payload", "carrier", "dense", "padding"):
             report[f"{kind}_bytes"] = self.bytes[kind]
         report |= {f"bytes_{way}": nbytes for way, nbytes in self.all_bytes().items()}
         report["tensors"] = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hvd_sparse.collectives.contract import AllToAll, Collective, Request
+from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.errors import UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.recorder import Recorder
@@ -75,6 +76,7 @@ class GraphFunctions:
         self._step = step
         self._sender, self._receiver = step.sender, step.receiver
         self._collective = collective
+        self._padding = Padding(step.stats.count_padding)
         self._tokens = tokens
         self._ledger = ledger
         self._policy = policy
@@ -206,6 +208,7 @@ class GraphFunctions:
         if spans.is_heard:
             bucket.began_s = spans.now()
         conversation = self._sender.converse(bucket, run, *self._place)
+        conversation = self._padding.carry(conversation, bucket.index)
         under_way = BucketUnderWay(conversation, bucket, numbers)
         for number in numbers:
             self._under_way[number] = under_way

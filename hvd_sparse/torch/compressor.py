@@ -11,6 +11,7 @@ import torch
 from hvd_sparse.collectives._process_set import rank_in
 from hvd_sparse.collectives.horovod_device import HorovodDeviceCollective
 from hvd_sparse.collectives.horovod_torch import HorovodTorchCollective, hvd
+from hvd_sparse.collectives.padding import Padding
 from hvd_sparse.collectives.topology import is_elastic
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
@@ -116,11 +117,13 @@ class TorchCompressor(ParameterCompressor):
         self._trace(hvd.rank)
         self._record()
         # Everything else, as handshakes and checkpoints, takes the host's way.
-        if device is not None:
-            count = self.step.stats.count_padding
+        count, padding = self.step.stats.count_padding, None
+        if device is None:
+            padding = Padding(count)
+        else:  # which pads by itself
             wire = HorovodDeviceCollective(self.process_set, device, count)
             self.messenger = PatientCollective(wire, self.watchdog)
-        self._driver = Driver(self.step, self.messenger, self.name)
+        self._driver = Driver(self.step, self.messenger, self.name, padding)
         self._dense = DenseWay(
             self.step,
             self._driver,
@@ -316,11 +319,8 @@ class TorchCompressor(ParameterCompressor):
 
         wire : "host", or "device" where messages and dense gradients are given to Horovod as
             tensors on the gradients' device
-        padding_bytes : sent around messages, so that their lengths stay the same from step to step;
-            part of ``bytes_sent``
         """
-        padding = self.step.stats.bytes["padding"]
-        return {**super().stats(), "wire": self.wire, "padding_bytes": padding}
+        return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         """Return what the handshake compares: also the wire, which must be one on all ranks."""

@@ -1,24 +1,33 @@
-"""Blocks: bytes that say how long they are, padded to lengths that stay the same from step to step.
+"""Padding: arrays travel as blocks whose lengths stay the same from step to step.
 
-    offset  bytes  content (little-endian)
+    offset  bytes  content of a block (little-endian)
     0       8      bytes of the block, this head and the padding included
     8       8      bytes of the content
     16      ...    the content, then zeros
 
-Where a length changes, Horovod's ranks settle anew what a name stands for; and NCCL joins blocks of
-one length by one operation, those of unequal ones by one operation a rank.
+Horovod remembers what a name stood for in the last step.  Where a length has changed, all ranks ask
+each other anew, which takes longer than a short message.  NCCL joins blocks of one length by one
+operation, those of unequal lengths by one operation a rank.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 import numpy as np
 
+from hvd_sparse.collectives.contract import AllGather, Request
 from hvd_sparse.errors import CorruptPayload
 
+Result = TypeVar("Result")
+Count = Callable[[int, int], None]
+"""Is told how many bytes more than the arrays' own were sent, and how many came."""
+
 HEAD = struct.Struct("<QQ")
-GRAIN = 256
+GRAIN = 64
 """A room is a multiple of it."""
 SPARE = 8
 """A part of what was needed, one in so many, is added: messages of warm steps differ by little."""
@@ -26,6 +35,8 @@ LARGE = 2
 """A room that is so many times as large as what is needed is too large ..."""
 PATIENCE = 8
 """... if it is for so many collectives in a row."""
+MOST_PADDED = 32_768
+"""Bytes of a longer array are worth more than the time that ranks take to ask each other."""
 
 
 class Room:
@@ -109,3 +120,52 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
         contents.append(joined[start : start + size])
         offset += length
     return contents
+
+
+class Padding:
+    """Padding of what a compressor's exchanges gather.
+
+    Parameters
+    ----------
+    count : is told of the bytes that it costs
+    """
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._rooms: defaultdict[tuple[int, int], Room] = defaultdict(Room)
+
+    def carry(
+        self, conversation: Generator[Request, np.ndarray, Result], bucket: int
+    ) -> Generator[Request, np.ndarray, Result]:
+        """Return an exchange whose gathered arrays travel as blocks.
+
+        Parameters
+        ----------
+        conversation : the exchange
+        bucket : its number, the same on every rank and at every step
+        """
+        phase, received = 0, None
+        while True:
+            try:
+                request = next(conversation) if received is None else conversation.send(received)
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+            if isinstance(request, AllGather):
+                received = yield from self._gather(request.array, self._rooms[bucket, phase])
+            else:
+                received = yield request
+            phase += 1
+
+    def _gather(self, array: np.ndarray, room: Room) -> Generator[Request, np.ndarray, np.ndarray]:
+        block = write_block(array, room.nbytes if room.nbytes <= MOST_PADDED else 0)
+        joined = yield AllGather(block)
+        try:
+            contents = read_blocks(joined, "gather")
+        except CorruptPayload:
+            return joined  # the exchange refuses it at the place where it may raise
+        # All ranks see all lengths, so all make the same room for the next step.
+        room.note(max(map(needed, contents)))
+        brought: np.ndarray = np.concatenate(contents).view(array.dtype)
+        self._count(block.nbytes - array.nbytes, joined.nbytes - brought.nbytes)
+        return brought
