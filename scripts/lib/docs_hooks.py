@@ -1,8 +1,8 @@
 """Hooks of MkDocs: what the site has besides the files of ``docs``.
 
-A method's page gets its parts, its signature, what was measured of it and its paper; sections of
-the navigation that name a folder get its pages; decisions get an index.  Pages of results and
-decisions begin, as all others do, with what their reader can do after them.
+A method's page gets its parts, signature, measurements and paper.  A section of the navigation
+that names a folder gets the folder's pages.  Decisions get an index.  Every page of a method, a
+result or a decision links to its index.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import curves  # noqa: E402 - MkDocs loads this file by its path
 
 DOCS = ROOT / "docs"
-USE = (
-    "After this page you can say why this is built as it is, and what was weighed against it. "
-    "[All decisions](index.md)."
-)
-"""What every decision is for."""
+DECISIONS = "[All decisions](index.md)."
 KINDS = ("selector", "memory", "codec", "exchange", "schedule")
 
 
@@ -44,18 +40,18 @@ class Probe(Methods):
 def on_config(config):
     """Put a folder's pages in the place of ``[folder/*]``, and the guide's further pages behind."""
     config.nav = [_expanded(entry) for entry in config.nav]
-    told = str(config.nav)
+    named = str(config.nav)
     guide = next(entry["Guide"] for entry in config.nav if "Guide" in entry)
     for path in sorted([*DOCS.glob("*.md"), *(DOCS / "guide").glob("*.md")]):
         name = path.relative_to(DOCS).as_posix()
-        if f"'{name}'" not in told:
+        if f"'{name}'" not in named:
             guide.append({_title(path): name})
     return config
 
 
 def on_files(files: Files, config) -> Files:
     """Add an index of the decisions, and the guide for contributors, which lies beside ``docs``."""
-    text = "# Decisions\n\nAfter this page you can find out why something is built as it is.\n\n"
+    text = "# Decisions\n\nWhy the package is built as it is, one decision a page.\n\n"
     for path in sorted((DOCS / "adr").glob("*.md")):
         text += f"* [{_title(path)}]({path.name})\n"
     files.append(File.generated(config, "adr/index.md", content=text))
@@ -66,14 +62,15 @@ def on_files(files: Files, config) -> Files:
 
 
 def on_page_markdown(markdown: str, page, **_: object) -> str:
-    """Say more about a method than its author has to write, and what a result or a decision is
-    for; lead to the contributors' guide."""
+    """Add generated sections to a method's page, and the link to the index to a result or decision;
+    point links to the contributors' guide at its page on the site."""
     up = "../" * page.file.src_uri.count("/")
     markdown = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", f"]({up}contributing.md", markdown)
     folder, _, file = page.file.src_uri.partition("/")
     if folder in ("results", "adr") and file != "index.md":
         title, _, text = markdown.partition("\n")
-        return "\n\n".join([title, _use_of_result(file) if folder == "results" else USE, text])
+        opening = _use_of_result(file) if folder == "results" else DECISIONS
+        return "\n\n".join([title, opening, text])
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     if not page.file.src_uri.startswith("methods/") or name not in METHODS:
         return markdown
@@ -84,10 +81,10 @@ def on_page_markdown(markdown: str, page, **_: object) -> str:
 
 
 def _use_of_result(file: str) -> str:
-    """Return what a page of results is for, by its line in their index."""
+    """Return the description of a page of results from its line in their index."""
     index = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
     (shown,) = re.findall(rf"^\* \[[^]]+\]\({re.escape(file)}\): (.+)$", index, re.M)
-    return f"After this page you can tell from figures: {shown}. [All results](index.md)."
+    return f"{shown[0].upper()}{shown[1:]}. [All results](index.md)."
 
 
 def _expanded(entry: dict) -> dict:
@@ -103,19 +100,19 @@ def _expanded(entry: dict) -> dict:
 
 
 def _commands() -> str:
-    """Return a page with what every command says of itself."""
+    """Return a page with the help text of every command."""
     parser = argparse.ArgumentParser(prog="hvd-sparse")
     commands = parser.add_subparsers()
     for module in COMMANDS:
         module.add_parser(commands)
     text = (
-        "# Commands\n\nAfter this page you can look up every option of `hvd-sparse`. Each command "
-        "tells the same with `--help`; `python -m hvd_sparse` is another name of it.\n"
+        "# Commands\n\nEvery command of `hvd-sparse` prints this text with `--help`. "
+        "`python -m hvd_sparse` is the same program.\n"
     )
-    told = {each.dest: each.help for each in commands._get_subactions()}
+    helps = {each.dest: each.help for each in commands._get_subactions()}
     for name, each in commands.choices.items():
         each.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=96)
-        text += f"\n## {name}\n\n{told[name]}\n\n```\n{each.format_help()}```\n"
+        text += f"\n## {name}\n\n{helps[name]}\n\n```\n{each.format_help()}```\n"
     return text
 
 
@@ -124,37 +121,34 @@ def _title(path: Path) -> str:
 
 
 def _configuration(name: str) -> Configuration:
-    """Return what a method is made of, with its defaults."""
+    """Return a method's configuration with its defaults."""
     method = getattr(Probe, name)
     needed = {"density": 0.001, "threshold": 0.01}
     parameters = inspect.signature(method).parameters
-    told = {key: value for key, value in needed.items() if key in parameters}
-    made: Configuration = method([], **told)
+    options = {key: value for key, value in needed.items() if key in parameters}
+    made: Configuration = method([], **options)
     return made
 
 
 def _opening(name: str) -> str:
-    return (
-        f"After this page you can train with `{name}`, know what it sends and costs, and how "
-        f"it differs from its paper. [All methods](index.md)."
-    )
+    return f"Call it as `Compression.{name}`. [All methods](index.md)."
 
 
 def _parts(name: str) -> str:
-    told_of = _configuration(name).describe()
+    described = _configuration(name).describe()
     lines = ["## Parts", "", "| part | id | options |", "|---|---|---|"]
     for kind in KINDS:
-        if told_of[kind] is None:  # the method decides by itself
+        if described[kind] is None:  # the method decides by itself
             continue
-        options = dict(told_of[kind])
+        options = dict(described[kind])
         identity = options.pop("id")
-        told = ", ".join(f"`{key}={value!r}`" for key, value in options.items())
-        lines.append(f"| {kind} | `{identity}` | {told} |")
+        values = ", ".join(f"`{key}={value!r}`" for key, value in options.items())
+        lines.append(f"| {kind} | `{identity}` | {values} |")
     return "\n".join(lines)
 
 
 def _measured(name: str) -> str:
-    """Return how near the method comes to its density, and in how many passes."""
+    """Return the table of the method's achieved density and passes over memory."""
     selector = _configuration(name).describe()["selector"]["id"]
     page = (DOCS / "results" / "achieved-density.md").read_text(encoding="utf-8")
     rows = []
@@ -168,8 +162,8 @@ def _measured(name: str) -> str:
         [
             "## Measured",
             "",
-            "Entries sent over entries asked for, and passes over the tensor, for gradients of "
-            "three small models: [achieved density](../results/achieved-density.md).",
+            "Entries sent over entries asked for, and passes over the tensor, on gradients of "
+            "three small models ([achieved density](../results/achieved-density.md)).",
             "",
             head,
             "|---|---|" + "---:|" * 6,
@@ -179,29 +173,28 @@ def _measured(name: str) -> str:
 
 
 def _curve(name: str) -> str:
-    """Return how a short training went, what it sent, and what it worked."""
+    """Return the curve of a short training, and its table of accuracy, bytes and overhead."""
     source = (
-        "A short training beside dense, from [a page that says how](../results/curves.md): mean "
-        "test accuracy in percent over steps, and then accuracy, bytes and a worker's own work."
+        "A short training beside dense ([how](../results/curves.md)): mean test accuracy in "
+        "percent over steps, then accuracy, bytes and the worker's own overhead."
     )
-    return "\n\n".join(["## Curve and cost", source, curves.drawn(name), curves.table_of(name)])
+    head = "## Learning curve and cost"
+    return "\n\n".join([head, source, curves.drawn(name), curves.table_of(name)])
 
 
 def _cost(name: str) -> str:
-    """Return the lines of the page on choosing with all variants that are the method's."""
+    """Return the method's rows of the page on selection cost with all variants."""
     page = (DOCS / "results" / "selecting-variants.md").read_text(encoding="utf-8")
     rows = re.findall(rf"^\| `{name}(?:,[^`]*)?` \|.*$", page, re.M)
     head = re.search(r"^\| method \|.*\n\| -.*$", page, re.M)
     if not rows or not head:
         return ""
-    source = (
-        "Choosing, on one thread, from [a page that says how](../results/selecting-variants.md)."
-    )
-    return "\n".join(["## Cost of choosing", "", source, "", head[0], *rows])
+    source = "One thread ([how](../results/selecting-variants.md))."
+    return "\n".join(["## Selection cost", "", source, "", head[0], *rows])
 
 
 def _accuracy(name: str) -> str:
-    """Return the lines of the accuracy page that are the method's."""
+    """Return the method's rows of the accuracy page."""
     page = (DOCS / "results" / "accuracy.md").read_text(encoding="utf-8")
     found = []
     for title, table in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S):
@@ -212,7 +205,7 @@ def _accuracy(name: str) -> str:
             found += [f"### {title}", "", head[0], *dense, *rows, ""]
     if not found:
         return ""
-    source = "What training reached, from [accuracy](../results/accuracy.md), which says how."
+    source = "Accuracy after training ([how](../results/accuracy.md))."
     source += "\n\n![Learning curves](../results/accuracy.png)"
     return "\n".join(["## Accuracy", "", source, "", *found])
 
