@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs", "hvd_sparse")]
 HABITS = {
     "what": r"what",
-    "who": r"who|whom|whose|nobody",
+    "who": r"who|whom|nobody",
     "told": r"told|tells?",
     "says": r"says?|said",
     "because": r"because",
