@@ -36,11 +36,10 @@ SHORTEST = 5
 
 
 def prose(text: str) -> str:
-    """Return the text of a page: without code, comments, links' addresses and tables' rules."""
+    """Return the text of a page without code blocks, comments, links' addresses and bold type."""
     text = re.sub(r"^([ \t]*)(```|~~~).*?^\1\2[^\n]*$", "", text, flags=re.M | re.S)
     text = re.sub(r"<!--.*?-->|^:::.*$|^\.\. .*$|^    .*$|^[-| :=~]+$", "", text, flags=re.M | re.S)
-    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"``[^`]*``|`[^`\n]*`", "CODE", text)
+    return re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text).replace("**", "")
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
@@ -65,18 +64,17 @@ def files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of prose, and the cells of its tables, that are long enough to judge."""
+    """Return the sentences that are long enough to judge, without headings and tables."""
     found = []
-    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )|\n(?=\|)|^#+ .*$", text, flags=re.M):
-        for cell in block.split("|"):
-            flat = " ".join(cell.split()).lstrip("*-# ")
-            found += re.split(r"(?<=[.!?:])\s+(?=[A-Z*`])", flat)
-    return [each for each in found if len(each.split()) >= SHORTEST]
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )|^(?:#+ |\|).*$", text, flags=re.M):
+        flat = re.sub(r"^(?:[*-]|\d+\.) ", "", " ".join(block.split()))
+        found += re.split(r"(?<=[.!?])\s+(?=[A-Z*`])", flat)
+    return [each for each in found if len(each.split()) >= SHORTEST and each[-1] in ".!?:)"]
 
 
 def rates(texts: Sequence[str]) -> list[float]:
     """Return the words of some texts, and how often each habit stands in 1,000 of them."""
-    whole = "\n".join(texts)
+    whole = re.sub(r"``[^`]*``|`[^`\n]*`", "", "\n".join(texts))
     words = len(re.findall(r"[A-Za-z']+", whole))
     return [words] + [
         1000 * len(re.findall(rf"\b(?:{habit})(?!\w)", whole, re.I)) / max(words, 1)
