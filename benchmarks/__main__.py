@@ -28,6 +28,7 @@ BENCHES = {
 """Benches by name: the module, and what it measures."""
 PROGRAMS = {
     "journey": "the calls on a tensor's way, counted",
+    "waiting": "whole steps of a small GPT on one machine: dense beside sparse",
     "network": "steps over shaped networks; scripts/bench-network calls it",
     "achieved_density": "how near each method comes to the count asked for",
     "gpu_check": "what can be checked on a GPU; scripts/gpu-check calls it",

@@ -278,7 +278,6 @@ def _require_framework(name: str) -> None:
 def _launcher(ranks: int, controller: str) -> list[str]:
     if controller in CONTROLLERS:
         _require(controller)
-    scripts = Path(sys.executable).parent
     if controller == "mpi":
         # more ranks than cores: without yielding, waiting ranks keep the working ones from their
         # core
@@ -294,7 +293,7 @@ def _launcher(ranks: int, controller: str) -> list[str]:
             str(ranks),
         ]
     if controller == "gloo":
-        return [str(scripts / "horovodrun"), "--gloo", "-np", str(ranks)]
+        return [sys.executable, str(ROOT / "tests" / "horovodrun.py"), "--gloo", "-np", str(ranks)]
     if controller == "torchrun":
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
         return [*launcher, "--nproc-per-node", str(ranks)]

@@ -1,0 +1,134 @@
+"""Whole training steps on one machine: dense beside sparse, and what a sparse step waits for.
+
+    python -m benchmarks waiting                    a small GPT of 29 tensors on 2 ranks, AdamW
+    python -m benchmarks waiting --steps 1000 --ranks 4 --no-padding
+
+Every way has its own copy of the network.  The copies take turns, each step in another order, and
+all ranks meet before each step, so that a way is compared with the others of the same second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from benchmarks._ranks import launch, report
+
+WIDTH, LETTERS, LENGTH, BATCH = 64, 96, 64, 8
+WARMUP = 30
+"""Steps that do not count."""
+LIMIT_S = 600
+
+
+class Block(nn.Module):
+    """Attention of one head, and two layers behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.project = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.widen, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.attend(self.first(x)).chunk(3, -1)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(attended)
+        return x + self.narrow(torch.relu(self.widen(self.second(x))))
+
+
+def network() -> nn.Module:
+    """Return a GPT of two blocks, without positions: 29 tensors."""
+    layers = [Block(), Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS)]
+    return nn.Sequential(nn.Embedding(LETTERS, WIDTH), *layers)
+
+
+def trained_by(way: str, pads: bool) -> tuple[nn.Module, Any]:
+    """Return a network, and its optimizer of Horovod's."""
+    import horovod.torch as hvd
+
+    from hvd_sparse.collectives import padding
+    from hvd_sparse.torch import Compression
+
+    if not pads:
+        padding.MOST_PADDED = 0
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    named = [(f"{way}.{name}", parameter) for name, parameter in model.named_parameters()]
+    compression = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}.get(way)
+    if compression is None:
+        method = getattr(Compression, way)
+        compression = method(named, density=0.005, codec="sign_mean", optimizer=optimizer)
+    wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=compression)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    return model, wrapped
+
+
+def work(options: argparse.Namespace) -> None:
+    """Train all ways on this rank."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    ways = {way: trained_by(way, options.padding) for way in options.ways}
+    letters = torch.randint(LETTERS, (BATCH, LENGTH))
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    order = random.Random(0)
+    for _ in range(WARMUP + options.steps):
+        for way in order.sample(list(ways), len(ways)):
+            model, optimizer = ways[way]
+            hvd.allreduce(torch.zeros(1), name="meet")
+            began_s = time.perf_counter()
+            optimizer.zero_grad()
+            predicted = model(letters).flatten(0, 1)
+            nn.functional.cross_entropy(predicted, letters.flatten()).backward()
+            optimizer.step()
+            seconds[way].append(time.perf_counter() - began_s)
+    report(hvd.rank(), {way: times[WARMUP:] for way, times in seconds.items()})
+
+
+def show(seconds: dict[str, list[float]]) -> None:
+    """Print a row a way: its step, and how many times as long as the first way's."""
+    table = Table("way", "step, ms", "quartiles", "times the first")
+    base = np.median(next(iter(seconds.values())))
+    for way, times in seconds.items():
+        low, middle, high = 1e3 * np.percentile(times, [25, 50, 75])
+        table.add_row(
+            way, f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{middle / 1e3 / base:.2f}"
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks waiting",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=300, help="that count, of every way")
+    parser.add_argument("--ways", nargs="+", default=["dense", "fp16", "ldte_bs"])
+    parser.add_argument(
+        "--no-padding", dest="padding", action="store_false", help="messages of every length"
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options)
+        return
+    arguments = ["--worker", "--steps", str(options.steps), "--ways", *options.ways]
+    if not options.padding:
+        arguments.append("--no-padding")
+    show(launch("benchmarks.waiting", options.ranks, *arguments, limit_s=LIMIT_S)[0])
+
+
+if __name__ == "__main__":
+    main()
