@@ -16,22 +16,18 @@ from pathlib import Path
 from hvd_sparse.errors import SparseError
 
 BENCHES = {
-    "select": ("selecting", "choosing entries: ours, the peers, and one pass over memory"),
-    "step": ("stepping", "a step's work on real ranks, by method: times residual.add_, by part"),
-    "accuracy": ("accuracy", "what training reaches beside dense, by method and optimizer"),
+    "select": ("selecting", "selection cost: ours, the peers, and one pass over memory"),
+    "step": ("stepping", "step overhead on real ranks, by method: times residual.add_, by part"),
+    "accuracy": ("accuracy", "accuracy beside dense, by method and optimizer"),
     "curves": ("curves", "a short training by every named method: the curves on their pages"),
-    "digits": ("digits", "accuracy on handwritten digits: exchanges, codecs, and no residual"),
     "codecs": ("encoding", "bytes an entry, encode and decode cost, beside the entropy bound"),
-    "exchanges": ("exchanges", "bytes a rank sends and receives by every exchange, 2 to 64 ranks"),
-    "telemetry": ("watching", "what telemetry= costs a step, at its default interval and others"),
+    "journey": ("journey.bench", "the calls on a tensor's way through a step, counted"),
 }
-"""Benches by name: the module, and what it measures."""
+"""Benches by name: the module, and a description."""
 PROGRAMS = {
-    "journey": "the calls on a tensor's way, counted",
     "waiting": "whole steps of a small GPT on one machine: dense beside sparse",
-    "network": "steps over shaped networks; scripts/bench-network calls it",
-    "achieved_density": "how near each method comes to the count asked for",
-    "gpu_check": "what can be checked on a GPU; scripts/gpu-check calls it",
+    "network": "steps and whole trainings over shaped networks; scripts/bench-network calls it",
+    "gpu_check": "the checks that need a GPU; scripts/gpu-check calls it",
 }
 """Those with options of their own."""
 

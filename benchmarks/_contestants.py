@@ -1,4 +1,4 @@
-"""Contestants of ``bench select``: the package's own path, the peers, the floor, and receiving."""
+"""Who takes part in ``bench select``: the package, the peers, the floor, and receiving."""
 
 from __future__ import annotations
 
@@ -93,17 +93,6 @@ class Ours:
             self.frames.append(outgoing.frame)
             self.found.append(outgoing.found)
 
-    def forget(self) -> None:
-        """Return to the state before the first step, in memory that has been used: residuals of
-        zeros, no threshold."""
-        for state in self.states:
-            state.memory.load({"residual": np.zeros((), np.float32)})
-            state.restore(0, None, None)
-
-
-def ours_name(selector: str, rollback: bool = False) -> str:
-    return f"{selector}, rollback" if rollback else selector
-
 
 def peers(residual: np.ndarray, density: float, every: int) -> list[Contestant]:
     """Return all peers, each with a copy of the residual."""
@@ -118,16 +107,10 @@ def _on_tensor(peer: Peer) -> Any:
     return lambda gradients: peer.step(gradients.tensors[0])
 
 
-def floor(residuals: list[np.ndarray], threads: int = 1) -> Contestant:
-    """One pass: read the gradient, read and write the residual; in torch, tensor by tensor."""
-    tensors = [torch.from_numpy(residual.copy()) for residual in residuals]
-
-    def run(gradients: Round) -> None:
-        for tensor, gradient in zip(tensors, gradients.tensors):
-            tensor.add_(gradient)
-
-    name = FLOOR if threads == 1 else f"{FLOOR}, two threads"
-    return Contestant(name, run, before=lambda: torch.set_num_threads(threads))
+def floor(residual: np.ndarray) -> Contestant:
+    """One pass: read the gradient, read and write the residual, in torch."""
+    tensor = torch.from_numpy(residual.copy())
+    return Contestant(FLOOR, lambda gradients: tensor.add_(gradients.tensors[0]))
 
 
 def frames_of_ranks(

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._page import Quartiles
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -21,28 +23,12 @@ class Contestant:
     ----------
     name : unique in its race
     run : what is timed; gets what the race's ``feed`` makes for the round, the same for all
-    before : not timed, before every run
     every : takes part in every so manieth round only, and twice before it counts; for the slow
     """
 
     name: str
     run: Callable[[Any], Any]
-    before: Callable[[], None] | None = None
     every: int = 1
-
-
-@dataclass(frozen=True)
-class Quartiles:
-    """The quartiles of a sample."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, samples: np.ndarray) -> Quartiles:
-        """Return the quartiles of the finite samples."""
-        return cls(*np.percentile(samples[np.isfinite(samples)], [25, 50, 75]).tolist())
 
 
 class Times:
@@ -101,8 +87,6 @@ def race(
 
 
 def _time(contestant: Contestant, argument: Any) -> float:
-    if contestant.before is not None:
-        contestant.before()
     start = time.perf_counter()
     contestant.run(argument)
     return time.perf_counter() - start

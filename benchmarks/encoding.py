@@ -1,96 +1,50 @@
-"""Bytes an entry and the cost of encoding and decoding, of every codec, beside the entropy bound.
-
-    scripts/bench codecs                            table, JSON, page and picture in bench-output
-    scripts/bench codecs --output docs/results        write the page of this repository
-
-Random indices with the values that exact top-k leaves of a Laplace distribution, at densities 1e-4
-to 1e-1; and the recorded gradients of tests/fixtures.  Every codec takes its turn in every round,
-so that drift hits all alike; a ratio is the median over the rounds of ratios within one.
-"""
+"""Bytes an entry and the cost of encoding and decoding, of every codec: ``python -m benchmarks
+codecs``."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import math
 import sys
 import time
-import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
-from rich.console import Console
+from matplotlib.figure import Figure
 from rich.progress import track
-from rich.table import Table
 
-import hvd_sparse
-from benchmarks import _encoding_page
-from benchmarks._entropy import set_bits
+from benchmarks._page import made_with, markdown_table, write
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import CODECS
-from hvd_sparse.types import Selection
 from hvd_sparse.wire import checksum
-from hvd_sparse.wire import frame as _frame
+from hvd_sparse.wire.frame import HEADER_BYTES
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
-from recorded import recorded  # noqa: E402
+from recorded import recorded  # noqa: E402 - of the tests
 
-DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1 / 64, 3e-2, 1e-1)
+DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 NUMEL, QUICK_NUMEL = 10_000_000, 200_000
 ROUNDS, QUICK_ROUNDS = 7, 2
 TURN_S = 0.01
 """A turn repeats what is timed for about so long."""
-
-SLOW_S, SLOW_ROUNDS = 0.3, 1
-"""What takes so long sits out all but the first round."""
-
 YARDSTICK = "index_value"
-CODECS_TRIED: dict[str, Any] = {
-    "index_value": "index_value",
-    "run16": "run16",
-    "block16 float32": {"id": "block16", "values": "float32"},
-    "block16 float16": {"id": "block16", "values": "float16"},
-    "block16 bfloat16": "block16",
-    "block16 int8": {"id": "block16", "values": "int8"},
-    "golomb float32": {"id": "golomb", "values": "float32"},
-    "golomb float16": {"id": "golomb", "values": "float16"},
-    "golomb bfloat16": "golomb",
-    "golomb int8": {"id": "golomb", "values": "int8"},
-    "block16 int4": {"id": "block16", "values": "int4"},
-    "block16 int2": {"id": "block16", "values": "int2"},
-    "golomb int4": {"id": "golomb", "values": "int4"},
-    "golomb int2": {"id": "golomb", "values": "int2"},
-    "chunk12 int4": {"id": "chunk12", "values": "int4"},
-    "chunk12 int2": "chunk12",
-    "bitmap float32": "bitmap",
-    "dense float32": "dense",
-    "sign_index": "sign_index",
-    "ternary": "ternary",
-    "sign_mean": "sign_mean",
-    "one_sign": "one_sign",
-    "two_bit": "two_bit",
-    "one_bit": "one_bit",
-    "auto float32": {"id": "auto", "values": "float32"},
-    "auto bfloat16": "auto",
-}
+PEER_BYTES = {"pairs of int64 and float32": 12, "pairs of int32 and float16": 6}
+"""Bytes an entry of GRACE, and the fewest of DGC's authors' code, without any header."""
 
-WITH_ZLIB = (
-    "index_value",
-    "block16 float32",
-    "block16 float16",
-    "block16 bfloat16",
-    "block16 int8",
-    "golomb bfloat16",
-)
-"""Also measured with zlib's CRC-32 in the place of isal's."""
+
+def tried() -> dict[str, Any]:
+    """Return every codec by name, with each kind of values that it takes."""
+    found: dict[str, Any] = {id: id for id in CODECS.ids()}
+    for id in ("block16", "golomb"):
+        for values in ("float32", "float16", "int8", "int4", "int2"):
+            found[f"{id} {values}"] = {"id": id, "values": values}
+    return found
 
 
 @dataclass(frozen=True)
@@ -99,9 +53,10 @@ class Cost:
 
     Attributes
     ----------
-    bytes_per_entry : of the whole frame, 32 bytes of header included
+    count : entries sent
+    bytes_per_entry : of the whole frame, its header included
     encode_ns, decode_ns : medians of processor time, an entry sent
-    ratio : encode + decode, over that of index_value in the same round: median
+    ratio : encode + decode, over that of ``index_value`` in the same round: median
     """
 
     codec: str
@@ -113,50 +68,42 @@ class Cost:
     ratio: float
 
 
-def random_selection(numel: int, density: float) -> Selection:
-    """Exact top-k of Laplace noise."""
-    vector = np.random.default_rng(0).laplace(size=numel).astype(np.float32)
-    return reference.take_largest(vector, count_from_density(numel, density))
+def bound(density: float, value_bytes: int) -> float:
+    """Return the bytes an entry of whole values and the entropy of a random set of indices."""
+    rest = 1 - density
+    bits = -(density * math.log2(density) + rest * math.log2(rest)) / density
+    return value_bytes + bits / 8
 
 
-def seconds_of(call: Any, repeats: int) -> float:
-    """Return the processor seconds of this thread, so that other work on the machine does not
-    count."""
+def _seconds_of(call: Callable[[], Any], repeats: int) -> float:
+    """Return the processor seconds of this thread, so that other programs do not count."""
     start = time.thread_time()
     for _ in range(repeats):
         call()
     return (time.thread_time() - start) / repeats
 
 
-def measure(
-    numel: int, density: float, rounds: int, names: Iterable[str] = CODECS_TRIED, engine: Any = None
-) -> list[Cost]:
-    """One density.
-
-    engine : whose kernels pack; None for the best that is installed
-    """
-    kernels = resolve_engine(engine)
-    chosen = random_selection(numel, density)
-    codecs = {name: CODECS.resolve(CODECS_TRIED[name]).at_density(density) for name in names}
+def measure(numel: int, density: float, rounds: int) -> list[Cost]:
+    """Time all codecs at one density, in turns, so that drift affects all alike."""
+    kernels = resolve_engine(None)
+    vector = np.random.default_rng(0).laplace(size=numel).astype(np.float32)
+    chosen = reference.take_largest(vector, count_from_density(numel, density))
+    codecs = {name: CODECS.resolve(made).at_density(density) for name, made in tried().items()}
     payloads = {name: codec.encode(chosen) for name, codec in codecs.items()}
     calls = {
-        name: (
-            lambda c=codec, s=chosen: c.encode(s, kernels),
-            lambda c=codec, p=payloads[name]: c.decode(p, kernels),
-        )
+        (name, part): call
         for name, codec in codecs.items()
+        for part, call in (
+            ("encode", lambda c=codec: c.encode(chosen, kernels)),
+            ("decode", lambda c=codec, p=payloads[name]: c.decode(p, kernels)),
+        )
     }
-    repeats = {
-        name: [max(1, int(TURN_S / max(seconds_of(call, 1), 1e-6))) for call in pair]
-        for name, pair in calls.items()
+    repeats = {at: max(1, int(TURN_S / max(_seconds_of(c, 1), 1e-6))) for at, c in calls.items()}
+    turns = [{at: _seconds_of(c, repeats[at]) for at, c in calls.items()} for _ in range(rounds)]
+    times = {
+        name: np.array([[turn[name, part] for part in ("encode", "decode")] for turn in turns])
+        for name in codecs
     }
-    times = {name: np.full((rounds, 2), np.nan) for name in calls}
-    for turn in range(rounds):
-        for name, pair in calls.items():
-            if turn < SLOW_ROUNDS or np.nanmax(times[name]) < SLOW_S:
-                times[name][turn] = [
-                    seconds_of(call, repeats[name][way]) for way, call in enumerate(pair)
-                ]
     yardstick = times[YARDSTICK].sum(axis=1)
     return [
         Cost(
@@ -164,96 +111,93 @@ def measure(
             density,
             chosen.count,
             payloads[name].size / chosen.count,
-            *(np.nanmedian(times[name], axis=0) / chosen.count * 1e9).tolist(),
-            float(np.nanmedian(times[name].sum(axis=1) / yardstick)),
+            *(np.median(times[name], axis=0) / chosen.count * 1e9).tolist(),
+            float(np.median(times[name].sum(axis=1) / yardstick)),
         )
-        for name in calls
+        for name in codecs
     ]
 
 
-def of_recorded(density: float) -> dict[str, float]:
-    """Bytes in all, of every codec's frames for exact top-k of every recorded tensor; and the bound
-    on their indices."""
-    totals = dict.fromkeys(CODECS_TRIED, 0.0)
-    totals |= {"entries": 0, "frames": 0, "index bound": 0.0}
+def of_recorded(density: float) -> dict[str, Any]:
+    """Return the bytes of every codec's frames for exact top-k of every recorded tensor."""
+    totals: dict[str, Any] = dict.fromkeys(tried(), 0)
+    totals |= {"density": density, "entries": 0, "frames": 0}
     for vector in recorded():
-        chosen = reference.take_largest(
-            vector.values, count_from_density(vector.values.size, density)
-        )
+        count = count_from_density(vector.values.size, density)
+        chosen = reference.take_largest(vector.values, count)
         totals["entries"] += chosen.count
         totals["frames"] += 1
-        totals["index bound"] += set_bits(chosen.count, chosen.numel) / 8
-        for name, made in CODECS_TRIED.items():
-            codec = CODECS.resolve(made).at_density(density)
-            totals[name] += codec.encode(chosen).size
+        for name, made in tried().items():
+            totals[name] += CODECS.resolve(made).at_density(density).encode(chosen).size
     return totals
 
 
-def environment() -> dict[str, str]:
-    return {
-        "processor": f"{platform.machine()}, 1 thread",
-        "python": platform.python_version(),
-        "hvd_sparse": hvd_sparse.__version__,
-        "numpy": metadata.version("numpy"),
-        "CRC-32 of": checksum.crc32.__module__ or "zlib",
-    }
-
-
-def print_table(costs: list[Cost]) -> None:
-    densities = sorted({cost.density for cost in costs})
-    table = Table(
-        title="bytes an entry | encode + decode, ns an entry | times index_value",
-        title_justify="left",
-    )
-    table.add_column("codec")
-    for density in densities:
-        table.add_column(f"{density:g}", justify="right")
-    for name in CODECS_TRIED:
-        mine = {cost.density: cost for cost in costs if cost.codec == name}
-        table.add_row(name, *(_cell(mine[density]) for density in densities))
-    bound = [
-        f"{_encoding_page.bound_bytes(density, 4):.2f} | "
-        f"{_encoding_page.bound_bytes(density, 2):.2f}"
-        for density in densities
-    ]
-    table.add_row("entropy + 4 | 2 bytes", *bound)
-    Console(width=max(120, 24 + 22 * len(densities))).print(table)
-
-
-def _cell(cost: Cost) -> str:
-    return f"{cost.bytes_per_entry:.2f} | {cost.encode_ns + cost.decode_ns:.1f} | {cost.ratio:.2f}"
-
-
 def run(options: argparse.Namespace) -> int:
+    """Measure, write JSON, picture and page, and print the page."""
     numel, rounds = (QUICK_NUMEL, QUICK_ROUNDS) if options.quick else (NUMEL, ROUNDS)
-    densities = DENSITIES[::3] if options.quick else DENSITIES
-    costs: list[Cost] = []
-    for density in track(densities, "densities", console=Console(stderr=True)):
-        costs += measure(numel, density, rounds)
-    with mock.patch.object(_frame, "crc32", zlib.crc32):
-        plain = [
-            cost for density in densities for cost in measure(numel, density, rounds, WITH_ZLIB)
-        ]
-    totals = {f"{density:g}": of_recorded(density) for density in (0.001, 0.01)}
-    print_table(costs)
-    options.output.mkdir(parents=True, exist_ok=True)
-    made_with = environment()
-    lines, others = (
-        ",\n".join(json.dumps(asdict(cost)) for cost in those) for those in (costs, plain)
-    )
-    head = {
-        "quick": options.quick,
-        "numel": numel,
-        "rounds": rounds,
-        "made_with": made_with,
-        "recorded": totals,
+    costs = [
+        cost
+        for density in track(DENSITIES, "densities", transient=True)
+        for cost in measure(numel, density, rounds)
+    ]
+    totals = [of_recorded(density) for density in (0.001, 0.01)]
+    at = {(cost.codec, cost.density): cost for cost in costs}
+    header = ["codec", *(f"{density:g}" for density in DENSITIES)]
+
+    def table(form: Callable[[Cost], str], *more: list[str]) -> str:
+        rows = [[f"`{name}`", *(form(at[name, d]) for d in DENSITIES)] for name in tried()]
+        return markdown_table(header, [*rows, *more])
+
+    bounds = [
+        [f"entropy bound + {width} bytes", *(f"{bound(d, width):.3f}" for d in DENSITIES)]
+        for width in (4, 2)
+    ]
+    peers = [[name, *([width] * len(DENSITIES))] for name, width in PEER_BYTES.items()]
+    shown = {
+        "sizes": table(lambda cost: f"{cost.bytes_per_entry:.3f}", *bounds, *peers),
+        "times": table(lambda cost: f"{cost.encode_ns:.1f} + {cost.decode_ns:.1f}"),
+        "ratios": table(lambda cost: f"{cost.ratio:.2f}"),
+        "recorded_table": _recorded_table(totals),
+        "header_bytes": HEADER_BYTES,
+        "checksum": checksum.crc32.__module__ or "zlib",
     }
-    document = (
-        json.dumps(head, indent=1)[:-2]
-        + f',\n "costs": [\n{lines}\n],\n "costs with zlib": [\n{others}\n]\n}}\n'
-    )
-    (options.output / "codecs.json").write_text(document, encoding="utf-8")
-    _encoding_page.draw(costs, options.output / "codecs.png")
-    page = _encoding_page.render(costs, plain, totals, numel, made_with)
-    (options.output / "codecs.md").write_text(page, encoding="utf-8")
+    head = {"made_with": made_with(), "quick": options.quick, "numel": numel, "rounds": rounds}
+    lists = {"costs": [asdict(cost) for cost in costs], "recorded": totals}
+    output = options.output / "codecs"
+    print(write(output, "codecs.md", head, lists, **shown))
+    draw(costs, output.with_suffix(".png"))
     return 0
+
+
+def _recorded_table(totals: Sequence[dict[str, Any]]) -> str:
+    columns = ("bytes in all", "an entry", "without headers")
+    header = ["codec", *(f"{total['density']:g}: {what}" for total in totals for what in columns)]
+    rows = []
+    for name in tried():
+        cells = [f"`{name}`"]
+        for total in totals:
+            bare = total[name] - HEADER_BYTES * total["frames"]
+            cells.append(f"{total[name]:,}")
+            cells += [f"{nbytes / total['entries']:.3f}" for nbytes in (total[name], bare)]
+        rows.append(cells)
+    return markdown_table(header, rows)
+
+
+def draw(costs: Sequence[Cost], path: Path) -> None:
+    """Draw bytes on the left and time on the right, over the density."""
+    figure = Figure(figsize=(13, 5.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name in tried():
+        mine = [cost for cost in costs if cost.codec == name]
+        left.plot(DENSITIES, [cost.bytes_per_entry for cost in mine], marker=".", label=name)
+        right.plot(DENSITIES, [cost.encode_ns + cost.decode_ns for cost in mine], marker=".")
+    for width, dashes in ((4, "--"), (2, "-.")):
+        bounds = [bound(density, width) for density in DENSITIES]
+        left.plot(DENSITIES, bounds, f"k{dashes}", label=f"entropy of indices + {width} bytes")
+    for panel, title in ((left, "bytes an entry"), (right, "encode + decode, ns an entry")):
+        panel.set(xscale="log", xlabel="density", title=title)
+        panel.grid(alpha=0.25)
+    left.set_ylim(0, 13)
+    right.set_yscale("log")
+    figure.legend(fontsize=7, ncols=8, loc="outside lower center", frameon=False)
+    figure.savefig(path, dpi=110)

@@ -1,4 +1,4 @@
-"""The work of a step, beside one pass over memory: the work of ``scripts/bench step``."""
+"""Step overhead, beside one pass over memory: ``python -m benchmarks step``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from benchmarks._page import made_with, markdown_table, write
 from benchmarks._ranks import horovod_version, launch
-from benchmarks._streams import environment
-from benchmarks.selecting import machine
-from benchmarks.step import page
 from benchmarks.step.goals import verdicts
-from benchmarks.step.models import needed_bytes
+from benchmarks.step.meter import PARTS
+from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
 from hvd_sparse.density_text import density_argument, plain_density, spell_density
 
@@ -64,12 +64,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print the goals, write JSON and page; return 0, whether or not goals are met."""
+    """Measure, write JSON and page, and print the page; return 0, whether or not goals are met."""
     for name, value in (QUICK if options.quick else DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    console = Console(soft_wrap=True)
-    before, bench = os.getloadavg()[0], Bench(options)
+    before, bench = f"{os.getloadavg()[0]:.1f}", Bench(options)
     with _bars() as progress:
         launches = [(method, ranks) for ranks in options.ranks for method in options.methods]
         bar = progress.add_task("launches", total=len(launches))
@@ -78,18 +77,8 @@ def run(options: argparse.Namespace) -> int:
             for summary in bench.launch(method, ranks):
                 progress.console.print(_line(summary), style="dim")
             progress.advance(bar)
-    head = {
-        "made_with": {**made_with(), "load average": f"{before:.1f} to {os.getloadavg()[0]:.1f}"},
-        "command": _command(options),
-        "quick": options.quick,
-        "density": plain_density(options.density),
-        "seconds": options.seconds,
-    }
-    found = bench.summaries
-    document = page.document_of(found, bench.rows, bench.left_out, head)
-    page.write(options.output, document, page.render(found, bench.left_out, head))
-    console.print(page.goals_table(verdicts(found, plain_density(options.density))), markup=False)
-    console.print(f"step.json and step.md are in {options.output}")
+    machine = {**made_with(), "horovod": horovod_version(), "load average before": before}
+    print(write_page(bench, machine))
     return 0
 
 
@@ -141,15 +130,75 @@ def available_bytes() -> int:
     return 1024 * int(re.findall(r"^MemAvailable:\s*(\d+) kB", told, re.MULTILINE)[0])
 
 
-def made_with() -> dict[str, str]:
-    """Return the machine and the versions that the figures depend on."""
-    return {**machine(), **environment(), "horovod": horovod_version()}
+HEADER = ["method", "ms", "times the floor", *PARTS, "process", "wall", "page faults", "one pass"]
+
+
+def write_page(bench: Bench, machine: dict[str, str]) -> str:
+    """Write step.json and step.md; return the page."""
+    options, found = bench.options, bench.summaries
+    density = plain_density(options.density)
+    goals = list(verdicts(found, density))
+    head = {"made_with": machine, "command": _command(options), "quick": options.quick}
+    head |= {"density": density, "seconds": options.seconds}
+    lists = {
+        "goals": goals,
+        "summaries": [summary.describe() for summary in found],
+        "left_out": bench.left_out,
+        "rows": bench.rows,
+    }
+    header = ["on 2 ranks", "measured", "goal", ""]
+    shown = {
+        "goals": markdown_table(header, goals) if goals else "",
+        "sections": [_section(members) for members in _by_model(found)],
+        "left_out": [
+            {**each, "title": _title(each["model"], each["ranks"])} for each in bench.left_out
+        ],
+        "density_text": spell_density(density),
+    }
+    return write(options.output / "step", "step.md", head, lists, **shown)
+
+
+def _by_model(summaries: Sequence[Summary]) -> list[list[Summary]]:
+    models = list(TITLES)
+
+    def place(summary: Summary) -> tuple[int, int]:
+        return models.index(summary.model), summary.ranks
+
+    return [list(members) for _, members in groupby(sorted(summaries, key=place), key=place)]
+
+
+def _title(model: str, ranks: int) -> str:
+    return f"{TITLES[model]}, {ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def _section(members: list[Summary]) -> dict[str, Any]:
+    first = members[0]
+    return {
+        "title": _title(first.model, first.ranks),
+        "floor": f"{first.floor_ms} ms in the launch of `{first.method}`",
+        "table": markdown_table(HEADER, map(_cells, members)),
+        "members": members,
+    }
+
+
+def _cells(summary: Summary) -> list[str]:
+    parts = [f"{summary.parts[part].median:.2f}" if summary.parts else "" for part in PARTS]
+    return [
+        f"`{summary.method}`",
+        f"{summary.work_ms.median:.2f}",
+        str(summary.work),
+        *parts,
+        f"{summary.process.median:.1f}",
+        f"{summary.wall.median:.1f}",
+        f"{summary.faults.median:,.0f} ({summary.fault_share:.1%})",
+        "" if summary.one_pass is None else f"{summary.one_pass:.0%}",
+    ]
 
 
 def _command(options: argparse.Namespace) -> str:
     """Return the command that measures the same."""
     lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
-    parts = ["scripts/bench step", *(["--quick"] if options.quick else [])]
+    parts = ["python -m benchmarks step", *(["--quick"] if options.quick else [])]
     parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]
     density = shlex.quote(spell_density(options.density))
     return " ".join([*parts, f"--density {density} --seconds {options.seconds:g}"])

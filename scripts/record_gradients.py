@@ -15,18 +15,29 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import platform
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+import torch
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.progress import track
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 
-from benchmarks._models import small_tasks  # noqa: E402
-from benchmarks._streams import Stream, environment, watch  # noqa: E402
+from small_models import small_tasks  # noqa: E402
+
+import hvd_sparse  # noqa: E402
+from hvd_sparse.checks import count_from_density  # noqa: E402
+from hvd_sparse.kernels import reference  # noqa: E402
+
+SEED = 20210219
+MIN_NUMEL = 1024
+"""Entries of the smallest tensor that is compressed; vectors are not."""
 
 KINDS = {
     "cnn": {"conv2.weight": "convolution", "fc1.weight": "fully connected"},
@@ -43,26 +54,69 @@ KINDS = {
 }
 
 
-def record(
-    model: str, density: float, steps: list[int], progress: Progress
-) -> list[tuple[dict, np.ndarray]]:
-    """Manifest entries and vectors of one training."""
-    stream = Stream(small_tasks()[model], density, max(steps))
-    recorded = []
-    for seen in watch(stream, progress, f"{model}, density {density:g}"):
-        for tensor, kind in KINDS[model].items() if seen.step in steps else ():
-            vector = seen.accumulated[tensor]
+def accumulated(model: str, density: float, steps: int) -> Iterator[dict[str, np.ndarray]]:
+    """Train by exact top-k; yield gradient + residual of every step by tensor, float32 [numel]."""
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    task, rng = small_tasks()[model](), np.random.default_rng(SEED)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=task.learning_rate)
+    weights = {
+        name: parameter
+        for name, parameter in task.model.named_parameters()
+        if parameter.dim() > 1 and parameter.numel() >= MIN_NUMEL
+    }
+    residuals = {name: np.zeros(each.numel(), np.float32) for name, each in weights.items()}
+    for _ in range(steps):
+        optimizer.zero_grad()
+        task.loss(*task.batch(rng)).backward()
+        if task.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(task.model.parameters(), task.clip_norm)
+        vectors = {
+            name: residuals[name] + parameter.grad.numpy().reshape(-1)
+            for name, parameter in weights.items()
+        }
+        for name, parameter in weights.items():
+            vector, sent = vectors[name], np.zeros_like(residuals[name])
+            indices = reference.take_largest(
+                vector, count_from_density(vector.size, density)
+            ).indices
+            sent[indices] = vector[indices]
+            residuals[name] = vector - sent
+            parameter.grad = torch.from_numpy(sent).reshape(parameter.shape)
+        optimizer.step()
+        yield vectors
+
+
+def record(model: str, density: float, steps: list[int]) -> list[tuple[dict, np.ndarray]]:
+    """Manifest entries and vectors of one training; steps count from 1."""
+    recorded, shapes = [], dict(small_tasks()[model]().model.named_parameters())
+    title = f"{model}, density {density:g}"
+    training = accumulated(model, density, max(steps))
+    console = Console(stderr=True)
+    for step, vectors in enumerate(track(training, title, max(steps), console=console), 1):
+        for tensor, kind in KINDS[model].items() if step in steps else ():
             entry = {
                 "model": model,
                 "tensor": tensor,
                 "kind": kind,
-                "shape": list(stream.specs[tensor].shape),
-                "step": seen.step,
+                "shape": list(shapes[tensor].shape),
+                "step": step,
                 "density": density,
-                "sha256": hashlib.sha256(vector.astype("<f4").tobytes()).hexdigest(),
+                "sha256": hashlib.sha256(vectors[tensor].astype("<f4").tobytes()).hexdigest(),
             }
-            recorded.append((entry, vector))
+            recorded.append((entry, vectors[tensor]))
     return recorded
+
+
+def environment() -> dict[str, str]:
+    """Return the versions and the processor on which the bytes depend."""
+    packages = ("numpy", "torch", "scipy", "scikit-learn")
+    return {
+        "processor": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, 1 thread",
+        "python": platform.python_version(),
+        "hvd_sparse": hvd_sparse.__version__,
+        **{package: metadata.version(package) for package in packages},
+    }
 
 
 def write(folder: Path, recorded: list[tuple[dict, np.ndarray]]) -> int:
@@ -99,16 +153,14 @@ def main() -> None:
         "--steps", type=int, nargs="+", default=[1, 20, 100, 300], help="recorded steps, from 1"
     )
     options = parser.parse_args()
-    console = Console(stderr=True)
-    recorded = []
-    with Progress(
-        *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    ) as bars:
-        for model in KINDS:
-            for density in options.densities:
-                recorded += record(model, density, options.steps, bars)
+    recorded = [
+        each
+        for model in KINDS
+        for density in options.densities
+        for each in record(model, density, options.steps)
+    ]
     size = write(options.output, recorded)
-    console.print(f"{len(recorded)} vectors, {size / 2**20:.2f} MiB, in {options.output}")
+    print(f"{len(recorded)} vectors, {size / 2**20:.2f} MiB, in {options.output}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,9 +56,6 @@ class Counts:
             changes=sum(a.file != b.file for a, b in itertools.pairwise(way)),
             depth=max((call.depth for call in way), default=0),
         )
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 @contextmanager

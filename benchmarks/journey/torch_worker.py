@@ -21,6 +21,7 @@ from benchmarks.journey.ways import OPTIONS, RECORDED, WARM, WIDTH, described
 from hvd_sparse.torch import Compression
 
 PACKAGE = Path(hvd_sparse.__file__).parent
+LAYERS = 30
 SLEEP_S = 0.02
 """Every wait is over after one sleep of this length, whatever the other rank does meanwhile."""
 
@@ -83,7 +84,7 @@ def follow(name: str, model: nn.Module) -> dict[str, dict[str, Any]]:
     step (``ways.described``).
     """
     named = [(f"{name}.{each}", parameter) for each, parameter in model.named_parameters()]
-    inner = Compression.ldte_bs(named, name=name, groups=len(named), **OPTIONS)
+    inner = Compression.ldte_bs(named, name=name, **OPTIONS)
     compression = Followed(inner)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1e-3),
@@ -121,7 +122,7 @@ def main() -> None:
     torch.manual_seed(7)
     hvd.init()
     alone = follow("alone", nn.Linear(WIDTH, WIDTH, bias=False))
-    layers = [nn.Linear(WIDTH, WIDTH, bias=number == 1) for number in range(3)]
+    layers = [nn.Linear(WIDTH, WIDTH, bias=number == LAYERS // 2) for number in range(LAYERS)]
     among = follow("among", nn.Sequential(*layers))
     report(hvd.rank(), {**alone, **among})
     hvd.barrier()

@@ -1,17 +1,15 @@
-"""One rank under DistributedDataParallel, with one hook.  Started by ``benchmarks.network`` under
-mpirun, which only starts it: the ranks meet by Gloo.
+"""One rank under DistributedDataParallel: steps with one hook.  Started by ``benchmarks.network``
+under mpirun, which only starts it: the ranks meet by Gloo.
 
 The gradients are given, layer behind layer, so that a step is what DDP and its hook make of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.architectures import parameters
 from benchmarks.network.cluster import INTERFACE, SUBNET, interface_bytes
 from benchmarks.network.gradients import fill, pool
-from benchmarks.network.specs import split
-from benchmarks.network.timings import ready
+from benchmarks.network.launching import rank_options
 from hvd_sparse.ddp import register
-from hvd_sparse.density_text import density_argument
+from hvd_sparse.density_text import Spelled
+from hvd_sparse.methods.spelling import read_method
 
 PORT = 29533
 SETTLING = 3
@@ -57,13 +55,12 @@ class _Layer(torch.autograd.Function):
 class Given(nn.Module):
     """A model's parameters, with gradients that are given at given times."""
 
-    def __init__(self, options: argparse.Namespace, rank: int) -> None:
+    def __init__(self, options: Any, rank: int) -> None:
         super().__init__()
         listed = parameters(options.model)
         self.weights = nn.ParameterList(nn.Parameter(torch.zeros(each.shape)) for each in listed)
-        named = [(each.name, None) for each in listed]
         length_s = options.backward_ms / 1e3 if options.compute == "asleep" else 0.0
-        self.ready_s = [part * length_s for part in ready(options.model, named)]
+        self.ready_s = [each.ready * length_s for each in listed]
         self.work = torch.empty(sum(parameter.numel() for parameter in self.weights))
         self.source, self.steps, self.start = pool(rank), 0, 0.0
 
@@ -87,17 +84,34 @@ class Given(nn.Module):
         return wait
 
 
-def hook_on(model: DistributedDataParallel, spec: str, density: float) -> None:
-    """Give the model a hook by its name on the command line."""
-    if spec == "fp16":
+def join() -> None:
+    """Meet the other ranks, of which mpirun has told the number."""
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{SUBNET}.1:{PORT}",
+        rank=int(os.environ["OMPI_COMM_WORLD_RANK"]),
+        world_size=int(os.environ["OMPI_COMM_WORLD_SIZE"]),
+    )
+
+
+def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataParallel:
+    """Return the network under DDP with a hook: "dense", "fp16", "powersgd" with a rank behind it,
+    or one of ours."""
+    buckets: dict[str, Any] = {}
+    if method.startswith("powersgd"):
+        buckets["bucket_cap_mb"] = ONE_BUCKET_MB
+    model = DistributedDataParallel(network, init_sync=False, **buckets)
+    if method == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif spec.startswith("powersgd"):
-        rank = int(spec.removeprefix("powersgd"))
+    elif method.startswith("powersgd"):
+        rank = int(method.removeprefix("powersgd"))
         state = powerSGD_hook.PowerSGDState(None, rank, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif spec != "dense":
-        id, chosen = split(spec)
-        register(model, id, **{"density": density, **chosen})
+    elif method != "dense":
+        spelled = read_method(method)
+        register(model, spelled.name, **{"density": density, **spelled.options})
+    return model
 
 
 def step(model: DistributedDataParallel) -> dict[str, float]:
@@ -122,50 +136,27 @@ def step(model: DistributedDataParallel) -> dict[str, float]:
     return {"total": float(slowest[0]), "all_threads": mean[1], "received": mean[2]}
 
 
-def check_replicas(bare: Given, spec: str) -> None:
-    """All ranks must have the same bits in their averages."""
+def check_replicas(bare: Given) -> None:
+    """Raise AssertionError if the averages' bits differ between ranks."""
     sums = torch.stack([p.grad.view(torch.int32).sum(dtype=torch.int64) for p in bare.weights])
     told = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
     dist.all_gather(told, sums)
     if any(not torch.equal(each, sums) for each in told):
-        raise AssertionError(f"{spec}: the averaged gradients differ between ranks")
-
-
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return a row for each timed step of the one method."""
-    (spec,) = options.methods
-    bare = Given(options, dist.get_rank())
-    buckets = {"bucket_cap_mb": ONE_BUCKET_MB} if spec.startswith("powersgd") else {}
-    model = DistributedDataParallel(bare, init_sync=False, **buckets)
-    hook_on(model, spec, options.density)
-    for _ in range(max(SETTLING, options.warmup)):
-        step(model)
-    check_replicas(bare, spec)
-    return [{"method": spec, "round": 0, **step(model)} for _ in range(options.steps)]
+        raise AssertionError("the averaged gradients differ between ranks")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model")
-    parser.add_argument("--compute")
-    parser.add_argument("--methods", nargs=1)
-    for name, kind in {"backward-ms": float, "density": density_argument, "output": Path}.items():
-        parser.add_argument(f"--{name}", type=kind)
-    for name in ("rounds", "steps", "warmup"):
-        parser.add_argument(f"--{name}", type=int)
-    options = parser.parse_args()
+    options = rank_options(__doc__)
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://{SUBNET}.1:{PORT}",
-        rank=int(os.environ["OMPI_COMM_WORLD_RANK"]),
-        world_size=int(os.environ["OMPI_COMM_WORLD_SIZE"]),
-    )
-    rows = measure(options)
+    join()
+    bare = Given(options, dist.get_rank())
+    model = wrap(bare, options.method, options.density)
+    for _ in range(max(SETTLING, options.warmup)):
+        step(model)
+    check_replicas(bare)
+    rows = [step(model) for _ in range(options.steps)]
     if dist.get_rank() == 0:
-        document = {"rows": rows, "reports": {options.methods[0]: {}}}
-        options.output.write_text(json.dumps(document), encoding="utf-8")
+        options.output.write_text(json.dumps({"rows": rows, "report": {}}), encoding="utf-8")
     dist.barrier()
     os._exit(0)  # past Gloo's end, which waits for pairs that other hosts have closed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import random
@@ -14,14 +13,16 @@ from typing import Any
 
 from benchmarks._limited import run_limited
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
-from hvd_sparse.density_text import spell_density
+from hvd_sparse.density_text import density_argument, spell_density
 
-RUN_LIMIT_S = 3600
+LIMIT_S = 3600
+"""Of a launch that measures steps."""
+WORKERS = {"torch": "worker", "tensorflow": "tensorflow_worker", "ddp": "ddp_worker"}
 
 
-def launcher(cluster: Cluster, controller: str, ranks: int = 1) -> list[str]:
-    """Return the command that starts so many ranks on every host."""
-    slots, total = ",".join(f"{host}:{ranks}" for host in cluster.hosts), str(ranks * cluster.size)
+def launcher(cluster: Cluster, controller: str) -> list[str]:
+    """Return the command that starts a rank on every host."""
+    slots, total = ",".join(f"{host}:1" for host in cluster.hosts), str(cluster.size)
     if controller == "gloo":
         wire = ["--network-interfaces", INTERFACE]
         return ["horovodrun", "--gloo", "-np", total, "-H", slots, *wire]
@@ -43,8 +44,6 @@ def rank_settings() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
-        # the default of 1,024 is less than the names of several ways in one launch together
-        "HOROVOD_CACHE_CAPACITY": "4096",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
         **{
             name: value
@@ -54,53 +53,40 @@ def rank_settings() -> dict[str, str]:
     }
 
 
-def run_setting(
-    cluster: Cluster, options: argparse.Namespace, model: str, compute: str
-) -> dict[str, Any]:
-    """Run every method on one model, over the wire as it is shaped now."""
+def launch(
+    cluster: Cluster, controller: str, module: str, arguments: list[str], limit_s: float = LIMIT_S
+) -> Any:
+    """Run a module of this package on all hosts.
+
+    Parameters
+    ----------
+    controller : "gloo" or "mpi"
+    module : its last argument is the file that rank 0 writes
+    limit_s : after which the ranks are killed
+
+    Returns
+    -------
+    The JSON of that file.
+
+    Raises
+    ------
+    RuntimeError
+        If a rank failed; the message has the end of what was printed.
+    """
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
-        module = "worker" if options.frontend == "torch" else f"{options.frontend}_worker"
-        worker = [
-            sys.executable,
-            "-m",
-            f"benchmarks.network.{module}",
-            "--model",
-            model,
-            "--compute",
-            compute,
-        ]
-        worker += ["--density", spell_density(options.density)]
-        for name in ("backward_ms", "rounds", "steps", "warmup"):
-            worker += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-        worker += [
-            "--output",
-            str(output),
-            *_measured(options),
-        ]
-        return launch(cluster, options.controller, worker, output)
-
-
-def _measured(options: argparse.Namespace) -> list[str]:
-    """Return the options of a rank that say what takes turns."""
-    if options.plans:
-        return ["--plans"]
-    return ["--methods", *options.methods]
-
-
-def launch(cluster: Cluster, controller: str, program: list[str], output: Path) -> dict[str, Any]:
-    """Run a program on all hosts; return the JSON that its rank 0 leaves in ``output``."""
-    command = cluster.on(cluster.hosts[0], [*launcher(cluster, controller), *program])
-    environment = {
-        **os.environ,
-        **cluster.environment(),
-        **rank_settings(),
-        "PYTHONPATH": os.getcwd(),
-    }
-    code, printed = run_limited(command, environment, RUN_LIMIT_S)
-    if code != 0 or not output.exists():
-        raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
-    return json.loads(output.read_text(encoding="utf-8"))
+        program = [sys.executable, "-m", f"benchmarks.network.{module}", *arguments, str(output)]
+        command = cluster.on(cluster.hosts[0], [*launcher(cluster, controller), *program])
+        environment = {
+            **os.environ,
+            **cluster.environment(),
+            **rank_settings(),
+            "PYTHONPATH": os.getcwd(),
+        }
+        code, printed = run_limited(command, environment, limit_s)
+        if code != 0 or not output.exists():
+            raise RuntimeError(f"the ranks ended with {code}:\n{printed[-4000:]}")
+        return json.loads(output.read_text(encoding="utf-8"))
 
 
 def run_apart(
@@ -113,14 +99,31 @@ def run_apart(
     """
     rows: list[dict[str, Any]] = []
     reports: dict[str, Any] = {}
-    alone = copy.copy(options)
-    alone.rounds = 1
+    arguments = ["--model", model, "--compute", compute]
+    arguments += ["--density", spell_density(options.density)]
+    for name in ("backward_ms", "steps", "warmup"):
+        arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    # DDP's ranks meet by Gloo, and are only started by mpirun
+    controller = "mpi" if options.frontend == "ddp" else options.controller
     for number in range(options.rounds):
         for method in random.Random(number).sample(options.methods, len(options.methods)):
-            alone.methods = [method]
-            result = run_setting(cluster, alone, model, compute)
-            rows += [{**row, "round": number} for row in result["rows"]]
-            reports[method] = result["reports"][method]
+            module = WORKERS[options.frontend]
+            result = launch(cluster, controller, module, [*arguments, "--method", method])
+            rows += [{"method": method, "round": number, **row} for row in result["rows"]]
+            reports[method] = result["report"]
     # tables are in the order that was asked for
     rows.sort(key=lambda row: (row["round"], options.methods.index(row["method"])))
     return {"rows": rows, "reports": reports}
+
+
+def rank_options(description: str | None) -> argparse.Namespace:
+    """Return what ``run_apart`` has told this rank."""
+    parser = argparse.ArgumentParser(description=description)
+    for name in ("--model", "--method", "--compute"):
+        parser.add_argument(name)
+    parser.add_argument("--density", type=density_argument)
+    parser.add_argument("--backward-ms", type=float)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--warmup", type=int)
+    parser.add_argument("output", type=Path)
+    return parser.parse_args()

@@ -8,21 +8,37 @@ their descriptions, with PyTorch's operations and Horovod's allgather, as their 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import horovod.torch as hvd
 import horovod.torch.optimizer as horovod_optimizer
 import torch
 
+from benchmarks import _peers
 from benchmarks.network.spans import Spans
-from benchmarks.network.specs import split
 from hvd_sparse.collectives import horovod_torch
 from hvd_sparse.density_text import Spelled
+from hvd_sparse.methods.spelling import SpelledMethod, read_method
 from hvd_sparse.torch import Compression
 
 Named = Sequence[tuple[str, torch.nn.Parameter]]
+HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+
+
+def read(spec: str) -> SpelledMethod:
+    """Return one of our methods, as in ``ldte_bs,codec=block16``; ``auto`` takes no options."""
+    return SpelledMethod("auto") if spec == "auto" else read_method(spec)
+
+
+def compression(spec: str, named: Named, options: Mapping[str, Any]) -> Any:
+    """Return Horovod's or our ``compression=`` by its name on the command line.
+
+    options : for ours, unless the name has its own
+    """
+    if spec in HOROVODS:
+        return HOROVODS[spec]
+    return read(spec).create(Compression, named, **options)
 
 
 class Method:
@@ -33,9 +49,6 @@ class Method:
 
     is_settled = True
     """Whether the steps that follow are like each other: a trial of several ways is over."""
-
-    def begin(self) -> None:
-        """Prepare a step, outside the timed part."""
 
     def submit(self, position: int) -> None:
         """A parameter's gradient is ready."""
@@ -51,17 +64,15 @@ class Method:
 
 
 class ThroughOptimizer(Method):
-    """A ``compression=`` of Horovod's optimizer, whose hooks are called when a gradient is
-    ready."""
+    """A ``compression=`` of Horovod's optimizer, of which a hook is called when a gradient is
+    ready, as no backward pass does it here."""
 
-    def __init__(self, named: Named, compression: Any, spans: Spans, *, finds: str) -> None:
+    def __init__(self, named: Named, compression: Any, spans: Spans, finds: str) -> None:
         self.compression = _Timed(compression, spans, finds)
         optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=0.0)
         self.optimizer = hvd.DistributedOptimizer(
             optimizer, named_parameters=named, compression=self.compression
         )
-        # several optimizers share the parameters: only the one at work may hear of them
-        self.optimizer._grad_accs.clear()
         self._hooks = [self.optimizer._make_hook(parameter) for _, parameter in named]
 
     def submit(self, position: int) -> None:
@@ -72,11 +83,7 @@ class ThroughOptimizer(Method):
 
     @property
     def is_settled(self) -> bool:
-        inner = self.compression.inner
-        is_planned = (
-            getattr(inner, "plan", self) is not None or inner.config()["groups"] != "planned"
-        )
-        return is_planned and getattr(inner, "verdict", self) is not None
+        return getattr(self.compression.inner, "verdict", self) is not None
 
     def report(self) -> dict[str, Any]:
         inner = self.compression.inner
@@ -111,6 +118,8 @@ class Gathered(Method):
     """
 
     index_dtype = torch.int64
+    has_momentum = False
+    """Whether the method corrects SGD's momentum by itself."""
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         self._parameters = [parameter for _, parameter in named]
@@ -162,8 +171,7 @@ class TopK(Gathered):
 
     def select(self, position: int, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         accumulated = self.residuals[position].add_(flat)
-        count = max(1, int(flat.numel() * self._density))
-        indices = torch.topk(accumulated.abs(), count, sorted=False).indices
+        indices = _peers.TopK().choose(accumulated, max(1, int(flat.numel() * self._density)))
         values = accumulated[indices]
         accumulated[indices] = 0.0
         return values, indices
@@ -172,14 +180,12 @@ class TopK(Gathered):
 class Dgc(Gathered):
     """Deep gradient compression as its authors' code has it (lin2018dgc).
 
-    Momentum correction and masking; a threshold from a strided sample of 1 %, at most 10 repairs
-    within 0.8 and 1.3 of what is asked for; never more than asked; tensors of one dimension dense.
-    Warm-up is over.
+    Momentum correction and masking; a threshold from a strided sample, repaired; never more than
+    asked; tensors of one dimension dense.  Warm-up is over.
     """
 
+    has_momentum = True
     momentum = 0.9
-    sample_density = 0.01
-    low, high, rounds = 0.8, 1.3, 10
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         super().__init__(named, density, spans, label)
@@ -193,56 +199,25 @@ class Dgc(Gathered):
         momentum, velocity = self.momenta[position], self.velocities[position]
         momentum.mul_(self.momentum).add_(flat)
         velocity.add_(momentum)
-        indices = self.chosen(velocity.abs())
+        count = math.ceil(velocity.numel() * self._density)
+        indices = _peers.DgcSampled().choose(velocity, count)
         values = velocity[indices]
         velocity[indices] = 0.0
         momentum[indices] = 0.0
         return values, indices
 
-    def chosen(self, magnitudes: torch.Tensor) -> torch.Tensor:
-        """Positions of at most ceil(n * density) entries, in ascending order unless an exact top-k
-        had to cut."""
-        wanted = math.ceil(magnitudes.numel() * self._density)
-        sample, is_sampled = self._sample(magnitudes)
-        top = math.ceil(sample.numel() * self._density)
-        threshold = float(torch.topk(sample, top, sorted=False).values.min())
-        indices = (magnitudes >= threshold).nonzero().view(-1)
-        for _ in range(self.rounds if is_sampled else 0):
-            if indices.numel() > self.high * wanted:
-                indices = indices[torch.topk(magnitudes[indices], wanted, sorted=False).indices]
-            elif indices.numel() < self.low * wanted:
-                threshold *= self.low
-                indices = (magnitudes >= threshold).nonzero().view(-1)
-            else:
-                break
-        return indices[:wanted]
 
-    def _sample(self, magnitudes: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """A strided sample from a random start, and whether it is less than everything."""
-        numel, least = magnitudes.numel(), math.ceil(2 / self._density)
-        if numel <= least:
-            return magnitudes, False
-        size = max(math.ceil(numel * self.sample_density), least)
-        stride = math.ceil(numel / size / 32) * 32 + 1
-        while numel // stride < size:
-            stride -= 8
-        return magnitudes[random.randrange(stride) :: stride], True
+PEERS: dict[str, type[Gathered]] = {"topk": TopK, "dgc": Dgc}
 
 
-def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Any:
-    """A method by what the command line calls it: dense, fp16, topk, dgc, or one of ours with
-    options, as ``specs`` has them."""
+def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Method:
+    """Return a method by its name on the command line."""
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
-    if spec == "dense":
-        return ThroughOptimizer(labelled, hvd.Compression.none, spans, finds="encode")
-    if spec == "fp16":
-        return ThroughOptimizer(labelled, hvd.Compression.fp16, spans, finds="encode")
-    if spec in ("topk", "dgc"):
+    if spec in PEERS:
         assert isinstance(density, float)  # as the command has checked
-        return {"topk": TopK, "dgc": Dgc}[spec](named, density, spans, spec)
-    id, chosen = split(spec)
-    compression = getattr(Compression, id)(labelled, name=spec, **{"density": density, **chosen})
-    return ThroughOptimizer(labelled, compression, spans, finds="select")
+        return PEERS[spec](named, density, spans, spec)
+    made = compression(spec, labelled, {"density": density, "name": spec})
+    return ThroughOptimizer(labelled, made, spans, "encode" if spec in HOROVODS else "select")
 
 
 def watch(spans: Spans, codecs: Sequence[type]) -> None:

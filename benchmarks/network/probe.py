@@ -91,6 +91,16 @@ def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
     }
 
 
+def describe(wire: dict[str, Any]) -> str:
+    """Return what was measured, in words."""
+    alone, ring = wire["alone_mbit_s"], wire["ring_mbit_s"]
+    return (
+        f"one host to another {alone['long']:,.0f} Mbit/s ({alone['medium']:,.0f} for 1 MB, "
+        f"{alone['small']:,.0f} for 100 kB, the reply included); all at once, each to the next: "
+        f"{min(ring):,.0f} to {max(ring):,.0f} Mbit/s"
+    )
+
+
 def _ring(cluster: Cluster, sizes: list[int], pairs: int) -> list[list[float]]:
     """Each of the first ``pairs`` hosts sends to the next; the seconds of every transfer, by
     sender."""

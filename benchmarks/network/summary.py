@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import bootstrap
 
 from benchmarks.network.spans import PHASES
 
@@ -35,20 +34,6 @@ def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, flo
     return spread(by_round(rows, slower) / by_round(rows, faster))
 
 
-def interval(slower: np.ndarray, faster: np.ndarray) -> dict[str, float]:
-    """The ratio of two medians over the same rounds, and where it lies in 95 of 100 cases:
-    bootstrapped over the rounds."""
-
-    def of_medians(upper: np.ndarray, lower: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(np.median(upper, axis=axis) / np.median(lower, axis=axis))
-
-    found = bootstrap(
-        (slower, faster), of_medians, paired=True, vectorized=True, method="percentile", rng=7
-    )
-    low, high = (float(end) for end in found.confidence_interval)
-    return {"median": float(of_medians(slower, faster)), "low": low, "high": high}
-
-
 def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
     """Mean milliseconds of a rank by phase in the method's steps; "other" is the rest of the rank's
     step."""
@@ -67,29 +52,25 @@ def processor(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
 
 
 def summarize(setting: dict[str, Any]) -> dict[str, Any]:
-    """JSON-able: of every method of a setting, its times, phases, bytes and ratio to the last one,
-    which is ours."""
+    """JSON-able: of every method of a setting, its times, bytes, ratios to the first method, which
+    is dense, and to the last one, which is ours; where the rows have them, its phases."""
     rows = setting["rows"]
     methods = list(
         dict.fromkeys(row["method"] for row in sorted(rows, key=lambda row: row["round"]))
     )
-    ours = methods[-1]
-    return {
-        method: {
+    summaries = {}
+    for method in methods:
+        mine = [row for row in rows if row["method"] == method]
+        summaries[method] = {
             "step_ms": spread(1e3 * by_round(rows, method)),
-            "times_ours": ratio(rows, method, ours),
-            "phases_ms": phases(rows, method),
-            "processor_ms": processor(rows, method),
+            "times_ours": ratio(rows, method, methods[-1]),
+            "over_first": ratio(rows, methods[0], method),
             "worked_ms": 1e3
-            * float(
-                np.mean(
-                    [r["all_threads"] - r["send_processor"] for r in rows if r["method"] == method]
-                )
-            ),
-            "received_bytes": float(
-                np.mean([row["received"] for row in rows if row["method"] == method])
-            ),
-            "steps": sum(row["method"] == method for row in rows),
+            * float(np.mean([r["all_threads"] - r.get("send_processor", 0.0) for r in mine])),
+            "received_bytes": float(np.mean([row["received"] for row in mine])),
+            "steps": len(mine),
         }
-        for method in methods
-    }
+        if "select" in mine[0]:
+            summaries[method]["phases_ms"] = phases(rows, method)
+            summaries[method]["processor_ms"] = processor(rows, method)
+    return summaries

@@ -1,24 +1,24 @@
-"""One rank in TensorFlow: whole steps of every method in turn.  Started by ``benchmarks.network
+"""One rank under Horovod in TensorFlow: steps of one method.  Started by ``benchmarks.network
 --frontend tensorflow``."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.architectures import ARCHITECTURES, parameters
+from benchmarks.architectures import parameters
+from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.gradients import fill, pool
-from benchmarks.network.specs import split
-from hvd_sparse.density_text import density_argument
+from benchmarks.network.launching import rank_options
+from hvd_sparse.density_text import Spelled
+from hvd_sparse.methods.spelling import SpelledMethod, read_method
 from hvd_sparse.tensorflow import Compression
 
 WIDTH = 512
@@ -60,7 +60,7 @@ class Method:
     """
 
     def __init__(
-        self, spec: str, variables: list[tf.Variable], density: float, products: int
+        self, spec: str, variables: list[tf.Variable], density: Spelled, products: int
     ) -> None:
         self.compression = _compression(spec, variables, density)
 
@@ -86,16 +86,16 @@ class Method:
         return getattr(self.compression, "verdict", "")
 
 
-def _compression(spec: str, variables: list[tf.Variable], density: float) -> Any:
+def _compression(spec: str, variables: list[tf.Variable], density: Spelled) -> Any:
     if spec in ("dense", "fp16"):
         return hvd.Compression.none if spec == "dense" else hvd.Compression.fp16
-    id, options = split(spec)
+    method = SpelledMethod("auto") if spec == "auto" else read_method(spec)
     name = re.sub(r"[^A-Za-z0-9]+", "_", spec)
-    return getattr(Compression, id)(variables, name=name, **{"density": density, **options})
+    return method.create(Compression, variables, name=name, density=density)
 
 
 class Rank:
-    """The variables, their gradients, and the methods that share them."""
+    """The variables, their gradients, and the method."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         listed = parameters(options.model)
@@ -103,72 +103,48 @@ class Rank:
             tf.Variable(tf.zeros(each.shape), name=each.name.replace(".", "_")) for each in listed
         ]
         products = products_of(options.backward_ms / 1e3) if options.compute == "busy" else 0
-        products = int(
-            hvd.broadcast(tf.constant(products), 0, name="bench.products")
-        )  # the same on all ranks
-        self.methods = {
-            spec: Method(spec, variables, options.density, products) for spec in options.methods
-        }
-        numel = sum(each.numel for each in listed)
-        self._work, self._source = np.empty(numel, np.float32), pool(hvd.rank())
-        self._steps = 0
+        # the same on all ranks
+        products = int(hvd.broadcast(tf.constant(products), 0, name="bench.products"))
+        self.method = Method(options.method, variables, options.density, products)
+        self._work = np.empty(sum(each.numel for each in listed), np.float32)
+        self._source, self._steps = pool(hvd.rank()), 0
 
-    def step(self, spec: str) -> float:
-        """Seconds, on the slowest rank."""
+    def step(self) -> dict[str, float]:
+        """Take one step, on all ranks at once: the slowest one's seconds, of everything else the
+        mean."""
         self._steps += 1
         fill(self._work, self._source, self._steps)
         gradients = tf.constant(self._work)
         hvd.allreduce(tf.zeros(1), name="bench.begin")
+        received, used = interface_bytes()[0], time.process_time()
         began = time.perf_counter()
-        first = self.methods[spec].step(gradients)
-        total = time.perf_counter() - began
-        told = np.array([total, float(first.astype(np.float64).sum())])
-        by_rank = hvd.allgather(tf.constant(told[None]), name="bench.merge").numpy()
-        if len(set(by_rank[:, 1].tolist())) != 1:
-            raise AssertionError(
-                f"{spec}: the averaged gradients differ between ranks: {by_rank[:, 1].tolist()}"
-            )
-        return float(by_rank[:, 0].max())
+        first = self.method.step(gradients)
+        total, used = time.perf_counter() - began, time.process_time() - used
+        own = [total, used, interface_bytes()[0] - received, float(first.astype(np.float64).sum())]
+        by_rank = hvd.allgather(tf.constant(np.array([own])), name="bench.merge").numpy()
+        if len(set(by_rank[:, 3].tolist())) != 1:
+            raise AssertionError(f"the averaged gradients differ between ranks: {by_rank[:, 3]}")
+        _, used, received, _ = by_rank.mean(axis=0).tolist()
+        return {"total": float(by_rank[:, 0].max()), "all_threads": used, "received": received}
 
 
-def measure(rank: Rank, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Warm up, then rounds in which every method has its turn, each round in another order."""
-    specs, rows = list(rank.methods), []
-    for spec in specs:
-        for number in range(max(options.warmup, LONGEST_TRIAL)):
-            rank.step(spec)
-            if rank.methods[spec].verdict is not None and number + 1 >= options.warmup:
-                break
-    for round_number in range(options.rounds):
-        for spec in random.Random(round_number).sample(
-            specs, len(specs)
-        ):  # in the same order on all ranks
-            seconds = [rank.step(spec) for _ in range(options.steps)]
-            rows += [{"method": spec, "round": round_number, "total": total} for total in seconds]
-    return sorted(rows, key=lambda row: (row["round"], specs.index(row["method"])))
+def measure(rank: Rank, options: argparse.Namespace) -> list[dict[str, float]]:
+    """Warm up until a trial is over, then take the steps that count."""
+    for number in range(max(options.warmup, LONGEST_TRIAL)):
+        rank.step()
+        if rank.method.verdict is not None and number + 1 >= options.warmup:
+            break
+    return [rank.step() for _ in range(options.steps)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=ARCHITECTURES)
-    parser.add_argument("--methods", nargs="+")
-    parser.add_argument("--density", type=density_argument)
-    parser.add_argument("--compute", choices=("none", "busy"))
-    parser.add_argument("--backward-ms", type=float)
-    for name in ("rounds", "steps", "warmup"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    options = rank_options(__doc__)
     hvd.init()
     rank = Rank(options)
-    rows = measure(rank, options)
+    rows, verdict = measure(rank, options), rank.method.verdict
     if hvd.rank() == 0:
-        verdicts = {
-            spec: str(method.verdict) for spec, method in rank.methods.items() if method.verdict
-        }
-        options.output.write_text(
-            json.dumps({"rows": rows, "verdicts": verdicts}), encoding="utf-8"
-        )
+        report = {"verdict": str(verdict)} if verdict else {}
+        options.output.write_text(json.dumps({"rows": rows, "report": report}), encoding="utf-8")
     hvd.allreduce(tf.zeros(1), name="bench.end")
 
 

@@ -1,29 +1,22 @@
-"""One rank: every method in turn, round after round.  Started by ``benchmarks.network`` under
-horovodrun or mpirun."""
+"""One rank under Horovod in PyTorch: steps of one method.  Started by ``benchmarks.network``."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import nn
 
-from benchmarks.architectures import ARCHITECTURES, parameters
-from benchmarks.network import methods as method_module
+from benchmarks.architectures import parameters
 from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.gradients import fill, pool
-from benchmarks.network.groupings import create_ways
-from benchmarks.network.models import MODELS, loss
+from benchmarks.network.launching import rank_options
+from benchmarks.network.methods import create, watch
 from benchmarks.network.spans import PHASES, Spans
-from benchmarks.network.timings import ready
-from hvd_sparse.density_text import density_argument
 from hvd_sparse.registry import CODECS
 
 SLOW_S = 1.5
@@ -33,136 +26,68 @@ LONGEST_TRIAL = 60
 
 
 class Rank:
-    """The parameters, their gradients, and the methods that share them."""
+    """The parameters, their gradients, and the method."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.spans = Spans()
-        self.model: nn.Module | None = None
-        if options.compute == "real":
-            torch.manual_seed(7)
-            self.model = MODELS[options.model]()
-            named = list(self.model.named_parameters())
-        else:
-            # no value of a parameter is ever read: one entry stands for all
-            named = [
-                (
-                    listed.name,
-                    nn.Parameter(torch.zeros(()).expand(listed.shape), requires_grad=True),
-                )
-                for listed in parameters(options.model)
-            ]
-        self.named = named
+        self.options, self.spans, self.steps = options, Spans(), 0
+        listed = parameters(options.model)
+        # no value of a parameter is ever read: one entry stands for all
+        named = [
+            (each.name, nn.Parameter(torch.zeros(()).expand(each.shape), requires_grad=True))
+            for each in listed
+        ]
         self.parameters = [parameter for _, parameter in named]
-        self.work = torch.empty(sum(parameter.numel() for parameter in self.parameters))
+        is_replayed = options.compute != "none"
+        self.ready = [each.ready if is_replayed else 0.0 for each in listed]
+        self.work = torch.empty(sum(each.numel for each in listed))
         self.source = pool(hvd.rank())
-        self.rng = torch.Generator().manual_seed(hvd.rank())
-        self.steps = 0
-        self.ready = (
-            ready(options.model, named)
-            if options.compute in ("asleep", "busy")
-            else [0.0] * len(named)
-        )
-        self.methods = self._create(options)
-        self.active: Any = None
-        self.first_s: float | None = None
-        """When a step's first gradient came."""
-        for position, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._submitter(position))
-        method_module.watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
+        self.method = create(options.method, named, options.density, self.spans)
+        watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
 
-    def _create(self, options: argparse.Namespace) -> Mapping[str, method_module.Method]:
-        if options.plans:
-            return create_ways(self.named, options.density, self.spans)
-        return {
-            s: method_module.create(s, self.named, options.density, self.spans)
-            for s in options.methods
-        }
-
-    def _submitter(self, position: int) -> Callable[[nn.Parameter], None]:
-        def submit(_: nn.Parameter) -> None:
-            self.first_s = self.first_s or time.perf_counter()
-            self.active.submit(position)
-
-        return submit
-
-    def step(self, spec: str) -> dict[str, Any]:
-        """One step of one method, on all ranks at once; what this rank saw of it."""
-        self.active = self.methods[spec]
+    def step(self) -> dict[str, float]:
+        """Take one step, on all ranks at once; return what this rank saw of it."""
         self.steps += 1
-        views = self._prepare()
-        self.active.begin()
+        fill(self.work.numpy(), self.source, self.steps)
+        pieces = self.work.split([parameter.numel() for parameter in self.parameters])
+        views = [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters)]
         hvd.barrier()
         self.spans.clear()
-        received, sent = interface_bytes()
-        self.first_s = None
+        received = interface_bytes()[0]
         start, used = time.perf_counter(), time.process_time()
-        if self.model is not None:
-            self._compute_really()
-        else:
-            self._replay(views, start)
-        self.active.finish()
-        end, used = time.perf_counter(), time.process_time() - used
-        total, exchange = end - start, end - (self.first_s or start)
+        self._replay(views, start)
+        self.method.finish()
+        total, used = time.perf_counter() - start, time.process_time() - used
         hvd.barrier()
         # As an optimizer does that applies them: gradients that are thrown away are taken back.
         torch.autograd.graph.increment_version(self.parameters)
-        after = interface_bytes()
         phases = {name: self.spans.seconds[name] for name in PHASES}
         phases |= {f"{name}_processor": self.spans.processor[name] for name in PHASES}
-        return {
-            "total": total,
-            "exchange": exchange,
-            "all_threads": used,
-            **phases,
-            "received": after[0] - received,
-            "sent": after[1] - sent,
-        }
-
-    def _prepare(self) -> list[torch.Tensor]:
-        if self.model is not None:
-            for parameter in self.parameters:
-                parameter.grad = None
-            return []
-        fill(self.work.numpy(), self.source, self.steps)
-        pieces = self.work.split([parameter.numel() for parameter in self.parameters])
-        return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters)]
-
-    def _compute_really(self) -> None:
-        with self.spans.phase("backward"):
-            loss(self.model, self.rng).backward()
+        received = interface_bytes()[0] - received
+        return {"total": total, "all_threads": used, **phases, "received": received}
 
     def _replay(self, views: list[torch.Tensor], start: float) -> None:
-        order = sorted(range(len(views)), key=lambda i: (self.ready[i], -i))
         done_ms = 0.0
-        for position in order:
+        for position in sorted(range(len(views)), key=lambda i: (self.ready[i], -i)):
             ready_ms = self.ready[position] * self.options.backward_ms
             with self.spans.phase("backward"):
                 if self.options.compute == "asleep":
-                    _sleep_until(start + ready_ms / 1e3)
+                    # as while a GPU computes: the core is free
+                    time.sleep(max(0.0, start + ready_ms / 1e3 - time.perf_counter()))
                 elif self.options.compute == "busy":
                     _keep_busy((ready_ms - done_ms) / 1e3)
             done_ms = ready_ms
-            parameter = self.parameters[position]
-            parameter.grad = views[position]
-            for hook in list(parameter._post_accumulate_grad_hooks.values()):
-                hook(parameter)
+            self.parameters[position].grad = views[position]
+            self.method.submit(position)
 
-    def checksum(self) -> int:
-        """Return a checksum of the averaged gradients' bits, which is the same on all ranks if the
-        gradients are."""
+    def check_replicas(self) -> None:
+        """Raise AssertionError if the averaged gradients' bits differ between ranks."""
         bits = [
             parameter.grad.view(-1).view(torch.int32).sum(dtype=torch.int64)
             for parameter in self.parameters
         ]
-        return int(torch.stack(bits).sum())
-
-
-def _sleep_until(when: float) -> None:
-    """Sleep, as while a GPU computes: the core is free."""
-    left = when - time.perf_counter()
-    if left > 0:
-        time.sleep(left)
+        sums = hvd.allgather(torch.stack(bits).sum()[None], name="bench.check").tolist()
+        if len(set(sums)) != 1:
+            raise AssertionError(f"the averaged gradients differ between ranks: {sums}")
 
 
 def _keep_busy(seconds: float) -> None:
@@ -172,81 +97,36 @@ def _keep_busy(seconds: float) -> None:
         pass
 
 
-def _merge(row: dict[str, Any]) -> dict[str, Any]:
-    """Over the ranks: the slowest one's times are the step's; of everything else the mean."""
+def _merge(row: dict[str, float]) -> dict[str, float]:
+    """Over the ranks: the slowest one's time is the step's; of everything else the mean."""
     vector = torch.tensor([[float(value) for value in row.values()]], dtype=torch.float64)
     gathered = hvd.allgather(vector, name="bench.merge").numpy()
     merged = dict(zip(row, gathered.mean(axis=0).tolist()))
-    slowest = dict(zip(row, gathered.max(axis=0).tolist()))
-    return {
-        **merged,
-        "mean_total": merged["total"],
-        **{name: slowest[name] for name in ("total", "exchange")},
-    }
-
-
-def _check_replicas(rank: Rank, spec: str) -> None:
-    sums = hvd.allgather(torch.tensor([rank.checksum()]), name="bench.check").tolist()
-    if len(set(sums)) != 1:
-        raise AssertionError(f"{spec}: the averaged gradients differ between ranks: {sums}")
+    slowest = float(gathered[:, list(row).index("total")].max())
+    return {**merged, "mean_total": merged["total"], "total": slowest}
 
 
 def measure(rank: Rank) -> list[dict[str, Any]]:
-    """Warm up, then rounds in which every method has its turn, each round in another order."""
-    options, rows = rank.options, []
-    specs = list(rank.methods)
-    last: dict[str, float] = {}
-    for spec in specs:
-        for number in range(max(options.warmup, LONGEST_TRIAL)):
-            last[spec] = _merge(rank.step(spec))["total"]
-            if number == 0:
-                _check_replicas(rank, spec)
-            if rank.methods[spec].is_settled and (
-                last[spec] > SLOW_S or number + 1 >= options.warmup
-            ):
-                break
-    for round_number in range(options.rounds):
-        for spec in random.Random(round_number).sample(
-            specs, len(specs)
-        ):  # in the same order on all ranks
-            for _ in range(1 if last[spec] > SLOW_S else options.steps):
-                merged = _merge(rank.step(spec))
-                last[spec] = merged["total"]
-                rows.append({"method": spec, "round": round_number, **merged})
-        if hvd.rank() == 0:
-            print(
-                f"round {round_number}: " + ", ".join(f"{s} {1e3 * last[s]:.1f} ms" for s in specs),
-                flush=True,
-            )
-    rows.sort(
-        key=lambda row: (row["round"], specs.index(row["method"]))
-    )  # tables are in the order that was asked for
-    return rows
+    """Warm up until a trial is over, then take the steps that count."""
+    options, last_s = rank.options, 0.0
+    for number in range(max(options.warmup, LONGEST_TRIAL)):
+        last_s = _merge(rank.step())["total"]
+        if number == 0:
+            rank.check_replicas()
+        if rank.method.is_settled and (last_s > SLOW_S or number + 1 >= options.warmup):
+            break
+    return [_merge(rank.step()) for _ in range(1 if last_s > SLOW_S else options.steps)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=ARCHITECTURES)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--methods", nargs="+")
-    what.add_argument(
-        "--plans", action="store_true", help="the ways of grouping, instead of methods"
-    )
-    parser.add_argument("--compute", choices=("none", "asleep", "busy", "real"))
-    parser.add_argument("--backward-ms", type=float)
-    parser.add_argument("--density", type=density_argument)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--warmup", type=int)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    options = rank_options(__doc__)
     torch.set_num_threads(1)
     hvd.init()
     rank = Rank(options)
     rows = measure(rank)
     if hvd.rank() == 0:
-        reports = {spec: method.report() for spec, method in rank.methods.items()}
-        options.output.write_text(json.dumps({"rows": rows, "reports": reports}), encoding="utf-8")
+        found = {"rows": rows, "report": rank.method.report()}
+        options.output.write_text(json.dumps(found), encoding="utf-8")
     hvd.barrier()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._interleaved_timing import Quartiles
+from benchmarks._page import Quartiles
 from benchmarks.step.meter import PARTS
 
 PAGE_BYTES = 4096

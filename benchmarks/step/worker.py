@@ -8,7 +8,7 @@ import os
 import random
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -17,11 +17,11 @@ import horovod.torch as hvd
 import torch
 
 from benchmarks._ranks import report
-from benchmarks.network.specs import split
 from benchmarks.step.meter import PARTS, Meter
 from benchmarks.step.models import tensors_of
 from benchmarks.step.replay import Replay
 from hvd_sparse.density_text import Spelled, density_argument
+from hvd_sparse.methods.spelling import read_method
 from hvd_sparse.torch import Compression
 
 WARM = 6
@@ -32,6 +32,15 @@ FEWEST_WARM, WARM_S = 2, 3.0
 """Steps, and seconds after which a slow method is warm enough."""
 FEWEST, MOST = 3, 60
 """Rounds."""
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "None": lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4),
+    "nesterov": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.01, momentum=0.9, nesterov=True
+    ),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
+"""That can be handed over, by what stands behind ``optimizer=``."""
 HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
@@ -43,10 +52,11 @@ class Rank:
         self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
         named = [(f"{model}.{name}", p) for (name, _), p in zip(tensors, self.replay.parameters)]
         self.is_ours = method not in HOROVODS
-        self.meter = Meter(_compression(model, method, named, density))
+        optimizer, compression = _compression(model, method, named, density)
+        self.meter = Meter(compression)
         with _hooks_on_one_rank():
             self.optimizer = hvd.DistributedOptimizer(
-                torch.optim.SGD(self.replay.parameters, lr=0.0),
+                optimizer,
                 named_parameters=named,
                 compression=self.meter,
             )
@@ -146,11 +156,21 @@ class Rank:
             self.meter.inner.close()
 
 
-def _compression(model: str, method: str, named: Sequence[Any], density: Spelled) -> Any:
+def _compression(
+    model: str, method: str, named: Sequence[Any], density: Spelled
+) -> tuple[torch.optim.Optimizer, Any]:
+    """Return an optimizer and its compression; ``optimizer=adam`` behind a method hands that one
+    over."""
+    parameters = [parameter for _, parameter in named]
     if method in HOROVODS:
-        return HOROVODS[method]
-    id, options = split(method)
-    return getattr(Compression, id)(named, name=model, **{"density": density, **options})
+        return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
+    spelled = read_method(method)
+    handed = spelled.options.pop("optimizer", None)
+    options: dict[str, Any] = {"density": density, "name": model}
+    optimizer = OPTIMIZERS[str(handed)](parameters)
+    if handed is not None:
+        options["optimizer"] = optimizer
+    return optimizer, spelled.create(Compression, named, **options)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``scripts/bench step --quick`` measures real steps, and writes what it has measured."""
+"""``python -m benchmarks step --quick`` measures real steps, and writes what it has measured."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def test_a_step_is_measured_with_its_parts_on_any_number_of_ranks(ours):
         assert 0 < each["one_pass"] <= 1
 
 
-def test_a_method_with_momentum_and_one_of_horovods_are_measured_beside_it(tmp_path):
-    _, document, page = run(tmp_path, "--methods", "dense", "dgc")
-    dense, dgc = document["summaries"]
-    for each in (dense, dgc):
+def test_methods_of_horovod_and_handed_over_optimizers_are_measured_beside_it(tmp_path):
+    methods = ["dense", "dgc", "ldte_bs,optimizer=adam"]
+    _, document, page = run(tmp_path, "--methods", *methods)
+    dense, *ours = document["summaries"]
+    for each in (dense, *ours):
         check_figures(each)
     assert (dense["parts"], dense["one_pass"]) == ({}, None)
-    assert set(dgc["parts"]) == PARTS
-    assert "| `dense` | " in page and "| `dgc` | " in page
+    assert all(set(each["parts"]) == PARTS for each in ours)
+    assert all(f"| `{method}` | " in page for method in methods)
 
 
 def check_figures(summary):
@@ -64,6 +65,6 @@ def test_half_of_the_small_tensors_are_compressed(ours):
 def test_the_goals_are_printed_as_on_the_page(ours):
     printed, _, text = ours
     assert "no figure here means anything" in text
-    judged = [line for line in text.splitlines() if "the pair of calls |" in line]
+    judged = [line for line in text.splitlines() if "us of the pair of calls |" in line]
     assert len(judged) == 2 and all(line in printed for line in judged)
-    assert all(" met |" in line or " missed: " in line for line in judged)
+    assert all(" met |" in line or " missed by " in line for line in judged)

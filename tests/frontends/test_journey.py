@@ -1,4 +1,4 @@
-"""``python -m benchmarks.journey`` follows a tensor through real steps of both frameworks."""
+"""``python -m benchmarks journey`` follows a tensor through real steps of both frameworks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def journey(tmp_path_factory):
     """What it wrote: the document, and the page."""
-    output = tmp_path_factory.mktemp("journey") / "journey"
-    command = [sys.executable, "-m", "benchmarks.journey", "--output", str(output)]
+    output = tmp_path_factory.mktemp("journey")
+    command = [sys.executable, "-m", "benchmarks", "journey", "--output", str(output)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stderr[-4000:]
-    page = output.with_suffix(".md").read_text()
-    tables = [line for line in run.stdout.splitlines() if line.startswith("|")]
-    assert len(tables) > 20 and all(line in page for line in tables)
-    return json.loads(output.with_suffix(".json").read_text()), page
+    page = (output / "journey.md").read_text()
+    return json.loads((output / "journey.json").read_text()), page
 
 
 def line_of(document, what, part):
@@ -36,11 +34,11 @@ def line_of(document, what, part):
 
 def test_the_page_judges_every_goal(journey):
     document, page = journey
-    judged = {(e["framework"], e["goal"]) for e in document["lines"] if e["goal"] is not None}
+    judged = {(e["framework"], e["goal"]) for e in document["lines"] if e["goal"]}
     assert judged == {
-        ("PyTorch", "≤ 120 calls in ≤ 22 files"),
-        ("PyTorch", "≤ 25 calls"),
-        ("TensorFlow", "≤ 120 calls in ≤ 26 files"),
+        ("PyTorch", "≤ 60 calls in ≤ 15 files"),
+        ("PyTorch", "≤ 8 calls"),
+        ("TensorFlow", "≤ 60 calls in ≤ 18 files"),
     }
     assert page.count(" met |") + page.count(" missed |") == 3
 
@@ -50,6 +48,7 @@ def test_both_calls_of_a_tensor_are_followed_into_the_kernels(journey):
     files = {
         (e["framework"], e["what"].split(",")[0], e["part"]): {file for file, *_ in e["way"]}
         for e in document["ways"]
+        if "thirty" not in e["what"]
     }
     takes = [seen for (_, what, part), seen in files.items() if part in ("compress", "send")]
     gives = [seen for (_, what, part), seen in files.items() if part in ("decompress", "receive")]

@@ -17,7 +17,7 @@ pytest.importorskip(
     "horovod.torch", reason="the bench is written over Horovod", exc_type=ImportError
 )
 
-from _spaces import finish, needs_spaces, on_cluster, start
+from _spaces import needs_spaces, on_cluster, start
 
 from benchmarks.network.cluster import Cluster, bits_per_second, burst_bytes, inside
 from benchmarks.network.probe import LONG_S, MEDIUM_BYTES
@@ -96,79 +96,3 @@ def _sleepers() -> list[str]:
         except OSError:
             continue
     return found
-
-
-@needs_spaces
-def test_the_bench_measures_every_method_over_the_wire(tmp_path):
-    methods = ["dense", "topk", "ldte_bs"]
-    arguments = [
-        "--hosts",
-        "2",
-        "--rates",
-        "100mbit",
-        "--models",
-        "transformer",
-        "--rounds",
-        "1",
-        "--steps",
-        "1",
-    ]
-    arguments += [
-        "--warmup",
-        "1",
-        "--compute",
-        "asleep",
-        "--output",
-        str(tmp_path / "net"),
-        "--methods",
-        *methods,
-    ]
-    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
-    assert code == 0, output[-6000:]
-    (setting,) = json.loads((tmp_path / "net.json").read_text())["settings"]
-    summary = setting["summary"]
-    assert list(summary) == methods
-    # two ranks: a ring allreduce brings each the tensor once, an allgather of k = n / 1000 entries
-    # 8 or 12 bytes of each
-    entries = 9_884_944
-    assert 1.0 <= summary["dense"]["received_bytes"] / (4 * entries) < 1.1
-    # and negotiating 152 names costs as much again
-    assert 1.0 <= summary["topk"]["received_bytes"] / (12 * entries / 1000) < 3
-    assert 1.0 <= summary["ldte_bs"]["received_bytes"] / (8 * entries / 1000) < 8
-    assert 0.0007 < setting["reports"]["ldte_bs"]["density_achieved"] < 0.0014
-    assert all(numbers["phases_ms"]["backward"] > 0 for numbers in summary.values())
-    assert (tmp_path / "net.png").stat().st_size > 10_000
-
-
-@needs_spaces
-def test_the_bytes_of_exchanges_on_the_wire_are_those_of_the_formulas(tmp_path):
-    arguments = [
-        "--exchanges",
-        "--hosts",
-        "2",
-        "--steps",
-        "3",
-        "--output",
-        str(tmp_path / "counts"),
-    ]
-    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
-    assert code == 0, output[-6000:]
-    counts = json.loads((tmp_path / "counts.json").read_text())["counts"]
-    assert len(counts) == 2 * (4 + 1)
-    for count in counts:
-        if count["density"] == 0.01:
-            assert 0.7 < count["over_formula"] < 1.6, count  # one lost acknowledgement more or less
-
-
-@needs_spaces
-def test_whole_trainings_are_timed_over_the_wire(tmp_path):
-    arguments = ["--train", "digits", "--quick", "--hosts", "2", "--rates", "100mbit"]
-    arguments += ["--methods", "dense", "topk", "--output", str(tmp_path / "train")]
-    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 200)
-    assert code == 0, output[-6000:]
-    dense, sparse = json.loads((tmp_path / "train.json").read_text())["runs"]
-    for run in (dense, sparse):
-        assert len(run["seconds_at"]) == len(run["curve"])
-        assert run["seconds_at"] == sorted(run["seconds_at"])
-    assert sparse["bytes"] < dense["bytes"] / 10
-    assert "dense's end" in (tmp_path / "train.md").read_text()

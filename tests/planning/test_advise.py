@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plain import run_plain
 
-from benchmarks.architectures import parameters
+from benchmarks.architectures import flops, parameters
 from hvd_sparse.cli import main
 from hvd_sparse.cli.advise import (
     AS_GOOD,
@@ -63,8 +63,7 @@ def test_the_sizes_are_those_of_the_models(name):
     assert MODELS[name].numel == sum(sizes)
     compressed = [p for p in parameters(name) if len(p.shape) > 1 and p.numel >= 1024]
     assert MODELS[name].tensors == len(compressed)
-    operations = 2 * 32 * sum(each.flops for each in parameters(name))
-    assert MODELS[name].backward_s == pytest.approx(operations / 10e12, rel=0.01)
+    assert MODELS[name].backward_s == pytest.approx(2 * 32 * flops(name) / 10e12, rel=0.01)
 
 
 def test_compressing_is_advised_on_a_slow_network_and_not_on_a_quick_one(capsys):

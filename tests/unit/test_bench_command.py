@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,8 @@ def test_the_benches_are_listed_without_being_loaded():
 
 @pytest.mark.parametrize("name", [*(module for module, _ in BENCHES.values()), *PROGRAMS])
 def test_every_bench_is_there(name):
-    assert (ROOT / "benchmarks" / f"{name}.py").exists() or (ROOT / "benchmarks" / name).is_dir()
+    place = ROOT / "benchmarks" / name.replace(".", "/")
+    assert place.with_suffix(".py").exists() or place.is_dir()
 
 
 def test_a_bench_that_does_not_exist_is_an_error():
@@ -41,107 +40,51 @@ def test_without_its_packages_the_error_says_what_to_install(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    packages = ("torch", "matplotlib", "rich")
-    return run_quick_bench("select", tmp_path_factory.mktemp("bench"), *packages)
-
-
-def test_select_prints_every_line_that_it_writes(quick):
-    printed, folder = quick
-    document = json.loads((folder / "selecting.json").read_text())
-    assert document["quick"] is True
-    for line in document["lines"]:
-        assert line["section"] in printed
-        assert line["what"] in printed
-        assert (
-            0
-            < line["milliseconds"]["low"]
-            <= line["milliseconds"]["median"]
-            <= line["milliseconds"]["high"]
-        )
-    assert all(f"{row['selector']}, {row['model']}" in printed for row in document["trainings"])
-
-
-def test_select_judges_what_there_are_goals_for(quick):
-    lines = json.loads((quick[1] / "selecting.json").read_text())["lines"]
-    judged = [line for line in lines if line["goal"] is not None]
-    assert {line["what"] for line in judged} >= {
-        "ldte_bs",
-        "topk",
-        "ldte_bs, rollback",
-        "topk, rollback",
-        "16 payloads",
-    }
-    assert {line["what"] for line in judged} >= {
-        "torch.topk",
-        "DGC, sampled threshold",
-        "Gaussian-k",
-    }
-    assert {line["goal"] for line in judged} >= {
-        "≤ 1.3",
-        "≤ 2.5",
-        "≤ 1.6",
-        "≤ 2",
-        "≤ 1.5",
-        "≤ 3",
-        "≥ 10",
-        "≥ 15",
-        "≥ 30",
-    }
-    for line in judged:
-        value, limit = (
-            (line["versus"] or line["times_floor"])["median"],
-            float(line["goal"].split()[1]),
-        )
-        assert line["is_met"] == (
-            value <= limit if line["goal"].startswith("≤") else value >= limit
-        )
-
-
-def test_select_draws_and_writes_a_page(quick):
-    folder = quick[1]
+def selecting(tmp_path_factory):
+    """The document and the page of a quick run."""
+    folder = tmp_path_factory.mktemp("select")
+    printed, _ = run_quick_bench("select", folder, "torch", "matplotlib", "rich")
     assert (folder / "selecting.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "selecting.md").read_text()
-    assert "no figure here means anything" in page
-    assert "![Time against size and density](selecting.png)" in page
+    assert page in printed and "no figure here means anything" in page
+    return json.loads((folder / "selecting.json").read_text()), page
 
 
-def test_variants_are_timed_beside_ours(tmp_path):
-    for package in ("torch", "matplotlib", "rich"):
-        pytest.importorskip(package, reason="the bench needs it")
-    command = [sys.executable, "-m", "benchmarks", "select", "--variants", "--quick"]
-    run = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    document = json.loads((tmp_path / "selecting-variants.json").read_text())
-    page = (tmp_path / "selecting-variants.md").read_text()
-    methods = {each["method"] for each in document["steps"]}
-    assert {"ldte_bs", "ldte_bs,variant=paper", "redsync,variant=paper"} <= methods
-    for each in document["steps"]:
-        assert each["times_floor"]["median"] > 0 and each["count_over_k"] > 0
-        assert f"`{each['method']}`" in page
-    assert "no figure here means anything" in page
+def test_select_times_everybody_and_prints_every_line(selecting):
+    document, page = selecting
+    assert document["quick"] is True
+    for line in document["lines"]:
+        times = line["milliseconds"]
+        assert 0 < times["low"] <= times["median"] <= times["high"]
+        assert f"## {line['section']}" in page and f"| {line['what']} | " in page
 
 
-def test_telemetry_tells_what_it_adds_at_every_interval(tmp_path):
-    printed, folder = run_quick_bench("telemetry", tmp_path, "rich")
-    document = json.loads((folder / "telemetry.json").read_text())
-    (line,) = document["lines"]
-    assert set(line["intervals"]) == {"1", "10"} and document["default_every"] == 100
-    assert line["off_ms"] > 0 and line["computing_ms"] == 0
-    for told in line["intervals"].values():
-        assert isinstance(told["record_ms"], float)
-        assert f"{100 * told['share']:.2f} %" in printed
+def test_select_judges_what_there_are_goals_for(selecting):
+    judged = [line for line in selecting[0]["lines"] if line["goal"]]
+    assert {(line["what"], line["goal"]) for line in judged} >= {
+        *(("ldte_bs", "≤ 1.3"), ("topk", "≤ 2.5"), ("ldte_bs, rollback", "≤ 1.6")),
+        *(("16 payloads", "≤ 1.5"), ("torch.topk", "≥ 30"), ("Gaussian-k", "≥ 15")),
+    }
+    for line in judged:
+        found = (line["times_ours"] or line["times_floor"])["median"]
+        sign, limit = line["goal"].split()
+        is_met = found <= float(limit) if sign == "≤" else found >= float(limit)
+        assert (line["is"] == "met") is is_met
 
 
-def test_what_telemetry_adds_is_put_together_of_records_and_steps_between_them():
-    pytest.importorskip("rich", reason="the module imports it")
-    from benchmarks.watching import _added as added
+def test_a_template_is_given_all_that_it_asks_for(tmp_path):
+    jinja2 = pytest.importorskip("jinja2", reason="pages are templates")
+    from benchmarks import _page
 
-    def paired(*added_ms: float) -> list[tuple[float, float]]:
-        return [(0.010, 0.010 + 1e-3 * each) for each in added_ms]
+    with pytest.raises(jinja2.UndefinedError, match="is undefined"):
+        _page.write(tmp_path / "codecs", "codecs.md", {"numel": 8, "rounds": 1}, {})
+    assert not list(tmp_path.iterdir())
 
-    told = added(paired(2, 0.5, 0.7, 4, 3, 0.5, 0.9, 6), 4, 0.010)
-    assert told["record_ms"] == pytest.approx(5 + 2.5)
-    assert told["between_ms"] == pytest.approx(0.6)
-    assert told["share"] == pytest.approx((7.5 + 2 * 0.6) / 40)
-    assert added(paired(2, 4, 3), 1, 0.010)["share"] == pytest.approx(0.3)
+
+def test_a_row_of_a_list_is_a_line_of_the_json(tmp_path):
+    pytest.importorskip("jinja2", reason="pages are templates")
+    from benchmarks import _page
+
+    text = _page.json_by_line({"quick": False}, {"rows": [{"a": 1}, {"a": [2, 3]}]})
+    assert json.loads(text) == {"quick": False, "rows": [{"a": 1}, {"a": [2, 3]}]}
+    assert '{"a": [2, 3]}' in text.splitlines()

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from benchmarks.journey.bench import Goal, lines_of_torch
 from benchmarks.journey.recorder import Call, Counts, recording, tree
-from benchmarks.journey.table import Goal, lines_of_torch
 from benchmarks.journey.ways import described
 
 UPPER = """
@@ -127,17 +127,27 @@ def test_a_way_without_calls_is_an_error_and_not_a_goal_that_is_met(ways):
         described(ways)
 
 
-def test_a_pair_is_both_ways_together():
+def test_a_pair_is_both_ways_together_and_of_thirty_the_mean_is_judged():
     def told(*files):
         return described(
             [[Call(file, "f", -1 if not i else 0, 1 + i) for i, file in enumerate(files)]]
         )
 
     found = {"alone.weight": {"compress": told("a", "b"), "decompress": told("b", "c", "c")}}
-    *_, pair = lines_of_torch(found)
+    for number in range(30):  # of which the first does all the work
+        takes, gives = (("a", "b"), ("b",)) if number == 0 else (("a",), ("a",))
+        found[f"among.{number}.weight"] = {"compress": told(*takes), "decompress": told(*gives)}
+    lines = list(lines_of_torch(found))
+    (pair,) = [x for x in lines if "alone" in x.what and x.part == "the pair"]
     assert pair.counts == Counts(calls=5, files=3, changes=2, depth=3)
     assert [call.caller for call in pair.way] == [-1, 0, -1, 2, 2]
-    assert pair.is_met
+    assert pair.verdict()[1:] == ["5 calls in 3 files", "≤ 60 calls in ≤ 15 files", "met"]
+    mean = lines[-1]
+    assert mean.counts == Counts(calls=2, files=2, changes=0, depth=2)
+    assert (mean.fewest, mean.most) == (2, 3)
+    assert [
+        x.what.split()[1] for x in lines if x.what.endswith("step") and x.part == "compress"
+    ] == ["alone", "first", "middle", "last"]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def _digit_batches(size: int) -> Callable[[np.random.Generator], tuple[torch.Ten
 
 
 def small_tasks() -> dict[str, Callable[[], Task]]:
-    """Return tasks for fixtures: tensors of a few thousand entries."""
+    """Return the tasks by name: tensors of a few thousand entries."""
     return {
         "cnn": lambda: Task(Cnn(16, 32), _digit_batches(32), learning_rate=0.1),
         "lstm": lambda: Task(
@@ -147,18 +147,5 @@ def small_tasks() -> dict[str, Callable[[], Task]]:
         ),
         "transformer": lambda: Task(
             CausalTransformer(48), _text_batches(16), learning_rate=0.3, clip_norm=1.0
-        ),
-    }
-
-
-def large_tasks() -> dict[str, Callable[[], Task]]:
-    """Return tasks for measurements: tensors of up to a quarter of a million entries."""
-    return {
-        "cnn": lambda: Task(Cnn(32, 256), _digit_batches(32), learning_rate=0.1),
-        "lstm": lambda: Task(
-            CharacterLstm(64, 256), _text_batches(8), learning_rate=1.0, clip_norm=1.0
-        ),
-        "transformer": lambda: Task(
-            CausalTransformer(128), _text_batches(8), learning_rate=0.3, clip_norm=1.0
         ),
     }

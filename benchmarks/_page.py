@@ -1,0 +1,158 @@
+"""Pages of results: a template, its tables, and the JSON beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined  # which torch brings
+
+import hvd_sparse
+
+TEMPLATES = Path(__file__).with_name("templates")
+PACKAGES = ("numpy", "torch", "tensorflow", "horovod", "numba")
+QUICK = "**A quick run: no figure here means anything.**"
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """The quartiles of a sample."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, samples: np.ndarray) -> Quartiles:
+        """Return the quartiles of the finite samples."""
+        return cls(*np.percentile(samples[np.isfinite(samples)], [25, 50, 75]).tolist())
+
+    def __str__(self) -> str:
+        """Median (low to high), with as many digits as the median needs."""
+        digits = 3 if self.median < 1 else 2 if self.median < 100 else 0
+        low, median, high = (f"{x:,.{digits}f}" for x in (self.low, self.median, self.high))
+        return f"{median} ({low} to {high})"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound for a figure.
+
+    Attributes
+    ----------
+    limit : that the figure has to keep
+    is_most : it is an upper bound; else a lower one
+    """
+
+    limit: float
+    is_most: bool = True
+
+    def is_met(self, figure: float) -> bool:
+        """Tell whether a figure keeps the bound."""
+        return figure <= self.limit if self.is_most else figure >= self.limit
+
+    def verdict(self, figure: float) -> str:
+        """Return "met", or by how much the goal is missed."""
+        by = figure / self.limit if self.is_most else self.limit / figure
+        return "met" if self.is_met(figure) else f"missed by {by:.2f} times"
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.is_most else '≥'} {self.limit:g}"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table whose first column is aligned to the left, and all others to the right."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(
+        "| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |"
+        for row in [header, rule, *rows]
+    )
+
+
+def json_by_line(head: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) -> str:
+    """Return one JSON object with every member of its lists on a line of its own, so that changes
+    can be read."""
+    parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    for name, members in lists.items():
+        lines = ",\n".join(json.dumps(member) for member in members)
+        parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def command(program: str) -> str:
+    """Return the command as it was typed, with ``program`` in Python's place."""
+    return shlex.join([*program.split(), *sys.argv[1:]])
+
+
+def made_with() -> dict[str, str]:
+    """Return the machine and the versions that results depend on."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return {
+        "cores": f"{os.cpu_count()} of {model[1] if model else platform.processor()}",
+        "load average": f"{os.getloadavg()[0]:.1f}",
+        "python": platform.python_version(),
+        "hvd_sparse": hvd_sparse.__version__,
+        **{package: version for package in PACKAGES if (version := _version(package))},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def write(
+    output: Path,
+    template: str,
+    head: Mapping[str, Any],
+    lists: Mapping[str, Sequence[Any]],
+    **shown: Any,
+) -> str:
+    """Write OUTPUT.json and OUTPUT.md.
+
+    Parameters
+    ----------
+    output : without a suffix
+    template : name of a file of ``templates``
+    head : what JSON and template have in common; "made_with" is shown as a list, and "quick" as
+        a warning
+    lists : of the JSON, a member a line
+    shown : for the template alone
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    jinja2.UndefinedError
+        If the template asks for what it was not given.
+    """
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True
+    )
+    made = ", ".join(f"{name} {value}" for name, value in head.get("made_with", {}).items())
+    quick = QUICK if head.get("quick") else ""
+    page = templates.get_template(template).render(
+        {**head, "made_with": made, "quick": quick, "picture": f"{output.name}.png", **shown}
+    )
+    page = re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_suffix(".json").write_text(json_by_line(head, lists), encoding="utf-8")
+    output.with_suffix(".md").write_text(page, encoding="utf-8")
+    return page

@@ -1,0 +1,68 @@
+"""Well-known models as lists of parameters: names, shapes, and when a gradient is ready.
+
+``architectures.json`` was listed from PyTorch modules that computed real passes; Inception-v4's
+ready times follow from its operations.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvd_sparse.errors import UnknownName
+
+FILE = Path(__file__).with_suffix(".json")
+ARCHITECTURES = ("resnet50", "vgg16", "inception_v4", "lstm", "transformer")
+
+
+class Parameter(NamedTuple):
+    """A parameter of a model.
+
+    Attributes
+    ----------
+    name : as in a PyTorch module
+    shape : its dimensions
+    ready : the part of the backward pass, in [0, 1], after which its gradient is there
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    ready: float
+
+    @property
+    def numel(self) -> int:
+        """Return the number of entries."""
+        return prod(self.shape)
+
+
+def parameters(name: str) -> list[Parameter]:
+    """Return the parameters of a model, in the order of its layers.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such model; the message lists them.
+    """
+    return [Parameter(name, tuple(shape), ready) for name, shape, ready in _of(name)["parameters"]]
+
+
+def flops(name: str) -> float:
+    """Return the operations of the forward pass over one sample; a backward pass takes twice
+    as many."""
+    return float(_of(name)["flops"])
+
+
+def _of(name: str) -> dict[str, Any]:
+    if name not in ARCHITECTURES:
+        raise UnknownName(f"no model is called {name!r}; there are: {', '.join(ARCHITECTURES)}")
+    described: dict[str, Any] = _read()[name]
+    return described
+
+
+@cache
+def _read() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return document

@@ -1,0 +1,161 @@
+"""Steps over shaped networks: measured setting by setting, on a page for each frontend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks._page import Goal, command, made_with, markdown_table, write
+from benchmarks.network import probe
+from benchmarks.network.cluster import Cluster
+from benchmarks.network.launching import run_apart
+from benchmarks.network.spans import PHASES
+from benchmarks.network.summary import summarize
+from hvd_sparse.density_text import plain_density
+
+COLOURS = {
+    "backward": "#bbbbbb",
+    "select": "#4477aa",
+    "encode": "#66ccee",
+    "send": "#ee6677",
+    "decode": "#ccbb44",
+    "other": "#228833",
+}
+COMPUTE = {
+    "none": "no compute",
+    "asleep": "replayed backward, asleep",
+    "busy": "backward, core busy",
+}
+WHICH = ("rate", "model", "compute", "hosts", "controller")
+"""What tells settings apart."""
+GOALS = (
+    *(("100mbit", "none", "dense", 150), ("1gbit", "none", "dense", 50)),
+    *(("1gbit", "none", "fp16", 25), ("1gbit", "none", "dgc", 2)),
+    *(("1gbit", "asleep", "dense", 15), ("1gbit", "asleep", "topk", 3.7)),
+    *(("1gbit", "asleep", "dgc", 1.6), ("10gbit", "none", "dense", 1.5)),
+    *(("10gbit", "none", "fp16", 1), ("none", "none", "dense", 0.95)),
+    ("none", "none", "fp16", 0.95),
+)
+"""On a wire, with so much compute, a step of a method takes at least so many times one of ours:
+ResNet-50 on 4 hosts.  Unshaped, ours is to go dense by itself where it would lose."""
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure every setting, and write each as it comes."""
+    cluster = Cluster(options.hosts)
+    cluster.lay()
+    settings = _kept(options.output) if options.append else []
+    for rate in options.rates:
+        cluster.shape(None if rate == "none" else rate)
+        wire = probe.describe(probe.measure(cluster, None if rate == "none" else rate))
+        for model, compute in product(options.models, options.compute):
+            print(f"{rate}, {model}, compute {compute}: {wire}", flush=True)
+            where = {"rate": rate, "model": model, "compute": compute, "hosts": options.hosts}
+            where |= {"controller": options.controller, "wire": wire, "load": os.getloadavg()[1]}
+            where |= {"command": command("scripts/bench-network"), "rounds": options.rounds}
+            setting = {**where, **run_apart(cluster, options, model, compute)}
+            setting["summary"] = summarize(setting)
+            by_place = {_place(each): each for each in (*settings, setting)}
+            settings = list(by_place.values())
+            write_page(settings, options)
+            print(table(setting), flush=True)
+
+
+def _kept(output: Path) -> list[dict[str, Any]]:
+    path = output.with_suffix(".json")
+    return list(json.loads(path.read_text(encoding="utf-8"))["settings"]) if path.exists() else []
+
+
+def _place(setting: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(setting[name] for name in WHICH)
+
+
+def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write JSON, page and picture."""
+    head = {
+        "made_with": made_with(),
+        "frontend": options.frontend,
+        "density": plain_density(options.density),
+        "backward_ms": options.backward_ms,
+    }
+    sections = [{**each, "title": title(each), "table": table(each)} for each in settings]
+    commands = dict.fromkeys(each["command"] for each in settings)
+    shown = {"commands": list(commands), "sections": sections, "goals": goals_table(settings)}
+    write(options.output, "network.md", head, {"settings": settings}, **shown)
+    draw(settings, options.output.with_suffix(".png"))
+
+
+def title(setting: dict[str, Any]) -> str:
+    """Return a setting in words."""
+    rate = "unshaped" if setting["rate"] == "none" else setting["rate"]
+    how = "" if setting["controller"] == "gloo" else f", {setting['controller']}"
+    return (
+        f"{setting['hosts']} hosts, {rate}, {setting['model']}, {COMPUTE[setting['compute']]}{how}"
+    )
+
+
+def table(setting: dict[str, Any]) -> str:
+    """Return a line a method; a bracket has the least and the most over the rounds."""
+    summary = setting["summary"]
+    phases = (*PHASES, "other") if "phases_ms" in next(iter(summary.values())) else ()
+    header = ["method", "step, ms", "times ours", "dense over it", *phases]
+    rows = []
+    for method, figures in summary.items():
+        cells = [f"`{method}`", _spread(figures["step_ms"], 1), _spread(figures["times_ours"], 2)]
+        cells.append(_spread(figures["over_first"], 2))
+        cells += [f"{figures['phases_ms'][name]:,.1f}" for name in phases]
+        cells += [f"{figures['received_bytes'] / 1e6:,.2f}", f"{figures['worked_ms']:,.0f}"]
+        rows.append(cells)
+    return markdown_table([*header, "received, MB", "all threads, ms"], rows)
+
+
+def _spread(values: dict[str, float], digits: int) -> str:
+    median, low, high = (f"{values[name]:,.{digits}f}" for name in ("median", "low", "high"))
+    return f"{median} ({low} to {high})"
+
+
+def goals_table(settings: list[dict[str, Any]]) -> str:
+    """Return a line a goal that was measured; nothing where none was."""
+    found = {
+        (each["rate"], each["compute"], each["controller"]): each["summary"]
+        for each in settings
+        if (each["model"], each["hosts"]) == ("resnet50", 4)
+    }
+    rows = []
+    for rate, compute, method, times in GOALS:
+        goal = Goal(times, is_most=False)
+        for (*where, controller), summary in found.items():
+            if where == [rate, compute] and method in summary:
+                ratio = summary[method]["times_ours"]
+                cells = [f"{rate}, {compute}, {controller}, over {method}", str(goal)]
+                rows.append([*cells, _spread(ratio, 2), goal.verdict(ratio["median"])])
+    header = ["ResNet-50 on 4 hosts: wire, compute, over", "goal", "measured", ""]
+    return markdown_table(header, rows) if rows else ""
+
+
+def draw(settings: list[dict[str, Any]], path: Path) -> None:
+    """Draw where the time of a step goes, a panel a setting: stacked phases, or whole steps."""
+    figure = Figure(figsize=(9, 0.6 + 2.2 * len(settings)), layout="constrained")
+    panels = figure.subplots(len(settings), 1, squeeze=False)[:, 0]
+    for panel, setting in zip(panels, settings):
+        summary = setting["summary"]
+        names, left = list(summary)[::-1], [0.0] * len(summary)
+        for phase, colour in COLOURS.items():
+            widths = [_phase(summary[name], phase) for name in names]
+            panel.barh(names, widths, left=left, color=colour, label=phase)
+            left = [a + b for a, b in zip(left, widths)]
+        panel.set_xlabel("ms of a step")
+        panel.set_title(title(setting), fontsize=10)
+    panels[0].legend(ncols=6, fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=110)
+
+
+def _phase(figures: dict[str, Any], phase: str) -> float:
+    whole = {"other": figures["step_ms"]["median"]}
+    return float(figures.get("phases_ms", whole).get(phase, 0.0))

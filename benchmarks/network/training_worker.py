@@ -1,0 +1,262 @@
+"""One host of a whole training.  Started by ``benchmarks.network.trainings``: under horovodrun, or
+for PowerSGD, which is a hook of DistributedDataParallel, under mpirun, which only starts it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.network.cluster import interface_bytes
+from benchmarks.network.tasks import PART, TASKS, Task
+from benchmarks.network.trainings import Training
+
+POINTS = 24
+"""Of a curve."""
+MOMENTUM = 0.9
+
+
+class Horovod:
+    """A training under Horovod: dense, fp16, a method of the package, or a peer's."""
+
+    def __init__(self, training: Training, network: nn.Module) -> None:
+        import horovod.torch as hvd
+
+        from benchmarks.network import methods
+        from benchmarks.network.spans import Spans
+
+        hvd.init()
+        self._hvd, self.bare, self.network, self.rank = hvd, network, network, hvd.rank()
+        self._peer: methods.Gathered | None = None
+        task, named = TASKS[training.task], list(network.named_parameters())
+        if training.method in methods.PEERS:
+            peer = methods.PEERS[training.method]
+            self._peer = peer(named, training.density, Spans(), training.method)
+            for position, parameter in enumerate(network.parameters()):
+                parameter.register_post_accumulate_grad_hook(_submitter(self._peer, position))
+            self.optimizer = _optimizer(task, network, training.rate, peer.has_momentum)
+            self.schedule = _schedule(self.optimizer, training.steps)
+            return
+        optimizer = _optimizer(task, network, training.rate)
+        self.schedule = _schedule(optimizer, training.steps)
+        self.compression = methods.compression(
+            training.method,
+            named,
+            # auto takes no optimizer, as it may step aside for dense
+            {"density": training.density}
+            if training.method == "auto"
+            else {"optimizer": optimizer, "scheduler": self.schedule, "steps": training.steps},
+        )
+        self.optimizer = hvd.DistributedOptimizer(
+            optimizer, named_parameters=named, compression=self.compression
+        )
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Leave the averaged gradients, or Horovod's handles of them."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._peer is not None:
+            self._peer.finish()
+
+    def barrier(self) -> None:
+        """Wait for all hosts."""
+        self._hvd.barrier()
+
+    def gather(self, told: Any) -> list[Any]:
+        """Return what every host tells."""
+        found: list[Any] = self._hvd.allgather_object(told)
+        return found
+
+    def close(self) -> None:
+        """End, with all hosts."""
+        self._hvd.barrier()
+        self._hvd.shutdown()
+
+
+class Ddp:
+    """A training under DistributedDataParallel over Gloo, with a hook."""
+
+    def __init__(self, training: Training, network: nn.Module) -> None:
+        import torch.distributed as dist
+
+        from benchmarks.network import ddp_worker
+
+        ddp_worker.join()
+        self._dist, self.bare, self.rank = dist, network, dist.get_rank()
+        self.network = ddp_worker.wrap(network, training.method, training.density)
+        self.optimizer = _optimizer(TASKS[training.task], network, training.rate)
+        self.schedule = _schedule(self.optimizer, training.steps)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Leave the averaged gradients."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def barrier(self) -> None:
+        """Wait for all hosts."""
+        self._dist.barrier()
+
+    def gather(self, told: Any) -> list[Any]:
+        """Return what every host tells."""
+        found: list[Any] = [None] * self._dist.get_world_size()
+        self._dist.all_gather_object(found, told)
+        return found
+
+    def close(self) -> None:
+        """End, with all hosts."""
+        self._dist.barrier()
+        os._exit(0)  # past Gloo's end, which waits for pairs that other hosts have closed
+
+
+def _submitter(method: Any, position: int) -> Callable[[nn.Parameter], None]:
+    return lambda _: method.submit(position)
+
+
+def _optimizer(
+    task: Task, network: nn.Module, rate: float, has_momentum: bool = False
+) -> torch.optim.Optimizer:
+    """Return the task's optimizer.
+
+    has_momentum : the method corrects momentum by itself, in tensors of several dimensions
+    """
+    if task.optimizer == "adamw":
+        return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
+    corrected = [p for p in network.parameters() if has_momentum and p.dim() > 1]
+    others = [p for p in network.parameters() if not has_momentum or p.dim() == 1]
+    groups = [{"params": corrected, "momentum": 0.0}] if corrected else []
+    return torch.optim.SGD([*groups, {"params": others}], lr=rate, momentum=MOMENTUM)
+
+
+def _schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+
+class Meter:
+    """Seconds and bytes of training, without what scoring takes.
+
+    Attributes
+    ----------
+    sums : "wall"; "worked", the processor's time of all threads; "trained", that of the training
+        thread alone; "received", bytes of this host's interface
+    """
+
+    def __init__(self) -> None:
+        self.sums = dict.fromkeys(("wall", "worked", "trained", "received"), 0.0)
+        self._began: dict[str, float] | None = None
+
+    def start(self) -> None:
+        """Count from now on, unless it counts already."""
+        self._began = self._began or self._read()
+
+    def stop(self) -> None:
+        """Count no further."""
+        assert self._began is not None
+        for name, value in self._read().items():
+            self.sums[name] += value - self._began[name]
+        self._began = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._began is not None
+
+    @staticmethod
+    def _read() -> dict[str, float]:
+        return {
+            "wall": time.perf_counter(),
+            "worked": time.process_time(),
+            "trained": time.thread_time(),
+            "received": float(interface_bytes()[0]),
+        }
+
+
+def create(training: Training) -> Horovod | Ddp:
+    """Return this host's part of a training."""
+    task = TASKS[training.task]
+    torch.manual_seed(training.seed)
+    network = task.network(task.load())
+    return (Ddp if training.method.startswith("powersgd") else Horovod)(training, network)
+
+
+def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
+    """Train at a rate that falls to 0 along a cosine.
+
+    Returns
+    -------
+    dict
+        "curve", a list of (steps, seconds, score); "score" on all test data; of a step in the
+        mean "step_ms", "worked_ms", "trained_ms" and "received" bytes of this host; "verdict" of
+        ``auto``.
+
+    Raises
+    ------
+    AssertionError
+        If the hosts have different parameters at the end.
+    """
+    task, meter = TASKS[training.task], Meter()
+    data = task.load()
+    each = task.batch // training.hosts
+    every, curve = max(1, training.steps // POINTS), []
+    for step in range(training.steps):
+        chosen = data.draw(training.seed, step, task.batch).split(each)[host.rank]
+        if not meter.is_running:
+            host.barrier()
+            meter.start()
+        host.optimizer.zero_grad()
+        host.backward(data.loss(host.network, chosen))
+        host.optimizer.step()
+        host.schedule.step()
+        if (step + 1) % every == 0 or step + 1 == training.steps:
+            meter.stop()
+            score = data.score(host.bare, PART) if host.rank == 0 else 0.0
+            curve.append((step + 1, round(meter.sums["wall"], 4), round(score, 4)))
+    if len(set(host.gather(_digest(host.bare)))) != 1:
+        raise AssertionError(f"{training}: the hosts have different parameters")
+    of_a_step = {name: value / training.steps for name, value in meter.sums.items()}
+    return {
+        "curve": curve,
+        "score": round(data.score(host.bare), 4),
+        "step_ms": 1e3 * of_a_step["wall"],
+        "worked_ms": 1e3 * of_a_step["worked"],
+        "trained_ms": 1e3 * of_a_step["trained"],
+        "received": round(of_a_step["received"]),
+        "verdict": str(getattr(getattr(host, "compression", None), "verdict", "")),
+    }
+
+
+def _digest(network: nn.Module) -> str:
+    whole = hashlib.sha256()
+    for parameter in network.parameters():
+        whole.update(parameter.detach().numpy().tobytes())
+    return whole.hexdigest()
+
+
+def _take_a_core() -> None:
+    """Bind this process, with all threads to come, to the core of its host."""
+    cores, number = sorted(os.sched_getaffinity(0)), int(socket.gethostname().removeprefix("host"))
+    os.sched_setaffinity(0, {cores[(number - 1) % len(cores)]})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("training", type=json.loads)
+    parser.add_argument("output", type=Path)
+    options = parser.parse_args()
+    _take_a_core()
+    torch.set_num_threads(1)
+    training = Training(**options.training)
+    host = create(training)
+    result = train(training, host)
+    if host.rank == 0:
+        options.output.write_text(json.dumps(result), encoding="utf-8")
+    host.close()
+
+
+if __name__ == "__main__":
+    main()

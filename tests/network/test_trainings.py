@@ -1,0 +1,158 @@
+"""Whole trainings over a wire: when one is as good as dense, and what is not trained twice."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the trainings are PyTorch's")
+pytest.importorskip("matplotlib", reason="the bench draws")
+
+from _spaces import finish, needs_spaces, start
+
+from benchmarks._data import FASHION
+from benchmarks.network.options import parse
+from benchmarks.network.trainings import (
+    Bench,
+    Line,
+    Store,
+    Training,
+    best,
+    goals_table,
+    lines_of,
+    reached_s,
+    table,
+    write_page,
+)
+
+CURVE = [(1, 1.0, 80.0), (2, 2.0, 88.0), (3, 3.0, 88.4)]
+
+
+def run(method="dense", **changed):
+    usual = {"task": "perceptron", "hosts": 2, "wire": "1gbit", "density": 0.01, "steps": 3}
+    return Training(**{**usual, "method": method, "rate": 0.02, "seed": 0, **changed})
+
+
+def result(factor=1.0, last=88.4):
+    curve = [(step, factor * seconds, score) for step, seconds, score in CURVE[:2]]
+    figures = {"step_ms": 1.0, "worked_ms": 1.0, "trained_ms": 1.0, "received": 1000}
+    told = {"probe": "a wire", "load": 0.0, "command": "it", "verdict": ""}
+    return {"curve": [*curve, (3, 3 * factor, last)], "score": last, **figures, **told}
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_loss", "seconds"),
+    [(88.0, False, 2.0), (84.0, False, 1.5), (79.0, False, 1.0), (89.0, False, None),
+     (81.0, True, 1.0), (79.0, True, None)],
+)  # fmt: skip
+def test_a_score_is_reached_on_the_line_between_two_points(mark, is_loss, seconds):
+    assert reached_s(CURVE, mark, is_loss=is_loss) == seconds
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_a_line_says_how_many_times_as_soon_it_was_and_never_where_it_was_not():
+    ours = Line(run("ldte_bs"), [result(0.1), result(0.2)])
+    worse = Line(run("topk"), [result(0.5, last=88.1)])
+    found = [cells(x) for x in table([Line(run(), [result()]), ours, worse]).splitlines()[2:]]
+    assert found[0][-2:] == ["3.0", "1.00"]
+    assert found[1][-2:] == ["0.5", "6.67"]  # the median of 0.3 and 0.6 s
+    assert found[2][-2:] == ["never", ""] and found[2][-4] != "never"
+
+
+def test_the_rate_that_scores_best_is_taken_and_one_that_diverges_never():
+    tried = [(run(rate=rate), {"score": s}) for rate, s in ((1, 3.0), (2, 2.0), (4, math.nan))]
+    assert best(tried, is_loss=False) == 1
+    assert best(tried, is_loss=True) == 2
+
+
+def test_goals_are_of_the_best_of_ours_until_denses_last_score():
+    lines = [Line(run(), [result()]), Line(run("fp16"), [result(0.5)])]
+    text = goals_table([[*lines, Line(run("ldte_bs"), [result(0.25)])]])
+    assert "over dense | ≥ 3 | 4.00 | met |" in text
+    assert "over fp16 | ≥ 1.8 | 2.00 | met |" in text
+    assert "never there" in goals_table([[*lines, Line(run("ldte_bs"), [result(0.1, 80.0)])]])
+
+
+def options(output, *arguments):
+    return parse(["--train", "perceptron", "--output", str(output), *arguments])
+
+
+def test_what_the_json_holds_is_not_trained_again(tmp_path, monkeypatch):
+    store = Store(tmp_path / "page")
+    trained = [run(), run("ldte_bs"), run("ldte_bs", rate=0.04), run("ldte_bs", seed=1)]
+    for number, each in enumerate(trained):
+        store.results[each] = result(last=88.0 + number)
+    page = write_page(store, options(tmp_path / "page"))
+    assert "perceptron, 2 hosts, 1gbit, 3 steps" in page and page.count("`ldte_bs`") == 1
+    again = Store(tmp_path / "page")
+    assert set(again.results) == set(trained)
+    ((dense, ours),) = lines_of(again)
+    assert (ours.run.rate, len(ours.results), len(dense.results)) == (0.04, 1, 1)
+    bench = Bench(options(tmp_path / "page"))
+    monkeypatch.setattr("benchmarks.network.trainings.launch", None)
+    assert bench.train(trained[1]) == again.results[trained[1]]
+
+
+def test_a_search_goes_on_while_the_best_rate_is_at_an_end(tmp_path, monkeypatch):
+    bench, tried = Bench(options(tmp_path / "page")), []
+
+    def train(each):
+        tried.append(each)
+        bench.store.results[each] = {"score": -abs(each.rate - 0.08)}
+        return bench.store.results[each]
+
+    monkeypatch.setattr(bench, "train", train)
+    assert bench.rate_of(run("topk", wire="100mbit")) == pytest.approx(0.08)
+    assert {each.wire for each in tried} == {"none"}
+    assert bench.rate_of(run("topk", hosts=4)) == pytest.approx(0.08)  # that of 2 hosts
+    assert {each.hosts for each in tried} == {2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--train", "vgg", "--frontend", "ddp"], "leave --frontend ddp out"),
+        (["--train", "vgg", "--methods", "ldte_bs"], "with dense"),
+        (["--frontend", "ddp", "--compute", "busy"], "--compute none or asleep"),
+        (["--frontend", "tensorflow", "--compute", "asleep"], "--compute none or busy"),
+        (["--frontend", "ddp", "--methods", "dense", "topk"], "in Horovod's PyTorch alone"),
+        (["--density", "*=0.1"], "written for one number"),
+        (["--hosts", "1"], "at least 2"),
+    ],
+)
+def test_what_is_not_measured_is_refused(arguments, words, capsys):
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert words in capsys.readouterr().err
+
+
+@needs_spaces
+@pytest.mark.skipif(not FASHION.is_dir(), reason="apt-get install dataset-fashion-mnist")
+def test_trainings_are_timed_over_the_wire(tmp_path: Path):
+    pytest.importorskip("horovod.torch", reason="they run under Horovod", exc_type=ImportError)
+    methods = ["dense", "powersgd2", "topk", "dgc", "ldte_bs"]
+    arguments = ["--train", "perceptron", "--quick", "--steps", "4", "--rates", "1gbit"]
+    arguments += ["--methods", *methods, "--output", str(tmp_path / "train")]
+    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), 400)
+    assert code == 0, output[-6000:]
+    rows = json.loads((tmp_path / "train.json").read_text())["runs"]
+    found = {row["training"]["method"]: row["result"] for row in rows}
+    assert set(found) == set(methods)
+    for each in found.values():
+        seconds = [at for _, at, _ in each["curve"]]
+        assert [step for step, _, _ in each["curve"]] == [1, 2, 3, 4]
+        assert seconds == sorted(seconds) and each["step_ms"] > 0
+        assert 0 < each["trained_ms"] <= each["worked_ms"]
+    # two ranks: a ring allreduce brings each the gradients once
+    assert 1.0 <= found["dense"]["received"] / (4 * 5_033_866) < 1.1
+    assert 1.0 <= found["topk"]["received"] / (12 * 50_339) < 1.3
+    assert found["ldte_bs"]["received"] < found["topk"]["received"]
+    assert "Fashion-MNIST" in (tmp_path / "train.md").read_text()
+    assert (tmp_path / "train.png").stat().st_size > 10_000
