@@ -27,7 +27,6 @@ BENCHES = {
 PROGRAMS = {
     "waiting": "whole steps of a small GPT on one machine: dense beside sparse",
     "network": "steps and whole trainings over shaped networks; scripts/bench-network calls it",
-    "gpu_check": "the checks that need a GPU; scripts/gpu-check calls it",
 }
 """Those with options of their own."""
 

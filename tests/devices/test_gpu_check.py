@@ -17,10 +17,10 @@ from installed import has_triton, is_installed
 
 pytest.importorskip("torch")
 
-from benchmarks import _cub
-from benchmarks._gpu_build import build, tools, wants_build
-from benchmarks._gpu_checks import checks, judge, judge_stall
-from benchmarks._gpu_page import Result, draw, page, table
+from devices.gpu_check import cub
+from devices.gpu_check.build import build, tools, wants_build
+from devices.gpu_check.checks import checks, judge, judge_stall
+from devices.gpu_check.page import Result, draw, write
 
 pytestmark = pytest.mark.full
 
@@ -75,12 +75,11 @@ def test_the_times_that_it_would_take_are_numbers(tmp_path):
     assert len(lines) == 4
     timed = {"add_", "ours", "torch.topk", "DGC, sampled threshold", "Gaussian-k"}
     assert all(timed < set(each) and min(each.values()) > 0 for each in lines)
-    told = table(lines, "torch")
-    assert "| 20,000 | 0.0001 |" in told and "Gaussian-k" in told
+    told = page_of(tmp_path, [], {"torch": lines})
+    assert "| 20,000 | 0.0001 |" in told and "Gaussian-k" in told and "gpu.png" in told
     if is_installed("matplotlib"):
         picture = draw({"torch": lines}, tmp_path / "gpu.png")
         assert picture is not None and picture.stat().st_size > 10_000
-        assert "gpu.png" in page("none", [], [told], picture)
     assert draw({}, tmp_path / "none.png") is None
 
 
@@ -122,26 +121,26 @@ def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
         nvcc.parent.mkdir(exist_ok=True)
         nvcc.write_text(f"#!/bin/sh\n{script}\n")
         nvcc.chmod(0o755)
-        result, library = _cub.build(tmp_path)
+        result, library = cub.build(tmp_path)
         assert (library is not None) is (result.verdict == "passed")
         return result
 
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    result, library = _cub.build(tmp_path)
-    assert library is None and (result.verdict, result.words) == ("NOT RUN", _cub.NO_COMPILER)
+    result, library = cub.build(tmp_path)
+    assert library is None and (result.verdict, result.words) == ("NOT RUN", cub.NO_COMPILER)
     result = told(
         "echo fatal error: cub/device/device_topk.cuh: No such file or directory >&2; exit 1"
     )
-    assert (result.verdict, result.words) == ("NOT RUN", _cub.NO_HEADER)
-    assert f"| {_cub.NAME} | NOT RUN | no cub/device" in page("none", [result], [], None)
+    assert (result.verdict, result.words) == ("NOT RUN", cub.NO_HEADER)
+    assert f"| {cub.NAME} | NOT RUN | no cub/device" in page_of(tmp_path, [result], {})
     assert told("echo a fault in the code >&2; exit 1").verdict == "FAILED"
     assert told("exit 0").verdict == "passed"
 
 
-@pytest.mark.skipif(_cub.compiler() is None, reason="there is no nvcc")
+@pytest.mark.skipif(cub.compiler() is None, reason="there is no nvcc")
 @pytest.mark.timeout(660)
 def test_cub_is_compiled_by_an_nvcc_whose_headers_have_it(tmp_path):
-    result, library = _cub.build(tmp_path, "sm_90")
+    result, library = cub.build(tmp_path, "sm_90")
     assert result.verdict == ("NOT RUN" if library is None else "passed"), result.words
     if library is not None:
         assert hasattr(ctypes.CDLL(str(library)), "largest_magnitudes")
@@ -157,10 +156,15 @@ def test_a_stall_is_judged_by_the_seconds_behind_the_programs_own_stream():
     assert judge_stall("stall", [{"busy": 1.0, "gathers": {}}] * 2).verdict == "NOT RUN"
 
 
-def test_the_page_tells_what_was_not_run():
-    told = page(
-        "none", [Result("a", "NOT RUN", "no NCCL"), Result("b", "FAILED", "x\ny")], [], None
-    )
+def page_of(folder, results, times):
+    """The page of a GPU that is not there."""
+    write(folder / "gpu.md", "none", results, times)
+    return (folder / "gpu.md").read_text()
+
+
+def test_the_page_tells_what_was_not_run(tmp_path):
+    results = [Result("a", "NOT RUN", "no NCCL"), Result("b", "FAILED", "x\ny")]
+    told = page_of(tmp_path, results, {})
     assert "| a | NOT RUN | no NCCL |" in told and "| b | FAILED | y |" in told
 
 

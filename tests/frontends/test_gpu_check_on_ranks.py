@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from devices.gpu_check.checks import judge_placement
 from harness import launch
 from installed import horovod_parts
-
-from benchmarks._gpu_checks import judge_placement
 
 
 @pytest.mark.skipif("torch" not in horovod_parts(), reason="Horovod was built without PyTorch")

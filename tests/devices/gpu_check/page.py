@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks._page import made_with, markdown_table
+from benchmarks._page import write as write_page
 
 Lines = list[dict[str, float]]
 """Times in milliseconds by name, a row a size and density."""
@@ -25,16 +27,6 @@ class Result(NamedTuple):
     name: str
     verdict: str
     words: str
-
-
-def table(lines: Lines, engine: str) -> str:
-    """Return the times as a table of the page."""
-    timed = [name for name in lines[0] if name not in PLACE]
-    rows = [f"| entries | density | {' | '.join(timed)} |", "|---" * (2 + len(timed)) + "|"]
-    for each in lines:
-        cells = " | ".join(f"{each[name]:.3f}" for name in timed)
-        rows.append(f"| {each['entries']:,.0f} | {each['density']} | {cells} |")
-    return f"Engine `{engine}`, milliseconds:\n\n" + "\n".join(rows) + "\n"
 
 
 def draw(times: dict[str, Lines], path: Path) -> Path | None:
@@ -73,14 +65,25 @@ def draw(times: dict[str, Lines], path: Path) -> Path | None:
     return path
 
 
-def page(name: str, results: list[Result], tables: list[str], picture: Path | None) -> str:
-    """Return what was found, as a page."""
-    verdicts = "".join(f"| {each.name} | {each.verdict} | {_told(each)} |\n" for each in results)
-    shown = "" if picture is None else f"\n![times of selecting]({picture.name})\n"
-    return (
-        f"# On a GPU: {name}\n\nBy `scripts/gpu-check`, Python {platform.python_version()}.\n\n"
-        f"| check | verdict | |\n|---|---|---|\n{verdicts}\n" + "\n".join(tables) + shown
-    )
+def write(path: Path, name: str, results: list[Result], times: dict[str, Lines]) -> None:
+    """Write the page, and the times as JSON beside it.
+
+    name : of the GPU
+    """
+    verdicts = [[each.name, each.verdict, _told(each)] for each in results]
+    tables = {
+        engine: markdown_table(list(lines[0]), [_cells(each) for each in lines])
+        for engine, lines in times.items()
+    }
+    rows = [{"engine": engine, **each} for engine, lines in times.items() for each in lines]
+    verdict_table = markdown_table(["check", "verdict", ""], verdicts)
+    shown = {"verdicts": verdict_table, "tables": tables, "name": name}
+    write_page(path.with_suffix(""), "gpu.md", {"made_with": made_with()}, {"times": rows}, **shown)
+
+
+def _cells(times: dict[str, float]) -> list[str]:
+    places = {"entries": f"{times['entries']:,.0f}", "density": f"{times['density']:g}"}
+    return [places.get(name) or f"{value:.3f}" for name, value in times.items()]
 
 
 def _told(result: Result) -> str:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks._gpu_page import Result
+from devices.gpu_check.page import Result
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 NAME = "Horovod with NCCL"
 LIMIT_S = 5400
 """Seconds for a build: it downloads 3 GB, and compiles for minutes."""

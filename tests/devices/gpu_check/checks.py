@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks._gpu_page import Lines, Result
+from devices.gpu_check.page import Lines, Result
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("torch", "triton")
 SIZES = ("1000000", "25000000", "100000000")
 RANKS = 2

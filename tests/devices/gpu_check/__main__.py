@@ -11,13 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import _cub, _gpu_build
-from benchmarks._gpu_checks import ENGINES, checks, run, time_engine, times_of
-from benchmarks._gpu_page import Lines, Result, draw, page, table
+from devices.gpu_check import build, cub
+from devices.gpu_check.checks import ENGINES, ROOT, checks, run, time_engine, times_of
+from devices.gpu_check.page import Result, draw, write
 
-ROOT = Path(__file__).resolve().parents[1]
 NOT_RUN = 3
-THERE = Result(_gpu_build.NAME, "passed", "installed")
+THERE = Result(build.NAME, "passed", "installed")
 
 
 def gpu() -> str | None:
@@ -40,21 +39,21 @@ def horovod(options: argparse.Namespace) -> Result:
     """Return what is to be said of Horovod's NCCL; build it where that is wanted, and go on in the
     Python that has it."""
     if options.built:
-        return Result(_gpu_build.NAME, "passed", "built by scripts/cuda-build")
-    is_there, has = _gpu_build.sees_gpu(), _gpu_build.has_nccl()
-    if _gpu_build.wants_build(options.build, is_there, has):
+        return Result(build.NAME, "passed", "built by scripts/cuda-build")
+    is_there, has = build.sees_gpu(), build.has_nccl()
+    if build.wants_build(options.build, is_there, has):
         print("building Horovod with NCCL: it takes a while", flush=True)
-        result, python = _gpu_build.build()
+        result, python = build.build()
         if python is not None:
             sys.stdout.flush()
-            built = _gpu_build.tools(python)
+            built = build.tools(python)
             os.environ["PATH"] = os.pathsep.join([*built.path, os.environ["PATH"]])
             os.environ.setdefault("CCCL", built.cccl)
-            command = [python, "-m", "benchmarks.gpu_check", "--built", "--page", options.page]
+            command = [python, "-m", "devices.gpu_check", "--built", "--page", options.page]
             os.execv(python, list(map(str, command)))
         return result
     words = "the installed Horovod has none: --build builds one by scripts/cuda-build"
-    return THERE if has else Result(_gpu_build.NAME, "NOT RUN", words)
+    return THERE if has else Result(build.NAME, "NOT RUN", words)
 
 
 def main(arguments: list[str]) -> int:
@@ -64,11 +63,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--build", action="store_true", help="build Horovod with NCCL")
     parser.add_argument("--built", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    results, tables, times = [horovod(options)], [], {}
+    results, times = [horovod(options)], {}
     say(results[0])
     name = gpu()
     if name is None:
-        for each in (*checks(), _cub.NAME, *map(times_of, ENGINES)):
+        for each in (*checks(), cub.NAME, *map(times_of, ENGINES)):
             print(f"NOT RUN  {each}")
         print("torch finds no GPU here, so nothing was checked on one")
         return 1 if results[0].verdict == "FAILED" else NOT_RUN
@@ -78,29 +77,20 @@ def main(arguments: list[str]) -> int:
             results.append(result)
             say(result)
     with tempfile.TemporaryDirectory() as folder:
-        compiled, cub = _cub.build(Path(folder))
+        compiled, library = cub.build(Path(folder))
         results.append(compiled)
         say(compiled)
         for engine in ENGINES:
-            timed, lines = time_engine(engine, cub)
+            timed, lines = time_engine(engine, library)
             results.append(timed)
             say(timed)
             if lines is not None:
                 times[engine] = lines
-                tables.append(table(lines, engine))
-    write(options.page, name, results, tables, times)
-    return int(any(each.verdict == "FAILED" for each in results))
-
-
-def write(
-    path: Path, name: str, results: list[Result], tables: list[str], times: dict[str, Lines]
-) -> None:
-    """Write the page and its picture, and say so."""
-    picture = draw(times, path.with_suffix(".png"))
-    if picture is None:
+    if draw(times, options.page.with_suffix(".png")) is None:
         print("NOT RUN  the picture: matplotlib is not installed, or nothing was timed")
-    path.write_text(page(name, results, tables, picture), encoding="utf-8")
-    print(f"written: {path}")
+    write(options.page, name, results, times)
+    print(f"written: {options.page}")
+    return int(any(each.verdict == "FAILED" for each in results))
 
 
 if __name__ == "__main__":

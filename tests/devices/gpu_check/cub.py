@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import torch
-
-from benchmarks._gpu_page import Result
+from devices.gpu_check.page import Result
 
 NAME = "cub::DeviceTopK beside the times"
 SOURCE = Path(__file__).with_name("cub_topk.cu")
