@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
 
@@ -119,91 +119,5 @@ class GaussianK:
         return mask.nonzero().view(-1)
 
 
-@dataclass(frozen=True)
-class RedsyncTrimmed:
-    """Trimmed top-k: cuts between mean and maximum until enough survive, then exact top-k of these
-    (Fang et al. 2019)."""
-
-    step: float = 0.2
-
-    def choose(self, accumulated: torch.Tensor, count: int) -> torch.Tensor:
-        magnitudes = accumulated.abs()
-        mean, largest = magnitudes.mean(), magnitudes.max()
-        ratio, survivors = 1.0, 0
-        while survivors < count and ratio > 0:
-            ratio -= self.step
-            cut = mean + ratio * (largest - mean) if ratio > 0 else 0.0
-            survivors = int((magnitudes >= cut).sum())
-        indices = above(magnitudes, cut)
-        return indices[torch.topk(magnitudes[indices], count, sorted=False).indices]
-
-
-@dataclass
-class RedsyncSearch:
-    """Threshold binary search between mean and maximum for k to 2k entries, used again for some
-    steps (Fang et al. 2019).
-
-    How many steps the authors use a threshold for is not known to us; five is what is often quoted.
-    A threshold that is used again and selects nothing, or over 2k, is searched for anew.
-    """
-
-    reuse_steps: int = 0
-    precision: float = 1e-3
-    _threshold: float | None = field(default=None, repr=False)
-    _age: int = field(default=0, repr=False)
-
-    def choose(self, accumulated: torch.Tensor, count: int) -> torch.Tensor:
-        magnitudes = accumulated.abs()
-        if self._threshold is not None and self._age < self.reuse_steps:
-            self._age += 1
-            indices = above(magnitudes, self._threshold)
-            if 0 < indices.numel() <= 2 * count:
-                return indices
-        self._threshold, self._age = self.search(magnitudes, count), 0
-        return above(magnitudes, self._threshold)
-
-    def search(self, magnitudes: torch.Tensor, count: int) -> float:
-        mean, largest = float(magnitudes.mean()), float(magnitudes.max())
-        low, high = 0.0, 1.0
-        while high - low > self.precision:
-            middle = 0.5 * (low + high)
-            threshold = mean + middle * (largest - mean)
-            survivors = int((magnitudes >= threshold).sum())
-            if count <= survivors <= 2 * count:
-                return threshold
-            low, high = (middle, high) if survivors > 2 * count else (low, middle)
-        return mean + low * (largest - mean)
-
-
-@dataclass(frozen=True)
-class LaplaceBisection:
-    """The Laplace estimate, corrected by bisection until 0.8 to 1.3 times k entries are left (Chen
-    et al. 2021)."""
-
-    low: float = 0.8
-    high: float = 1.3
-    rounds: int = 32
-
-    def choose(self, accumulated: torch.Tensor, count: int) -> torch.Tensor:
-        magnitudes = accumulated.abs()
-        bottom, top = 0.0, float(magnitudes.max())
-        threshold = min(float(magnitudes.mean()) * math.log(magnitudes.numel() / count), top)
-        for _ in range(self.rounds):
-            survivors = int((magnitudes >= threshold).sum())
-            if self.low * count <= survivors <= self.high * count:
-                break
-            bottom, top = (threshold, top) if survivors > count else (bottom, threshold)
-            threshold = 0.5 * (bottom + top)
-        return above(magnitudes, threshold)
-
-
-PEERS = {
-    "torch.topk": TopK,
-    "DGC, sampled threshold": DgcSampled,
-    "Gaussian-k": GaussianK,
-    "RedSync, trimmed top-k": RedsyncTrimmed,
-    "RedSync, threshold search": RedsyncSearch,
-    "RedSync, threshold used 5 times": lambda: RedsyncSearch(reuse_steps=4),
-    "Laplace and bisection": LaplaceBisection,
-}
+PEERS = {"torch.topk": TopK, "DGC, sampled threshold": DgcSampled, "Gaussian-k": GaussianK}
 """How to make each rule, by the name that tables give it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,10 +22,6 @@ from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire import checksum
 from hvd_sparse.wire.frame import HEADER_BYTES
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests"))
-from recorded import recorded  # noqa: E402 - of the tests
 
 DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 NUMEL, QUICK_NUMEL = 10_000_000, 200_000
@@ -118,20 +113,6 @@ def measure(numel: int, density: float, rounds: int) -> list[Cost]:
     ]
 
 
-def of_recorded(density: float) -> dict[str, Any]:
-    """Return the bytes of every codec's frames for exact top-k of every recorded tensor."""
-    totals: dict[str, Any] = dict.fromkeys(tried(), 0)
-    totals |= {"density": density, "entries": 0, "frames": 0}
-    for vector in recorded():
-        count = count_from_density(vector.values.size, density)
-        chosen = reference.take_largest(vector.values, count)
-        totals["entries"] += chosen.count
-        totals["frames"] += 1
-        for name, made in tried().items():
-            totals[name] += CODECS.resolve(made).at_density(density).encode(chosen).size
-    return totals
-
-
 def run(options: argparse.Namespace) -> int:
     """Measure, write JSON, picture and page, and print the page."""
     numel, rounds = (QUICK_NUMEL, QUICK_ROUNDS) if options.quick else (NUMEL, ROUNDS)
@@ -140,7 +121,6 @@ def run(options: argparse.Namespace) -> int:
         for density in track(DENSITIES, "densities", transient=True)
         for cost in measure(numel, density, rounds)
     ]
-    totals = [of_recorded(density) for density in (0.001, 0.01)]
     at = {(cost.codec, cost.density): cost for cost in costs}
     header = ["codec", *(f"{density:g}" for density in DENSITIES)]
 
@@ -157,30 +137,15 @@ def run(options: argparse.Namespace) -> int:
         "sizes": table(lambda cost: f"{cost.bytes_per_entry:.3f}", *bounds, *peers),
         "times": table(lambda cost: f"{cost.encode_ns:.1f} + {cost.decode_ns:.1f}"),
         "ratios": table(lambda cost: f"{cost.ratio:.2f}"),
-        "recorded_table": _recorded_table(totals),
         "header_bytes": HEADER_BYTES,
         "checksum": checksum.crc32.__module__ or "zlib",
     }
     head = {"made_with": made_with(), "quick": options.quick, "numel": numel, "rounds": rounds}
-    lists = {"costs": [asdict(cost) for cost in costs], "recorded": totals}
+    lists = {"costs": [asdict(cost) for cost in costs]}
     output = options.output / "codecs"
     print(write(output, "codecs.md", head, lists, **shown))
     draw(costs, output.with_suffix(".png"))
     return 0
-
-
-def _recorded_table(totals: Sequence[dict[str, Any]]) -> str:
-    columns = ("bytes in all", "an entry", "without headers")
-    header = ["codec", *(f"{total['density']:g}: {what}" for total in totals for what in columns)]
-    rows = []
-    for name in tried():
-        cells = [f"`{name}`"]
-        for total in totals:
-            bare = total[name] - HEADER_BYTES * total["frames"]
-            cells.append(f"{total[name]:,}")
-            cells += [f"{nbytes / total['entries']:.3f}" for nbytes in (total[name], bare)]
-        rows.append(cells)
-    return markdown_table(header, rows)
 
 
 def draw(costs: Sequence[Cost], path: Path) -> None:

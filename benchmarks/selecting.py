@@ -84,10 +84,6 @@ STYLES = {
     "torch.topk": ("#D55E00", "v", "--"),
     "DGC, sampled threshold": ("#009E73", "^", "--"),
     "Gaussian-k": ("#E69F00", "D", "--"),
-    "RedSync, trimmed top-k": ("#CC79A7", "<", ":"),
-    "RedSync, threshold search": ("#CC79A7", ">", ":"),
-    "RedSync, threshold used 5 times": ("#CC79A7", "x", ":"),
-    "Laplace and bisection": ("#999999", "P", ":"),
 }
 
 

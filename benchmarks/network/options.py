@@ -19,7 +19,7 @@ is not trained again.
 """
 COMPUTE = {
     "torch": ("none", "asleep", "busy"),
-    "tensorflow": ("none", "busy"),
+    "tensorflow": ("none",),
     "ddp": ("none", "asleep"),
 }
 """What a frontend's worker can do for a backward pass."""

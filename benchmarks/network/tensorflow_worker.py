@@ -21,8 +21,6 @@ from hvd_sparse.density_text import Spelled
 from hvd_sparse.methods.spelling import SpelledMethod, read_method
 from hvd_sparse.tensorflow import Compression
 
-WIDTH = 512
-"""Of the matrices whose products stand for the computing of a step."""
 LONGEST_TRIAL = 100
 """Steps, of a method that tries several ways."""
 
@@ -36,40 +34,16 @@ class ReplayedTape(tf.GradientTape):
         return [tf.reshape(piece, source.shape) for piece, source in zip(pieces, sources)]
 
 
-@tf.function
-def worked(products: tf.Tensor) -> tf.Tensor:
-    """A one, when so many products have been computed."""
-    matrix = tf.eye(WIDTH)
-    for _ in tf.range(products):
-        matrix = tf.matmul(matrix, tf.eye(WIDTH))
-    return matrix[0, 0]
-
-
-def products_of(seconds: float) -> int:
-    """Return the number of products that take so long here, alone."""
-    worked(tf.constant(10))
-    start = time.perf_counter()
-    worked(tf.constant(100)).numpy()
-    return round(seconds / ((time.perf_counter() - start) / 100))
-
-
 class Method:
-    """A ``compression=`` of Horovod's tape, in one traced function.
+    """A ``compression=`` of Horovod's tape, in one traced function."""
 
-    products : of matrices, before there is any gradient
-    """
-
-    def __init__(
-        self, spec: str, variables: list[tf.Variable], density: Spelled, products: int
-    ) -> None:
+    def __init__(self, spec: str, variables: list[tf.Variable], density: Spelled) -> None:
         self.compression = _compression(spec, variables, density)
 
         @tf.function
         def step(gradients: tf.Tensor) -> tf.Tensor:
             with ReplayedTape() as tape:
                 pass
-            if products:
-                gradients = gradients * worked(tf.constant(products))
             tape = hvd.DistributedGradientTape(tape, compression=self.compression)
             averaged = tape.gradient(gradients, variables)
             return tf.stack([tf.reshape(each, [-1])[0] for each in averaged])
@@ -102,10 +76,7 @@ class Rank:
         variables = [
             tf.Variable(tf.zeros(each.shape), name=each.name.replace(".", "_")) for each in listed
         ]
-        products = products_of(options.backward_ms / 1e3) if options.compute == "busy" else 0
-        # the same on all ranks
-        products = int(hvd.broadcast(tf.constant(products), 0, name="bench.products"))
-        self.method = Method(options.method, variables, options.density, products)
+        self.method = Method(options.method, variables, options.density)
         self._work = np.empty(sum(each.numel for each in listed), np.float32)
         self._source, self._steps = pool(hvd.rank()), 0
 

@@ -106,7 +106,7 @@ def test_hooks_of_ddp_are_measured_and_their_bytes_are_in_order(tmp_path):
 @needs_spaces
 @pytest.mark.skipif("tensorflow" not in horovod_parts(), reason="Horovod has no TensorFlow")
 def test_steps_in_tensorflow_are_measured(tmp_path):
-    arguments = ["--frontend", "tensorflow", "--rates", "1gbit", "--compute", "busy"]
+    arguments = ["--frontend", "tensorflow", "--rates", "1gbit"]
     methods = ["dense", "ldte_bs,density=0.01"]
     found = measured(tmp_path, *arguments, "--warmup", "1", "--methods", *methods)
     received = {row["method"]: row["received"] for row in found["rows"]}
