@@ -65,3 +65,13 @@ def _laplace(rng: np.random.Generator, numel: int) -> np.ndarray:
     drawn = rng.standard_exponential(numel, np.float32)
     np.copysign(drawn, rng.random(numel, np.float32) - np.float32(0.5), out=drawn)
     return drawn
+
+
+def fill(gradients: np.ndarray, source: np.ndarray, step: int) -> None:
+    """Write another draw: the source over and over, from a start that depends on the step."""
+    start = step * 7_919_993 % source.size
+    filled = 0
+    while filled < gradients.size:
+        part = min(source.size - start, gradients.size - filled)
+        gradients[filled : filled + part] = source[start : start + part]
+        filled, start = filled + part, 0

@@ -18,10 +18,10 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks._gradients import Gradients, fill
 from benchmarks.architectures import parameters
 from benchmarks.network.cluster import INTERFACE, SUBNET, interface_bytes
-from benchmarks.network.gradients import fill, pool
-from benchmarks.network.launching import rank_options
+from benchmarks.network.launching import POOL, rank_options
 from hvd_sparse.ddp import register
 from hvd_sparse.density_text import Spelled
 from hvd_sparse.methods.spelling import read_method
@@ -62,7 +62,7 @@ class Given(nn.Module):
         length_s = options.backward_ms / 1e3 if options.compute == "asleep" else 0.0
         self.ready_s = [each.ready * length_s for each in listed]
         self.work = torch.empty(sum(parameter.numel() for parameter in self.weights))
-        self.source, self.steps, self.start = pool(rank), 0, 0.0
+        self.source, self.steps, self.start = Gradients.draw(POOL, seed=rank).arrays[0], 0, 0.0
 
     def draw(self) -> None:
         """Make other gradients."""

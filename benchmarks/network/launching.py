@@ -15,6 +15,8 @@ from benchmarks._limited import run_limited
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
 from hvd_sparse.density_text import density_argument, spell_density
 
+POOL = 1 << 22
+"""Entries of which the gradients of a rank are made, another draw at every step."""
 LIMIT_S = 3600
 """Of a launch that measures steps."""
 WORKERS = {"torch": "worker", "tensorflow": "tensorflow_worker", "ddp": "ddp_worker"}

@@ -13,10 +13,10 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from benchmarks._gradients import Gradients, fill
 from benchmarks.architectures import parameters
 from benchmarks.network.cluster import interface_bytes
-from benchmarks.network.gradients import fill, pool
-from benchmarks.network.launching import rank_options
+from benchmarks.network.launching import POOL, rank_options
 from hvd_sparse.density_text import Spelled
 from hvd_sparse.methods.spelling import SpelledMethod, read_method
 from hvd_sparse.tensorflow import Compression
@@ -78,7 +78,7 @@ class Rank:
         ]
         self.method = Method(options.method, variables, options.density)
         self._work = np.empty(sum(each.numel for each in listed), np.float32)
-        self._source, self._steps = pool(hvd.rank()), 0
+        self._source, self._steps = Gradients.draw(POOL, seed=hvd.rank()).arrays[0], 0
 
     def step(self) -> dict[str, float]:
         """Take one step, on all ranks at once: the slowest one's seconds, of everything else the

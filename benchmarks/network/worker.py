@@ -11,10 +11,10 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
+from benchmarks._gradients import Gradients, fill
 from benchmarks.architectures import parameters
 from benchmarks.network.cluster import interface_bytes
-from benchmarks.network.gradients import fill, pool
-from benchmarks.network.launching import rank_options
+from benchmarks.network.launching import POOL, rank_options
 from benchmarks.network.methods import create, watch
 from benchmarks.network.spans import PHASES, Spans
 from hvd_sparse.registry import CODECS
@@ -40,7 +40,7 @@ class Rank:
         is_replayed = options.compute != "none"
         self.ready = [each.ready if is_replayed else 0.0 for each in listed]
         self.work = torch.empty(sum(each.numel for each in listed))
-        self.source = pool(hvd.rank())
+        self.source = Gradients.draw(POOL, seed=hvd.rank()).arrays[0]
         self.method = create(options.method, named, options.density, self.spans)
         watch(self.spans, [CODECS.get(id) for id in CODECS.ids()])
 

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks._contestants import padded
-from benchmarks._gradients import Gradients
-from benchmarks.network.gradients import fill
+from benchmarks._gradients import Gradients, fill
 from benchmarks.step.models import Shape
 
 POOL = 1 << 22
