@@ -71,8 +71,8 @@ def _refuse(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
     peers = sorted({"topk", "dgc"} & set(options.methods))
     if peers and frontend != "torch":
         parser.error(f"--methods {' '.join(peers)}: as peers have it in Horovod's PyTorch alone")
-    if peers and not isinstance(options.density, float):
-        parser.error("--density: topk and dgc are written for one number; leave them out")
+    if (peers or options.train) and not isinstance(options.density, float):
+        parser.error("--density: topk, dgc and trainings take one number")
     if options.hosts < 2:
         parser.error("--hosts: at least 2")
     if options.train and "dense" not in options.methods:

@@ -123,7 +123,8 @@ def test_a_search_goes_on_while_the_best_rate_is_at_an_end(tmp_path, monkeypatch
         (["--frontend", "ddp", "--compute", "busy"], "--compute none or asleep"),
         (["--frontend", "tensorflow", "--compute", "busy"], "--compute none"),
         (["--frontend", "ddp", "--methods", "dense", "topk"], "in Horovod's PyTorch alone"),
-        (["--density", "*=0.1"], "written for one number"),
+        (["--density", "*=0.1"], "take one number"),
+        (["--train", "vgg", "--density", "*=0.1"], "take one number"),
         (["--hosts", "1"], "at least 2"),
     ],
 )
