@@ -15,6 +15,11 @@ ALIGNMENT = 16
 64 bytes."""
 
 
+def padded(size: int) -> int:
+    """Return the entries up to the next address that an allocator might give out."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Gradients:
     """A stream of gradients: windows at random places of a few drawn arrays, used in turn.
@@ -32,7 +37,7 @@ class Gradients:
     @classmethod
     def draw(cls, numel: int, seed: int) -> Gradients:
         rng = np.random.default_rng(seed)
-        total = numel + min(SLACK, -(-numel // ALIGNMENT) * ALIGNMENT)
+        total = numel + min(SLACK, padded(numel))
         scales = np.exp(0.7 * rng.standard_normal(BLOCKS)).astype(np.float32)
         scale = np.repeat(scales, -(-total // BLOCKS))[:total]
         arrays = tuple(scale * _laplace(rng, total) for _ in range(POOL))

@@ -13,16 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from benchmarks._contestants import (
-    FLOOR,
-    SELECTORS,
-    Ours,
-    Round,
-    floor,
-    frames_of_ranks,
-    peers,
-    receivers,
-)
+from benchmarks._contestants import FLOOR, SELECTORS, Both, Ours, floor, peers, receivers
 from benchmarks._gradients import Gradients
 from benchmarks._interleaved_timing import Contestant, Times, race
 from benchmarks._page import Goal, Quartiles, made_with, markdown_table, write
@@ -179,11 +170,11 @@ def vector(
     goals = {f"{id}{end}": limit for end, limit in behind.items() for id in SELECTORS}
     ours = {
         name: Ours(
-            [(entries,)],
+            entries,
             {"id": name.split(",")[0], "density": density},
             rollback="rollback" in name,
             engine=engine,
-            residuals=[residual],
+            residual=residual,
         )
         for name in goals
     }
@@ -191,7 +182,7 @@ def vector(
     contestants = [floor(residual), *(Contestant(name, each.step) for name, each in ours.items())]
     times = race(
         [*contestants, *others],
-        lambda step: Round.cut(gradients.at(step), [(entries,)]),
+        lambda step: Both.of(gradients.at(step)),
         warm=scale.warm,
         rounds=scale.rounds_of(entries),
     )
@@ -210,8 +201,7 @@ def receiving(scale: Scale, engine: str | None) -> Iterator[Line]:
     """Time the dense sum of the payloads of several ranks; the floor writes the gradient once."""
     entries = scale.large
     gradients = Gradients.draw(entries, seed=entries)
-    pipeline, frames = frames_of_ranks(gradients, DENSITY, max(PAYLOADS), engine)
-    contestants = receivers(pipeline, entries, frames, PAYLOADS)
+    contestants = receivers(gradients, DENSITY, PAYLOADS, engine)
     times = race(contestants, lambda step: None, warm=2, rounds=scale.rounds_of(entries))
     section = f"receiving, {entries:,} entries, density {DENSITY:g}"
     written = contestants[0].name

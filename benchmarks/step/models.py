@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks._contestants import padded
+from benchmarks._gradients import padded
 from benchmarks.architectures import parameters
 
 Shape = tuple[int, ...]

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks._contestants import padded
-from benchmarks._gradients import Gradients, fill
+from benchmarks._gradients import Gradients, fill, padded
 from benchmarks.step.models import Shape
 
 POOL = 1 << 22
