@@ -30,8 +30,8 @@ def check_composition(
         )
     if (is_rounded or is_biased) and not memory.keeps_rounding:
         raise InvalidOption(
-            f"{selector.id} with {codec.id} sends other values than were accumulated, and memory "
-            f"{memory.id} forgets the difference at every step: use memory='error_feedback'"
+            f"{selector.id} with {codec.id} does not send the accumulated values exactly, and "
+            f"memory {memory.id} drops the difference at every step: use memory='error_feedback'"
         )
     if selector.needs_gradient and not (memory.adds_gradient or memory.finishes):
         raise InvalidOption(
@@ -40,7 +40,7 @@ def check_composition(
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
-            f"{selector.id} decides by itself how much is sent: leave out schedule {schedule.id}"
+            f"{selector.id} chooses its own density: leave out schedule {schedule.id}"
         )
 
 
@@ -64,8 +64,8 @@ def check_exchange(
     """Raise InvalidOption for an exchange that cannot do its work with these parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
-            f"exchange {exchange.id} cuts to the k entries that a density asks for, and "
-            f"{selector.id} is told none: use exchange='allgather'"
+            f"exchange {exchange.id} cuts to the k entries of a density, and "
+            f"{selector.id} has none: use exchange='allgather'"
         )
     if exchange.shares_indices and selector.changes_values:
         raise InvalidOption(
@@ -74,20 +74,20 @@ def check_exchange(
         )
     if exchange.shares_indices and not codec.is_exact:
         raise InvalidOption(
-            f"exchange {exchange.id} sums values as they are, and codec {codec.id} would have no "
-            "say: leave out the codec"
+            f"exchange {exchange.id} sums exact values, so codec {codec.id} would have no effect: "
+            "leave out the codec"
         )
     # Entries that come back meet a residual that was already rounded.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
-            f"exchange {exchange.id} gives entries back to the residual after it was written, and "
-            f"a residual in {stored} is rounded then: use memory='error_feedback' in float32"
+            f"exchange {exchange.id} returns entries to the residual after it was written, and a "
+            f"residual in {stored} would be rounded twice: use memory='error_feedback' in float32"
         )
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
-            f"exchange {exchange.id} sums gradients before they meet the residual, and memory "
-            f"{memory.id} makes something else of them first: use memory='error_feedback'"
+            f"exchange {exchange.id} sums gradients before they are added to the residual, but "
+            f"memory {memory.id} transforms them first: use memory='error_feedback'"
         )
 
 
@@ -106,8 +106,8 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
         return
     if exchange.settles_later or exchange.sums_first:
         raise InvalidOption(
-            f"select_over is 'group', and exchange {exchange.id} chooses what is sent tensor by "
-            "tensor: use exchange='allgather', or select_over='tensor'"
+            f"select_over is 'group', and exchange {exchange.id} selects tensor by tensor: use "
+            "exchange='allgather', or select_over='tensor'"
         )
     if selector.needs_gradient:
         raise InvalidOption(
@@ -120,13 +120,13 @@ def check_hiding(exchange: Exchange, groups: object, select_over: object) -> Non
     """Raise InvalidOption for options with which densities that hide cannot be measured."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
-            f"density is 'hiding', and exchange {exchange.id} has collectives that begin when the "
-            "backward pass is over, behind which nothing hides: use exchange='allgather'"
+            f"density is 'hiding', and exchange {exchange.id} starts collectives after the "
+            "backward pass, which cannot hide them: use exchange='allgather'"
         )
     if groups == PLANNED:
         raise InvalidOption(
-            "density is 'hiding' and groups is 'planned', which both measure the first steps: "
-            "leave groups out, or give the groups that a planned run has logged"
+            "density is 'hiding' and groups is 'planned', and both measure the first steps: leave "
+            "groups out, or give the groups from the log of a planned run"
         )
     if select_over != "tensor":
         raise InvalidOption(
@@ -145,8 +145,8 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
     """
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
-            f"density is 'hiding', and {why}: give a number, or the densities by name that "
-            "such a run in PyTorch has found (compressor.hiding.densities)"
+            f"density is 'hiding', and {why}: give a number, or the densities by name that a "
+            "PyTorch run found (compressor.hiding.densities)"
         )
 
 
@@ -169,8 +169,8 @@ def check_groups(groups: object) -> Groups:
         if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
             return made
     raise InvalidOption(
-        f"groups is {groups!r}: how many messages, or lists of tensors' names, each once, or "
-        "'planned'; None merges small neighbours"
+        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name once), "
+        "or 'planned'; None merges small neighbours"
     )
 
 

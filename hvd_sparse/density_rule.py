@@ -66,7 +66,7 @@ class DensityRule:
         for pattern, _ in self.patterns:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in names):
                 raise InvalidOption(
-                    f"density is told for {pattern!r}, which no tensor is called; there are: "
+                    f"density is given for {pattern!r}, but no tensor has this name; there are: "
                     f"{', '.join(names)}"
                 )
         table = {spec.key: self.density_of(spec) for spec in compressed}
@@ -113,14 +113,14 @@ class DensityRule:
         fitting = [(_plain(p), p, d) for p, d in self.patterns if fnmatchcase(spec.key, p)]
         if not fitting:
             raise InvalidOption(
-                f"density is {exact!r}, which says nothing of tensor {spec.key!r}: add its name, "
+                f"density is {exact!r}, which does not cover tensor {spec.key!r}: add its name, "
                 'or "*" for all others, as in {"*": 0.001}'
             )
         most = max(fitting)
         rivals = [p for plain, p, d in fitting if plain == most[0] and d != most[2]]
         if rivals:
             raise InvalidOption(
-                f"density is told for {most[1]!r} and for {rivals[0]!r}, which both fit tensor "
+                f"density is given for {most[1]!r} and for {rivals[0]!r}, which both fit tensor "
                 f"{spec.key!r} as closely: add the tensor's name itself"
             )
         return most[2]
@@ -207,9 +207,9 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 def _read_text(density: str, where: str) -> DensityRule:
     if density.partition(":")[0] != HIDING:
         raise InvalidOption(
-            f"{where} is {density!r}: it is the part of the entries that is sent, a number in (0, "
-            f'1]; 0.001 sends one entry in a thousand; or the text "{HIDING}", with the largest '
-            f'compression ratio behind a colon, as in "{HIDING}:300"'
+            f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
+            f'0.001 sends one entry in a thousand; or the text "{HIDING}", optionally with the '
+            f'largest compression ratio after a colon, for example "{HIDING}:300"'
         )
     c_max = read_hiding(density)
     return DensityRule((("*", 1.0 / c_max),), c_max=c_max)

@@ -86,8 +86,8 @@ def known_density(text: str) -> Union[float, dict[str, float]]:
     density = density_argument(text)
     if isinstance(density, str):
         raise argparse.ArgumentTypeError(
-            f"density {text!r} is measured in a training, and there is none here: give a number or "
-            "names with theirs"
+            f"density {text!r} is measured in a training run, and there is none here: give a "
+            "number, or a number for each name"
         )
     return density
 

@@ -36,7 +36,7 @@ class Rates:
             if self.is_foreseen and not reference > 0:
                 raise InvalidOption(
                     f"the learning rate of parameter group {group} is {reference} on average: a "
-                    "density that follows it would send nothing; give a schedule of rates above 0"
+                    "density that follows it would send nothing; use a schedule with rates above 0"
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
@@ -101,5 +101,5 @@ def refuse_path(error: Exception, steps: int) -> NoReturn:
     """Raise the error of a scheduler that cannot go so far."""
     raise InvalidOption(
         f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
-        f"({type(error).__name__}: {error}): give the steps that it was made for"
+        f"({type(error).__name__}: {error}): give the number of steps it was created for"
     ) from error

@@ -257,7 +257,10 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     for density in options.density:
         check_density(density, "--density")
     if options.model is None and options.backward is None:
-        raise InvalidOption("--parameters tells no time: say --backward 80ms, of your own model")
+        raise InvalidOption(
+            "--parameters needs --backward: give the time of your model's backward pass, for "
+            "example --backward 80ms"
+        )
     model = MODELS.get(options.model) or Model(options.parameters, TENSORS, 0.0)
     backward_s = options.backward or model.backward_s
     forward_s = options.forward or backward_s / 2

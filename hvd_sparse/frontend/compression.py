@@ -61,7 +61,7 @@ class AutoMethod:
         """
         if options.pop("optimizer", None) is not None:
             raise InvalidOption(
-                "auto cannot step aside once a memory does the optimizer's work: leave out "
+                "auto cannot run dense steps while a memory does the optimizer's work: leave out "
                 "optimizer=, or use ldte_bs"
             )
         options = {"codec": "block16", **options}

@@ -106,9 +106,9 @@ class Compressor:
         other = _LIVE.get(self.name)
         if other is not None and other is not self:
             raise InvalidOption(
-                f"two compressors are called {self.name!r}, and their collectives would be mixed "
-                "up: "
-                "give one of them name=..., or close() the one that is no longer needed"
+                f"two compressors have the name {self.name!r}, which would mix up their "
+                "collectives: give one of them name=..., or close() the one that is no longer "
+                "needed"
             )
         _LIVE[self.name] = self
 
@@ -284,8 +284,8 @@ def _take_number(place: str, claim: object) -> int:
 def say_alone() -> None:
     """A single process that waits for compression to show would wait in vain."""
     logger.warning(
-        "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, with "
-        "horovodrun -np"
+        "world size 1: Horovod exchanges nothing and calls no compressor; start more ranks, for "
+        "example horovodrun -np"
     )
 
 

@@ -12,8 +12,8 @@ def check_local_steps(
     """Raise InvalidOption for what local steps cannot be made of."""
     if not callable(compression):
         raise InvalidOption(
-            f"compression is {compression!r}: a function that makes the compressor of the anchors, "
-            "as functools.partial(Compression.topk, density=0.01)"
+            f"compression is {compression!r}: give a function that makes the compressor of the "
+            "anchors, for example functools.partial(Compression.topk, density=0.01)"
         )
     check_whole(every, "every of LocalSteps", 1)
     check_number(outer_lr, "outer_lr of LocalSteps", 0)
@@ -21,4 +21,7 @@ def check_local_steps(
     if outer_momentum != 0:
         check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, "0, or below 1")
     elif nesterov:
-        raise InvalidOption("nesterov of LocalSteps is True without outer_momentum: give 0.9, say")
+        raise InvalidOption(
+            "nesterov of LocalSteps is True without outer_momentum: give one, for example "
+            "outer_momentum=0.9"
+        )

@@ -17,6 +17,6 @@ class SendNothing:
 
     def __init__(self) -> None:
         logger.warning(
-            "Compression.nothing exchanges no gradients, and every rank trains by itself: take the "
+            "Compression.nothing exchanges no gradients, and every rank trains alone: measure the "
             "time of a step, then train with another compression"
         )

@@ -76,8 +76,8 @@ class Outlet:
             if not self._has_dropped:
                 self._has_dropped = True
                 logger.warning(
-                    "telemetry: writers %s are behind by %d records, and further ones are dropped: "
-                    "look for what they wait for, or raise telemetry_every",
+                    "telemetry: writers %s are behind by %d records, so further ones are "
+                    "dropped: check the disk or server they write to, or raise telemetry_every",
                     ", ".join(self._targets),
                     MOST_WAITING,
                 )
@@ -99,7 +99,7 @@ class Outlet:
     def _drop(self, name: str, error: Exception, remedy: str) -> None:
         del self._targets[name]
         logger.warning(
-            "telemetry: writer %s failed and is off from now on; training goes on: %s: %s; %s",
+            "telemetry: writer %s failed and is disabled; training continues: %s: %s; %s",
             name,
             type(error).__name__,
             error,

@@ -134,8 +134,8 @@ class _Reducing(_Distributed):
         for variable in trainable_variables or ():
             if getattr(variable, "overwrite_with_gradient", False):
                 raise UnsupportedInput(
-                    f"variable {variable.name!r} is overwritten by its gradient (float8), which "
-                    "no average makes sense of: train in another dtype"
+                    f"variable {variable.name!r} is overwritten by its gradient (float8), and an "
+                    "average of such gradients has no meaning: train in another dtype"
                 )
         # Past Keras, which would track the list.
         object.__setattr__(self, "_hvd_sparse_reduced", False)
@@ -143,9 +143,9 @@ class _Reducing(_Distributed):
         is_reduced = self._hvd_sparse_reduced  # type: ignore[attr-defined]
         if not is_reduced and not self.gradient_accumulation_steps:  # type: ignore[attr-defined]
             raise UnsupportedInput(
-                f"Keras {keras.__version__} has applied gradients that nobody averaged: "
-                f"{type(self).__name__} goes ways of its own in apply(). Use an optimizer that "
-                "overrides update_step() alone"
+                f"Keras {keras.__version__} applied gradients that were not averaged: "
+                f"{type(self).__name__} has its own apply(). Use an optimizer that only overrides "
+                "update_step()"
             )
 
     def _backend_apply_gradients(

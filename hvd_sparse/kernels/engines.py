@@ -190,6 +190,6 @@ def resolve_engine(engine: object) -> Kernels:
 @lru_cache(maxsize=1)  # once a process
 def _say_slow() -> None:
     logger.warning(
-        "gradients are selected by plain numpy, several times slower than compiled: pip install "
-        "'hvd-sparse[fast]', or say engine='numpy' if this is meant"
+        "gradients are selected by plain numpy, several times slower than compiled code: pip "
+        "install 'hvd-sparse[fast]', or give engine='numpy' to silence this"
     )

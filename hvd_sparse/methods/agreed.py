@@ -63,8 +63,8 @@ class AgreedMethods(Builder[Compressor]):
         published = is_as_published(variant, "scalecom")
         if published and warmup_steps is None:
             raise InvalidOption(
-                'variant="paper" of scalecom starts with dense steps, 1 to 10 % of the epochs, and '
-                "warmup_steps is left out: say how many, as in warmup_steps=steps_per_epoch"
+                'variant="paper" of scalecom starts with dense steps, 1 to 10 % of the epochs, but '
+                "warmup_steps is missing: give a number, for example warmup_steps=steps_per_epoch"
             )
         add_dense_warmup(options, density, warmup_steps or 0)
         chunk_wise = published if chunk_wise is None else chunk_wise

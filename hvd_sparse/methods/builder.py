@@ -100,8 +100,8 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
         return
     if options.get("schedule") is not None:
         raise InvalidOption(
-            f"warmup_steps is {steps} and schedule is {options['schedule']!r}: both say how the "
-            "training starts; leave out one of them, as in warmup_steps=0"
+            f"warmup_steps is {steps} and schedule is {options['schedule']!r}: both define the "
+            "start of the training; leave out one of them, for example warmup_steps=0"
         )
     options["schedule"] = {"id": "dense_warmup", "value": density, "warmup_steps": steps}
 
@@ -265,16 +265,16 @@ class Builder(Generic[Compressor]):
         if isinstance(schedule, LearningRate):
             if handover is None or not handover.memories:
                 raise InvalidOption(
-                    "schedule is 'learning_rate', and no SGD, Adam or AdamW is handed over whose "
-                    "rate it could follow: give optimizer=, or another schedule"
+                    "schedule is 'learning_rate', but there is no SGD, Adam or AdamW as "
+                    "optimizer= to follow: give optimizer=, or another schedule"
                 )
             rates = cls._foresee(optimizer, scheduler, schedule.steps)
             if steps is None or steps != schedule.steps:
                 rates = rates.without_check()
         elif scheduler is not None:
             raise InvalidOption(
-                f"scheduler is {type(scheduler).__name__}, and the density does not follow the "
-                "learning rate: leave it out, or give steps= and no schedule"
+                f"scheduler is {type(scheduler).__name__}, but the density does not follow the "
+                "learning rate: leave scheduler out, or give steps= and no schedule"
             )
         compressor = cls._create(params, configuration, process_set, grad_scaler)
         if handover is not None:
@@ -324,13 +324,13 @@ def _take_steps(
     check_whole(steps, "steps", 1)
     if optimizer is None:
         raise InvalidOption(
-            f"steps is {steps} and no optimizer is given, whose learning rate the density would "
-            "follow: give optimizer=, or density= and no steps"
+            f"steps is {steps} but optimizer is missing, and the density follows its learning "
+            "rate: give optimizer=, or density= and no steps"
         )
     if not hasattr(SELECTORS.resolve(selector), "density"):
         raise InvalidOption(
-            f"steps is {steps}, and the selector is told no density that could follow from it: "
-            "leave steps out"
+            f"steps is {steps}, but this selector has no density that steps could set: leave steps "
+            "out"
         )
     if options.get("schedule") is None:
         options["schedule"] = {"id": "learning_rate", "steps": steps}

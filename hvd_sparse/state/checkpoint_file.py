@@ -228,7 +228,7 @@ def _parse(content: np.ndarray, name: str) -> list[NewState]:
         )
     if digest.digest() != content[-DIGEST_BYTES:].tobytes():
         raise CorruptCheckpoint(
-            f"{name!r} is truncated or was altered: its digest is another; use an older one"
+            f"{name!r} is truncated or was altered: its digest does not match; use an older one"
         )
     end = content.size - DIGEST_BYTES - LENGTH_BYTES
     length = int.from_bytes(content[end : end + LENGTH_BYTES].tobytes(), "little")

@@ -270,9 +270,9 @@ class CarrierLayout:
                 "options, and an optimizer with the same settings" + _and_rate(rate)
             )
         raise ReplicaMismatch(
-            f"tensor {key!r}: the gradients that were applied in the last step that was checked "
-            "differ between ranks, so the replicas do too; go back to a checkpoint, and look for "
-            "a faulty machine or memory, or for code that changes results of Horovod's on one rank"
+            f"tensor {key!r}: the gradients applied in the last checked step differ between ranks, "
+            "so the replicas do too; go back to a checkpoint, and look for a faulty machine or "
+            "memory, or code that changes Horovod's results on one rank"
         )
 
     def _refuse_step(self, key: str) -> NoReturn:

@@ -59,7 +59,7 @@ REFUSED = {
     "elastic_unbuilt": ("InvalidOption", "model.build(input_shape)"),
     "elastic_no_optimizer": ("InvalidOption", "optimizer="),
     "elastic_a_name": ("InvalidOption", "str is no optimizer of Keras 3"),
-    "apply_of_its_own": ("UnsupportedInput", "nobody averaged", "update_step()"),
+    "apply_of_its_own": ("UnsupportedInput", "not averaged", "update_step()"),
 }
 WEIGHTS = 1e-6
 """Of weights around 1 after eight steps at rate 0.05: a few roundings of float32 a step."""

@@ -95,7 +95,7 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome: Outcome):
             (text,) = result[kind]
             assert "optimizer=optimizer" in text, kind
         (text,) = result["rmsprop, handed over"]
-        assert "RMSprop: no memory does what this optimizer does" in text
+        assert "RMSprop: no memory can do this optimizer's work" in text
         for kind in (
             "plain, kept",
             "plain, handed over",

@@ -24,7 +24,9 @@ def make():
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
     make(configure(name="twin"))
-    with pytest.raises(InvalidOption, match=r"two compressors are called 'twin'.*name=.*close\(\)"):
+    with pytest.raises(
+        InvalidOption, match=r"two compressors have the name 'twin'.*name=.*close\(\)"
+    ):
         make(configure(name="twin"))
 
 

@@ -70,8 +70,8 @@ def test_the_closest_glob_wins_and_equally_close_ones_are_refused():
 
 
 REFUSED = [
-    ({"fc.*": 0.1}, "says nothing of tensor 'conv.weight'.*add its name"),
-    ({**RULE, "head.*": 0.1}, "'head.\\*', which no tensor is called.*conv.weight"),
+    ({"fc.*": 0.1}, "does not cover tensor 'conv.weight'.*add its name"),
+    ({**RULE, "head.*": 0.1}, "'head.\\*', but no tensor has this name.*conv.weight"),
     ({**RULE, "fc.*": 2}, r"for 'fc\.\*' is 2.*\(0, 1\]"),
     ({**RULE, 3: 0.1}, "names or globs"),
     ({}, "names or globs"),

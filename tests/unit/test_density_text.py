@@ -55,7 +55,9 @@ def test_other_texts_are_refused_and_say_what_would_do(text, words):
 
 def test_nothing_is_measured_where_nothing_trains():
     assert known_density("*=0.01") == {"*": 0.01}
-    with pytest.raises(argparse.ArgumentTypeError, match="give a number or names"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match="give a number, or a number for each name"
+    ):
         known_density("hiding")
 
 

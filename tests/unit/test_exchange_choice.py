@@ -131,16 +131,16 @@ def test_auto_is_the_same_on_all_ranks_and_is_reported():
     [
         (
             {"selector": {"id": "fixed_threshold", "threshold": 1.0}, "exchange": "gtopk"},
-            "is told none",
+            "has none",
         ),
-        ({"selector": {"id": "adacomp"}, "exchange": "oktopk"}, "is told none"),
+        ({"selector": {"id": "adacomp"}, "exchange": "oktopk"}, "has none"),
         (
             {"selector": {"id": "stc", "density": 0.1}, "exchange": "shared_index"},
             "sends other values",
         ),
         (
             {"selector": TOPK, "memory": "momentum_correction", "exchange": "hierarchical"},
-            "before they meet the residual",
+            "before they are added to the residual",
         ),
         (
             {

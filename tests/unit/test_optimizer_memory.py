@@ -99,7 +99,7 @@ def test_other_optimizers_train_with_error_feedback_and_a_warning(caplog):
     assert made.taken is None
     assert made.is_forewarned
     (record,) = caplog.records
-    assert record.getMessage().startswith("LAMB: no memory does what this optimizer does")
+    assert record.getMessage().startswith("LAMB: no memory can do this optimizer's work")
 
 
 @pytest.mark.parametrize(
@@ -126,5 +126,5 @@ def test_momentum_is_warned_of_where_entries_will_be_rare(options, is_told, capl
 
 
 def test_auto_takes_no_optimizer():
-    with pytest.raises(InvalidOption, match=r"auto cannot step aside.*leave out optimizer="):
+    with pytest.raises(InvalidOption, match=r"auto cannot run dense steps.*leave out optimizer="):
         AutoMethod.auto(None, optimizer=object())
