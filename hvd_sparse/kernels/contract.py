@@ -6,7 +6,8 @@ the oracle of every test. These rules make engines comparable:
 * an entry is at least a threshold when ``abs(x) >= dtype(threshold)``, the threshold rounded to the
 data's dtype; * of equal magnitudes the lower index goes first; indices come out ascending and
 unique, as uint32; * exact zeros are never taken, NaN is never taken; * integers and orderings are
-equal bit for bit between engines; only ``moments`` may differ, in its last digits; * a kernel
+equal bit for bit between engines; only ``moments`` and ``orthogonalized`` may differ, in their last
+digits; * a kernel
 writes to arguments named ``residual``, ``out`` or ``out_...`` and to nothing else.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hvd_sparse.kernels.adam import AdamStep
+from hvd_sparse.kernels.newton_schulz import NewtonSchulz
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -292,6 +294,17 @@ class Kernels(Packers, Protocol):
         mean, square : may be ``out_mean`` and ``out_square`` themselves
         out : another vector than all others
         step : the numbers; with ``is_of_mean`` m is divided instead of the gradient
+        """
+
+    def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
+        """Return the vector of the matrices in x after Newton and Schulz's iteration: as long as x,
+        in memory of its own.
+
+            x = x / (norm of the matrix + epsilon)
+            step.steps times: x = a * x + (b * (x @ x.T) + c * (x @ x.T) @ (x @ x.T)) @ x
+
+        A matrix of zeros stays one.  NaN or Inf anywhere in a matrix makes all of it NaN.  A device
+        works in bfloat16 where x is float32.
         """
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:

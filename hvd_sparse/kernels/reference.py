@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvd_sparse.kernels import packing
+from hvd_sparse.kernels import newton_schulz, packing
 from hvd_sparse.kernels.adam import AdamStep
 from hvd_sparse.kernels.contract import Aim, Moments, Tail, Taking
+from hvd_sparse.kernels.newton_schulz import NewtonSchulz
 from hvd_sparse.types import Selection
 
 count_blocks, join_blocks = packing.count_blocks, packing.join_blocks
@@ -239,6 +240,18 @@ def push_adam_and_take(
     direction = np.empty_like(out)
     push_adam(gradient, mean, square, out_mean, out_square, direction, step)
     return accumulate_and_take(direction, residual, out, aim)
+
+
+def orthogonalized(x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
+    matrices, axes = x.reshape(step.shape), (-2, -1)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        # By the largest entry first: squares of the others stay in the range of the dtype.
+        largest = np.abs(matrices).max(axis=axes, keepdims=True, initial=0)
+        matrices = matrices / np.where(largest == 0, x.dtype.type(1), largest)
+        norm = np.sqrt((matrices * matrices).sum(axis=axes, keepdims=True))
+        epsilon = x.dtype.type(step.epsilon) / largest
+        result: np.ndarray = newton_schulz.iterated(matrices / (norm + epsilon), step)
+    return np.ascontiguousarray(result).reshape(-1)
 
 
 def clear(residual: np.ndarray, indices: np.ndarray) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hvd_sparse.kernels.adam import AdamStep
+from hvd_sparse.kernels.newton_schulz import NewtonSchulz
 
 
 @contextlib.contextmanager
@@ -140,6 +141,34 @@ def check_push_adam(kernels: Any, x: np.ndarray) -> None:
         for found, wanted in zip([*out, *in_place], [*expected, *expected]):
             assert np.array_equal(np.isnan(found), np.isnan(wanted))
             assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()
+
+
+def check_orthogonalized(kernels: Any, dtype: str) -> None:
+    """Each singular value goes through the polynomial, and the rest of a matrix stays."""
+    rng = np.random.default_rng(3)
+    shapes = ((1, 1), (6, 6), (3, 8), (8, 3), (40, 1), (2, 5, 4))
+    for shape in shapes:
+        step = NewtonSchulz(shape, 3, (3.0, -3.5, 1.5), 0.25)
+        for scale in (1e-30, 1.0, 1e30):  # whose squares leave the range of float32
+            x = (rng.normal(size=shape) * scale).astype(dtype).reshape(-1)
+            with unwritten(x):
+                found = kernels.orthogonalized(x, step)
+            assert (found.dtype, found.shape) == (x.dtype, x.shape)
+            wide = x.astype(np.float64).reshape(-1, *shape[-2:])
+            left, values, right = np.linalg.svd(wide, full_matrices=False)
+            values = values / (np.sqrt((values**2).sum(-1, keepdims=True)) + step.epsilon)
+            for _ in range(step.steps):
+                values = 3.0 * values - 3.5 * values**3 + 1.5 * values**5
+            wanted = (left * values[:, None] @ right).reshape(-1)
+            largest = np.abs(wanted).max()
+            tolerance = 2e-5 if x.itemsize == 4 else 1e-12
+            assert np.allclose(found, wanted, rtol=tolerance, atol=tolerance * largest), shape
+    assert not kernels.orthogonalized(np.zeros(12, dtype), NewtonSchulz((3, 4))).any()
+    for bad in (np.nan, np.inf):
+        x = np.ones(24, dtype)
+        x[3] = bad
+        found = kernels.orthogonalized(x, NewtonSchulz((2, 3, 4)))
+        assert np.isnan(found[:12]).all() and np.isfinite(found[12:]).all()
 
 
 ADAM_STEPS = (

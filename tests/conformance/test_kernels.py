@@ -10,7 +10,7 @@ from conformance.directed_checks import check_large_directions, check_push_adam_
 from conformance.fused_checks import DRAWS, FUSED, check_large
 from conformance.kernel_checks import PER_VECTOR, has_statistics, put, vectors
 from conformance.packing_checks import PACKING
-from conformance.statistics_checks import ON_FINITE_DATA
+from conformance.statistics_checks import ON_FINITE_DATA, check_orthogonalized
 from distributions import draw
 
 from hvd_sparse.kernels import reference
@@ -48,6 +48,11 @@ def test_a_kernel_of_single_selectors_does_what_its_contract_says(kernels, check
 def test_an_engine_gives_the_references_bits_on_whatever_callers_give(kernels):
     for seed in range(DRAWS):
         hostile.check_beside_the_reference(kernels, seed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_singular_values_go_through_newton_and_schulzs_polynomial(kernels, dtype):
+    check_orthogonalized(kernels, dtype)
 
 
 def test_the_largest_of_a_list_of_zeros_are_its_numbers_alone(kernels):

@@ -27,6 +27,7 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.adam import AdamStep
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.engines import resolve_engine
+from hvd_sparse.kernels.newton_schulz import NewtonSchulz
 from hvd_sparse.kernels.torch import coming
 from hvd_sparse.kernels.torch.by_place import KernelsByPlace
 from hvd_sparse.kernels.torch.coming import Delivery
@@ -91,6 +92,7 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
             out,
             AdamStep(0.9, 0.999, 1e-8, 1),
         ),
+        "orthogonalized": (x, NewtonSchulz((numel // 10, 10))),
         "clear": (out, some),
         "assemble": (out, [chosen, chosen]),
         "scatter_add": (out, some, x[some]),

@@ -31,7 +31,8 @@ from hvd_sparse.kernels.torch.vector import DeviceVector
 NAME = "acc"
 NUMEL = 1000
 NO_WAIT = (
-    "push_momentum", "push_adam", "clear", "restore", "assemble", "scatter_add", "trim",
+    "push_momentum", "push_adam", "orthogonalized", "clear", "restore", "assemble", "scatter_add",
+    "trim",
 )  # fmt: skip
 """Kernels that give a device work, and ask it for nothing."""
 

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not 
 WAITS = {
     "push_momentum": 0,
     "push_adam": 0,
+    "orthogonalized": 0,
     "clear": 0,
     "restore": 0,
     "assemble": 0,

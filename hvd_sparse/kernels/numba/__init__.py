@@ -29,7 +29,8 @@ class CompiledKernels(CompiledPasses, CompiledPackers):
     threads : how many work on one vector; vectors too short for that many get fewer
     """
 
-    # Kernels that few selectors ask for are left to numpy.
+    # Kernels that few selectors ask for are left to numpy, and products of matrices to its BLAS.
+    orthogonalized = staticmethod(reference.orthogonalized)
     mean_and_std = staticmethod(reference.mean_and_std)
     tail = staticmethod(reference.tail)
     digit_counts = staticmethod(reference.digit_counts)

@@ -8,6 +8,7 @@ import torch
 
 from hvd_sparse.kernels.adam import AdamStep
 from hvd_sparse.kernels.contract import Aim, Moments, Taking
+from hvd_sparse.kernels.newton_schulz import NewtonSchulz, iterated
 from hvd_sparse.kernels.torch import adam
 from hvd_sparse.kernels.torch.accumulating import accumulated
 from hvd_sparse.kernels.torch.coming import Answers, Coming, Pass, joined
@@ -71,6 +72,17 @@ class TorchPasses:
     ) -> None:
         vectors = gradient, mean, square, out_mean, out_square, out
         adam.push([tensor_of(vector) for vector in vectors], step)
+
+    def orthogonalized(self, x: Vector, step: NewtonSchulz) -> Vector:
+        given, axes = tensor_of(x).view(step.shape), (-2, -1)
+        largest = given.abs().amax(axes, keepdim=True)
+        matrices = given / torch.where(largest == 0, 1.0, largest)
+        norm = torch.linalg.vector_norm(matrices, dim=axes, keepdim=True)
+        matrices = matrices / (norm + step.epsilon / largest)
+        if given.dtype == torch.float32 and given.device.type != "cpu":
+            matrices = matrices.bfloat16()  # as torch.optim.Muon does
+        result = iterated(matrices, step).to(given.dtype).contiguous().view(-1)
+        return DeviceVector(result) if isinstance(x, DeviceVector) else result.numpy()
 
     def push_momentum_and_take(
         self,
