@@ -12,6 +12,7 @@ from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
+from hvd_sparse.memories.muon_correction import MuonCorrection
 from hvd_sparse.registry import MEMORIES
 
 logger = logging.getLogger("hvd_sparse")
@@ -52,10 +53,11 @@ class Handover:
         """
         if not self.memories:
             logger.warning(
-                "%s: no memory can do this optimizer's work, so its gradients are sent with "
-                "plain error feedback. The optimizer gets rare, large entries, which can cost "
-                "accuracy at low densities if it has momentum or adaptive steps: use SGD, Adam "
-                "or AdamW, or a density above %g",
+                "%s: no memory does what this optimizer does, so its gradients are sent with plain "
+                "error feedback; it gets "
+                "rare and large entries instead of gradients, which can cost accuracy at low "
+                "densities where it has momentum "
+                "or adapts its steps: use SGD, Adam, AdamW, NAdam or Muon, or a density above %g",
                 self.name,
                 COSTS_ACCURACY_AT,
             )
@@ -75,6 +77,7 @@ class Handover:
 
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
 OF_ADAM: tuple[type, ...] = (AdamCorrection,)
+OF_MUON: tuple[type, ...] = (MuonCorrection,)
 """Kinds of memories that do these optimizers' work."""
 
 

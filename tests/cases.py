@@ -84,6 +84,8 @@ MEMORIES = (
     ),
     Case("adam_correction"),
     Case("adam_correction", {"beta1": 0.0, "beta2": 0.9, "epsilon": 0.1, "clip_norm": 1.0}),
+    Case("muon_correction"),
+    Case("muon_correction", {"momentum": 0.0, "nesterov": False, "ns_steps": 2, "clip_norm": 1.0}),
     Case("low_pass", {"beta": 0.25}),
     Case("low_pass", {"beta": 1.0}),
     Case("none"),

@@ -21,6 +21,7 @@ from hvd_sparse.checks import check_density, is_number
 from hvd_sparse.cli._commands import Commands
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.table import table
+from hvd_sparse.methods.builder import density_for, too_few
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ MODELS = {
 TENSORS = 50
 """Tensors of a model of which the parameters alone are known."""
 DENSITIES = (0.001, 0.01)
+"""Those that are worked out where nothing says which training stands."""
 BANDWIDTH_BIT_S = 1e9
 LATENCY_S = 50e-6
 CALL_S = 1e-3
@@ -205,8 +207,10 @@ def add_parser(commands: Commands) -> None:
         "--density",
         type=float,
         nargs="+",
-        default=DENSITIES,
-        help="that training stands (0.001 0.01)",
+        help="that training stands (0.001 0.01, or what --steps asks for)",
+    )
+    parser.add_argument(
+        "--steps", type=count, metavar="N", help="of the training: says which density it wants"
     )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.set_defaults(run=run)
@@ -215,15 +219,20 @@ def add_parser(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the sub-command; return its exit code."""
     setting, assumed = _described(options)
-    steps = setting.steps(options.density)
+    wanted = None if options.steps is None else density_for(options.steps)
+    densities = options.density or (DENSITIES if wanted is None else (wanted,))
+    steps = setting.steps(densities)
     chosen = choose(steps)
     told = chosen if chosen.way == "sparse" else min(steps[2:], key=lambda each: each.step_s)
     crossover = setting.crossover_bit_s(told.density or 0.0)
     sentence = _sentence(chosen, told, steps, crossover)
+    if wanted is not None:
+        sentence += " " + _accuracy(options.steps, wanted, densities)
     if options.json:
         found = {
             "choice": chosen.way,
             "density": chosen.density,
+            "density_wanted": wanted,
             "step_s": chosen.step_s,
             "steps": [asdict(each) for each in steps],
             "crossover_bit_s": None if math.isinf(crossover) else crossover,
@@ -254,7 +263,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     """Return the setting, and what of it is assumed, with the option that says otherwise."""
     if options.world_size < 2:
         raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
-    for density in options.density:
+    for density in options.density or ():
         check_density(density, "--density")
     if options.model is None and options.backward is None:
         raise InvalidOption(
@@ -278,6 +287,23 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     told.append("one core of a server's processor computes the gradients and selects from them")
     told.append(f"a collective starts after {1e3 * CALL_S:g} ms, and fp16 costs no computing")
     return Setting(model, backward_s, forward_s, options.world_size, speed, latency_s), told
+
+
+def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
+    """Return which density a run of so many steps wants, and which are too low for it.
+
+    Parameters
+    ----------
+    steps : of the training
+    wanted : density that ``steps=`` of a compressor takes
+    densities : those that steps were worked out for
+    """
+    text = (
+        f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
+        "is told its steps (steps=)."
+    )
+    low = [words for words in (too_few(each, steps) for each in densities) if words]
+    return " ".join([text, *(f"{words[0].upper()}{words[1:]}." for words in low)])
 
 
 def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float) -> str:

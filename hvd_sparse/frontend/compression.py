@@ -8,15 +8,15 @@ from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.methods.builder import Builder, density_for
 from hvd_sparse.plan.fallback import Fallback
 from hvd_sparse.plan.policy import Policy
-from hvd_sparse.plan.trial import WAYS, Trial
-from hvd_sparse.schedules.learning_rate import LearningRate
+from hvd_sparse.plan.trial import FP16, WAYS, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.untyped import GradScaler, Option, Params, ProcessSet, Value
+from hvd_sparse.untyped import GradScaler, Optimizer, Option, Params, ProcessSet, Value
 
 
-class AutoMethod:
+class AutoMethod(Builder[Value]):
     """``Compression.auto``, of both frontends."""
 
     @classmethod
@@ -31,57 +31,69 @@ class AutoMethod:
         raise NotImplementedError
 
     @classmethod
-    def _fallback(cls, trial: Trial) -> Policy:
-        """Return the frontend's policy for a trial."""
-        return Fallback(trial)
+    def _fallback(cls, trial: Trial, *, sends_all: bool) -> Policy:
+        """Return the frontend's policy for a trial; ``sends_all`` as in ``Fallback``."""
+        return Fallback(trial, sends_all=sends_all)
 
     @classmethod
     def auto(
         cls,
         params: Params,
         *,
-        density: Density = 0.001,
-        ways: Sequence[str] = WAYS,
+        density: Density | None = None,
+        ways: Sequence[str] | None = None,
         trial_steps: int = 5,
         review_every: int = 500,
         process_set: ProcessSet = None,
         grad_scaler: GradScaler = None,
+        optimizer: Optimizer = None,
+        steps: int | None = None,
+        scheduler: Value = None,
         **options: Option,
     ) -> Value:
         """LDTE-BS where that is faster than dense float32 and float16 here, measured in the first
         steps; else these.
 
+        density : 0.001, or what follows from ``steps``
         ways : what is tried: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``); leave out
             what must not be
         trial_steps : measured, of each way, after two to warm up
         review_every : steps after which the choice is looked at again; 0 for never
+        optimizer, steps, scheduler : as for every method.  With an optimizer dense steps go through
+            the memory, too, which sends all that it has: SGD is SGD then, while Adam and Muon are
+            what their memories are at density 1.  There is no "fp16" then
         options : the common ones; the codec is "block16" unless told otherwise
 
         What was found, and why, is logged by rank 0, and is ``compressor.verdict``.
         """
-        if options.pop("optimizer", None) is not None:
-            raise InvalidOption(
-                "auto cannot run dense steps while a memory does the optimizer's work: leave out "
-                "optimizer=, or use ldte_bs"
-            )
-        options = {"codec": "block16", **options}
-        configuration = Configuration.create(selector=LdteBs(density), **options)
-        if configuration.memory.finishes:
-            raise InvalidOption(
-                f"auto cannot step aside for memory {configuration.memory!r}, which is the "
-                "optimizer's momentum"
-            )
-        if configuration.groups == PLANNED:
-            raise InvalidOption(
-                "groups is 'planned', and auto measures its ways in the same steps: leave one of "
-                "them out, or give auto the "
-                "groups that a planned run has logged"
-            )
-        if isinstance(configuration.schedule, LearningRate):
-            raise InvalidOption(
-                "schedule is 'learning_rate', which follows an optimizer that is handed over, and "
-                "auto takes none: leave it out, or use ldte_bs"
-            )
-        refuse_hiding(configuration.rule, "auto measures its ways in the same steps")
-        trial = Trial(ways, trial_steps, review_every)
-        return cls._create(params, configuration, process_set, grad_scaler, cls._fallback(trial))
+        if steps is None:
+            options.setdefault("codec", "block16")
+        if density is None:
+            density = 0.001 if steps is None else density_for(steps)
+
+        def create(configuration: Configuration) -> Value:
+            does_work = configuration.memory.finishes
+            if does_work and optimizer is None:
+                raise InvalidOption(
+                    f"auto cannot step aside for memory {configuration.memory!r}, which is the "
+                    "optimizer's momentum: give the optimizer, by optimizer="
+                )
+            if configuration.groups == PLANNED:
+                raise InvalidOption(
+                    "groups is 'planned', and auto measures its ways in the same steps: leave one "
+                    "of them out, or give auto the groups that a planned run has logged"
+                )
+            refuse_hiding(configuration.rule, "auto measures its ways in the same steps")
+            tried = tuple(way for way in WAYS if way != FP16 or not does_work)
+            if ways is not None:
+                tried = ways
+            if does_work and FP16 in tried:
+                raise InvalidOption(
+                    "ways has 'fp16', whose rounding would be lost, as optimizer= has a memory "
+                    "that sends all that it has on dense steps: leave 'fp16' or optimizer= out"
+                )
+            trial = Trial(tried, trial_steps, review_every)
+            policy = cls._fallback(trial, sends_all=does_work)
+            return cls._create(params, configuration, process_set, grad_scaler, policy)
+
+        return cls._build(create, LdteBs(density), options, optimizer, steps, scheduler)

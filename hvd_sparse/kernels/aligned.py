@@ -38,6 +38,15 @@ def empty_like(x: np.ndarray) -> np.ndarray:
     return np.empty_like(x) if isinstance(x, np.ndarray) else x.empty_like()
 
 
+def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    """Write the larger of every two entries to ``out``, NaN where one is; all three lie in one
+    place, perhaps on a device."""
+    if isinstance(out, np.ndarray):
+        np.maximum(x, y, out=out)
+    else:
+        out.write_maximum(x, y)
+
+
 def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> np.ndarray:
     raw = create(numel * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT

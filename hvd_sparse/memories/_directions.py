@@ -109,7 +109,8 @@ class DirectionState(Generic[Options]):
         self._options = options
         self._parameter: np.ndarray | None = None
         self._zeros: Zeros = aligned_zeros
-        self._is_held = False
+        self._is_held = self._is_climbing = False
+        self._beside: tuple[object, ...] = ()
         self._sent = Selection.empty(spec.numel, spec.accumulator)
 
     def _follow(
@@ -118,7 +119,9 @@ class DirectionState(Generic[Options]):
         rate: float,
         parameter: np.ndarray | None = None,
         moments: Moments | None = None,
-        **told: float,
+        maximize: bool = False,
+        beside: tuple[object, ...] = (),
+        **told: object,
     ) -> None:
         """Take over what the optimizer holds for this tensor now.
 
@@ -127,15 +130,19 @@ class DirectionState(Generic[Options]):
         rate : learning rate
         parameter : its value, flat; where weight decay adds to the gradient
         moments : those to go on from; None where the memory has its own
+        maximize : the optimizer goes up along gradients
+        beside : what else must be the same on all ranks
         told : options of the memory
         """
-        self.rate, self._parameter = rate, parameter
+        self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
+        if beside != self._beside:
+            self._beside, self.settings = beside, ""
         # Asked for every tensor in every step: the options are made anew only where one changed.
         if any(getattr(self._options, name) != value for name, value in told.items()):
             self._options = replace(self._options, **told)  # type: ignore[type-var]
             self.settings = ""
         if not self.settings:
-            self.settings = str(told)
+            self.settings = f"{told}{beside if any(beside) else ''}"
         if moments is not None:
             self._adopt(moments)
 
@@ -152,6 +159,13 @@ class DirectionState(Generic[Options]):
         ranks : as in ``Moments``
         """
         raise NotImplementedError
+
+    def _downhill(self, gradient: np.ndarray) -> np.ndarray:
+        """Return the gradient; where the optimizer maximizes, its negative."""
+        if not self._is_climbing:
+            return gradient
+        negative: np.ndarray = gradient * gradient.dtype.type(-1)
+        return negative
 
     def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
         """Return the gradient with the L2 penalty's; of ranks that are summed, this rank's
@@ -192,7 +206,7 @@ class DirectionState(Generic[Options]):
         world_size: int = 1,
         aim: Aim | None = None,
     ) -> Accumulated:
-        v, clip_norm = self.residual, self._options.clip_norm
+        v, clip_norm, gradient = self.residual, self._options.clip_norm, self._downhill(gradient)
         if clip_norm is not None:
             gradient = limited(
                 gradient, clip_limit(clip_norm, world_size, is_average=self.is_average)

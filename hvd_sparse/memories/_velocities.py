@@ -42,6 +42,9 @@ class VelocityState(DirectionState[Options]):
 
     velocity: DoubleBuffer | None = None
     _is_pushed = False
+    _dampening = 0.0
+    _undamped_at = 0
+    """Step whose gradient begins the velocity."""
 
     def tune(
         self,
@@ -52,12 +55,22 @@ class VelocityState(DirectionState[Options]):
         weight_decay: float,
         parameter: np.ndarray | None = None,
         moments: Moments | None = None,
+        dampening: float = 0.0,
+        maximize: bool = False,
     ) -> None:
-        """Take over what the optimizer holds for this tensor now: ``_follow``."""
+        """Take over what the optimizer holds for this tensor now: ``_follow``.
+
+        dampening : part of a gradient that momentum leaves out, but for the first
+        """
+        self._dampening = dampening
+        if moments is not None:
+            self._undamped_at = -1 if "momentum" in moments.arrays else self.step
         self._follow(
             rate=rate,
             parameter=parameter,
             moments=moments,
+            maximize=maximize,
+            beside=(maximize, dampening),
             momentum=momentum,
             nesterov=nesterov,
             weight_decay=weight_decay,
@@ -76,7 +89,15 @@ class VelocityState(DirectionState[Options]):
         """Return the momentum of the velocity."""
         return self._options.momentum
 
+    def _damped(self, gradient: np.ndarray) -> np.ndarray:
+        """Return the part of a gradient that goes into the velocity."""
+        if not (self._dampening and self._options.momentum) or self.step == self._undamped_at:
+            return gradient
+        part: np.ndarray = gradient * gradient.dtype.type(1 - self._dampening)
+        return part
+
     def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        gradient = self._damped(gradient)
         u, momentum = self.velocity, self._momentum
         if u is None or not momentum:
             return gradient
@@ -88,6 +109,7 @@ class VelocityState(DirectionState[Options]):
         return direction
 
     def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        gradient = self._damped(gradient)
         u, v, momentum = self.velocity, self.residual, self._momentum
         if u is None or not momentum:
             return kernels.accumulate_and_take(gradient, v.old, v.new, aim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from hvd_sparse.checks import check_number
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.adam import AdamStep
-from hvd_sparse.kernels.aligned import empty_like
+from hvd_sparse.kernels.aligned import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking, Zeros
 from hvd_sparse.memories._directions import (
     DirectionState,
@@ -23,6 +24,20 @@ from hvd_sparse.memories._directions import (
 from hvd_sparse.memories.double_buffer import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
+
+
+@lru_cache(maxsize=8)  # all tensors of a step ask the same
+def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
+    """Return the product of NAdam's momenta up to a step, the step's, and that of the next.
+
+    Parameters
+    ----------
+    beta1, decay : NAdam's
+    step : the first is 1
+    """
+    steps = np.arange(1, min(step, 100_000) + 1)  # of so many the product is 0
+    now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
+    return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
 
 
 @MEMORIES.register("adam_correction")
@@ -63,10 +78,13 @@ class AdamCorrection:
     that.  Then betas, epsilon and weight decay are the parameter group's, and a step at a learning
     rate of 0 sends nothing and keeps all.
 
-    Tensors that are never compressed get Adam itself on their reduced gradient.  At density 1 this
-    is not Adam: nothing waits, so nothing is smoothed.
+    Tensors that are never compressed get Adam itself on their reduced gradient, or NAdam where that
+    is the optimizer: it differs by its mean, which the residual replaces.  At density 1 this is not
+    Adam: nothing waits, so nothing is smoothed.  With the optimizer's amsgrad s counts as the
+    largest that it ever was.
 
-    State: m, s and v, float32 (float64 for float64 gradients); all twice with rollback.
+    State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
+    twice with rollback.
     Cost: one pass over all three; two, one of them over six vectors, where a step has no threshold
     to begin with.
 
@@ -112,8 +130,14 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         super().__init__(spec, options, rollback)
         self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self._is_epsilon_hat = False
+        self.largest = self._nothing()
+        self._is_epsilon_hat = self._has_amsgrad = self._has_grown = False
+        self._momentum_decay: float | None = None
         self.begun = 0
+
+    def _nothing(self) -> DoubleBuffer:
+        """Return a vector without entries, for one that is made where it is needed."""
+        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def tune(
         self,
@@ -126,17 +150,27 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         parameter: np.ndarray | None = None,
         moments: Moments | None = None,
         is_epsilon_hat: bool = False,
+        amsgrad: bool = False,
+        momentum_decay: float | None = None,
+        maximize: bool = False,
     ) -> None:
         """Take over what the optimizer holds for this tensor now: ``_follow``.
 
         is_epsilon_hat : epsilon is the paper's epsilon hat: it is added before the second moment
             is corrected for its start
+        amsgrad : the second moment counts as the largest that it ever was
+        momentum_decay : of NAdam; None for Adam
         """
-        self._is_epsilon_hat = is_epsilon_hat
+        self._is_epsilon_hat, self._has_amsgrad = is_epsilon_hat, amsgrad
+        self._momentum_decay = momentum_decay
+        if amsgrad and not self.largest.old.size:
+            self.largest = self._another()
         self._follow(
             rate=rate,
             parameter=parameter,
             moments=moments,
+            maximize=maximize,
+            beside=(maximize, amsgrad, momentum_decay),
             beta1=beta1,
             beta2=beta2,
             epsilon=epsilon,
@@ -148,8 +182,11 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return self._push(gradient, kernels, self._of_this_rank(world_size))
 
     def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
-        gradient = self._checked(gradient, kernels, world_size)
         mean, square, v = self.mean, self.square, self.residual
+        if self._has_amsgrad:
+            direction = self._direct(gradient, kernels, world_size)
+            return kernels.accumulate_and_take(direction, v.old, v.new, aim)
+        gradient = self._checked(gradient, kernels, world_size)
         moments = mean.old, square.old, mean.new, square.new
         step = self._of_this_rank(world_size)
         return kernels.push_adam_and_take(gradient, *moments, v.old, v.new, step, aim)
@@ -184,29 +221,61 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         mean, square = moments.arrays.get("mean"), moments.arrays.get("square")
         if mean is None or square is None:
             self.begun = self.step
-            self.mean.old[:] = self.square.old[:] = 0
+            self.mean.old[:] = self.square.old[:] = self.largest.old[:] = 0
             return
+        largest = moments.arrays.get("largest")
         if moments.steps and moments.ranks > 1:
             # The average's second moment lacks most of a rank's own noise.
             of_mean, of_square = self._unbiased(moments.steps)
-            noise = np.maximum(square - mean * mean * (of_mean / of_square), 0)
-            square = square + noise * (moments.ranks - 1)
+            least = mean * mean * (of_mean / of_square)
+            square = square + np.maximum(square - least, 0) * (moments.ranks - 1)
+            if largest is not None:
+                largest = largest + np.maximum(largest - least, 0) * (moments.ranks - 1)
         self.mean.old[:] = mean
         self.square.old[:] = square
+        if self.largest.old.size:
+            self.largest.old[:] = 0 if largest is None else largest
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        mean, square, own = self.mean.old.copy(), self.square.old.copy(), steps - self.begun
+        squares = {"square": self.square.old.copy()}
+        if self.largest.old.size:
+            squares["largest"] = self.largest.old.copy()
+        mean, own = self.mean.old.copy(), steps - self.begun
         if own and ranks > 1:
             of_mean, of_square = self._unbiased(own)
-            least = np.minimum(mean * mean * (of_mean / of_square), square)
-            square = square / ranks + least * (1 - 1 / ranks)
-        return Moments({"mean": mean, "square": square}, own, ranks)
+            for name, square in squares.items():
+                least = np.minimum(mean * mean * (of_mean / of_square), square)
+                squares[name] = square / ranks + least * (1 - 1 / ranks)
+        return Moments({"mean": mean, **squares}, own, ranks)
 
     def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> np.ndarray:
         """Take a gradient in, and return the direction."""
-        mean, square = self.mean, self.square
+        mean, square, largest = self.mean, self.square, self.largest
         direction = empty_like(gradient)
         kernels.push_adam(gradient, mean.old, square.old, mean.new, square.new, direction, step)
+        if self._has_amsgrad:
+            write_maximum(largest.old, square.new, largest.new)
+            self._has_grown = True
+            spare = empty_like(gradient), empty_like(gradient)
+            step = step._replace(is_at_rest=True)
+            kernels.push_adam(gradient, mean.new, largest.new, *spare, direction, step)
+        return direction
+
+    def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
+        """Take a reduced gradient in, and return NAdam's direction.
+
+        decay : of the momentum
+        """
+        mean, square, real = self.mean, self.square, gradient.dtype.type
+        step, beta1 = self._numbers(), self._options.beta1
+        by_gradient, spare = empty_like(gradient), (empty_like(gradient), empty_like(gradient))
+        kernels.push_adam(gradient, mean.old, square.old, *spare, by_gradient, step)
+        by_mean = self._push(gradient, kernels, step._replace(is_of_mean=True))
+        product, now, then = momenta_of_nadam(beta1, decay, step.step)
+        share = then * (1 - beta1**step.step) / (1 - product * then)
+        direction: np.ndarray = by_gradient * real((1 - now) / (1 - product)) + by_mean * real(
+            share
+        )
         return direction
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
@@ -231,25 +300,38 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         Adam's update."""
         if is_compressed:
             return reduced
+        reduced = self._downhill(reduced)
         if self._options.weight_decay:
             reduced = reduced + parameter * reduced.dtype.type(self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # It is the mean of the ranks already: no correction for their number.
+        if self._momentum_decay is not None:
+            return self._push_nadam(reduced, kernels, self._momentum_decay)
         return self._push(reduced, kernels, self._numbers(is_of_mean=True))
 
     def commit(self) -> None:
         super().commit()
         self.mean.commit()
         self.square.commit()
+        if self._has_grown:
+            self.largest.commit()
+        self._has_grown = False
+
+    def roll_back(self) -> None:
+        super().roll_back()
+        self._has_grown = False
 
     def move(self, zeros: Zeros) -> None:
         super().move(zeros)
         self.mean.move(zeros)
         self.square.move(zeros)
+        self.largest.move(zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"mean": self.mean.old, "square": self.square.old, "residual": self.residual.old}
+        """Return m, s and v, and the largest s, which is empty without amsgrad."""
+        moments = {"mean": self.mean.old, "square": self.square.old, "largest": self.largest.old}
+        return {**moments, "residual": self.residual.old}
 
     def numbers(self) -> dict[str, float]:
         """Return the step at which m and s began, where it is not the tensor's first."""
@@ -261,4 +343,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self.mean.old[:] = arrays["mean"]
         self.square.old[:] = arrays["square"]
+        largest = arrays.get("largest", self._nothing().old)  # older versions had none
+        self.largest = self._another() if largest.size else self._nothing()
+        self.largest.old[:] = largest
         self.residual.old[:] = arrays["residual"]

@@ -138,7 +138,9 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         kernels : of the engine
         """
         options = self._options
-        result: np.ndarray = reduced if is_compressed else self._momentum_of(reduced, kernels)
+        result = reduced
+        if not is_compressed:
+            result = self._momentum_of(self._downhill(reduced), kernels)
         if not options.weight_decay:
             return result
         pull = parameter * parameter.dtype.type(options.weight_decay)
@@ -147,6 +149,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             return result
         if not self.decay.old.size:  # a parameter group may be given weight decay in mid-run
             self.decay = self._another()
+        pull = self._damped(pull)
         kernels.push_momentum(pull, self.decay.old, self.decay.new, options.momentum)
         self._is_decayed = True
         if options.nesterov:

@@ -221,7 +221,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
             return reduced
         self.density, self._parameter = 1.0, parameter
         self._cross()
-        return self._momentum_of(reduced, kernels)
+        return self._momentum_of(self._downhill(reduced), kernels)
 
     def commit(self) -> None:
         super().commit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar, cast
 
@@ -16,6 +17,8 @@ from hvd_sparse.rates import Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
 from hvd_sparse.untyped import Optimizer
+
+logger = logging.getLogger("hvd_sparse")
 
 
 class HandedOver(Protocol):
@@ -38,6 +41,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
 """How often an entry is to be sent in a run, where that lies between these densities."""
+MOST_LOOKS = 1_000
+"""Steps of a schedule that are looked at for its mean."""
 CODEC_OF_RUNS = "sign_mean"
 """Codec of compressors that are told the steps of a run: bytes are better spent on entries than on
 their values."""
@@ -76,6 +81,42 @@ def density_for(steps: int) -> float:
     """
     check_whole(steps, "steps", 1)
     return min(MOST_DENSITY, max(LEAST_DENSITY, TIMES_SENT / steps))
+
+
+def too_few(density: float, steps: int) -> str:
+    """Return why a density is low for a run, and the one that would do; nothing where it is not.
+
+    Parameters
+    ----------
+    density : mean of the run
+    steps : of the run
+
+    Examples
+    --------
+    >>> too_few(0.001, 1_000)[:62]
+    'density 0.001 sends an entry about 1 times in a run of 1000 st'
+    >>> too_few(0.001, 5_000)
+    ''
+    """
+    wanted = min(MOST_DENSITY, TIMES_SENT / steps)
+    if density >= wanted * (1 - 1e-6):  # but for rounding
+        return ""
+    times = wanted * steps
+    return (
+        f"density {density:g} sends an entry about {density * steps:.2g} times in a run of {steps} "
+        f"steps, and about {times:.2g} times are wanted: {wanted:.2g} would do "
+        "(docs/guide/accuracy.md)"
+    )
+
+
+def _mean_density(configuration: Configuration, steps: int) -> float | None:
+    """Return the mean density of a run; None where it is not known ahead."""
+    if configuration.rule is not None:
+        return None
+    at = range(0, steps, max(1, steps // MOST_LOOKS))
+    densities = [configuration.density(step) for step in at]
+    known = [density for density in densities if density is not None]
+    return sum(known) / len(known) if known else None
 
 
 def is_as_published(variant: str, method: str) -> bool:
@@ -122,9 +163,9 @@ class Builder(Generic[Compressor]):
     codec : encoding of the entries, "index_value" by default; adacomp takes "ternary", ef_sign
         "one_bit", stc "sign_mean", strom "sign_index" and terngrad "two_bit", as in their papers
     optimizer : the one that is then given to Horovod: a memory does the work of a torch or Keras
-        SGD, Adam or AdamW before the selection, on every rank for itself, where it sees gradients
-        and not rare entries; the optimizer applies what arrives. Not for ``terngrad`` and
-        ``signsgd``, which keep nothing back; None by default
+        SGD, Adam, AdamW, NAdam or Muon before the selection, on every rank for itself, where it
+        sees gradients and not rare entries; the optimizer applies what arrives. Not for
+        ``terngrad`` and ``signsgd``, which keep nothing back; None by default
     steps : steps of the whole run, with ``optimizer``: a method that has a density may then be
         given none, and takes max(0.002, 5 / steps), 0.01 at most. It is the mean over the run of
         one that follows the learning rate (schedule "learning_rate"), and the codec is "sign_mean",
@@ -255,28 +296,35 @@ class Builder(Generic[Compressor]):
         UnknownName : no part has that id
         InvalidOption : an option is unknown or wrong, or the parts cannot be joined
         """
+        return cls._build(
+            lambda configuration: cls._create(params, configuration, process_set, grad_scaler),
+            selector,
+            options,
+            optimizer,
+            steps,
+            scheduler,
+        )
+
+    @classmethod
+    def _build(
+        cls,
+        create: Callable[[Configuration], Compressor],
+        selector: object,
+        options: dict[str, object],
+        optimizer: object,
+        steps: Any,
+        scheduler: object,
+    ) -> Compressor:
+        """Return the compressor that ``create`` makes of a configuration, and let it do the
+        optimizer's work.  Parameters: those of ``build``."""
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))
         if steps is not None:
             _take_steps(steps, options, optimizer, selector)
         configuration = Configuration.create(selector=selector, **options)
-        rates, schedule = None, configuration.schedule
-        if isinstance(schedule, LearningRate):
-            if handover is None or not handover.memories:
-                raise InvalidOption(
-                    "schedule is 'learning_rate', but there is no SGD, Adam or AdamW as "
-                    "optimizer= to follow: give optimizer=, or another schedule"
-                )
-            rates = cls._foresee(optimizer, scheduler, schedule.steps)
-            if steps is None or steps != schedule.steps:
-                rates = rates.without_check()
-        elif scheduler is not None:
-            raise InvalidOption(
-                f"scheduler is {type(scheduler).__name__}, but the density does not follow the "
-                "learning rate: leave scheduler out, or give steps= and no schedule"
-            )
-        compressor = cls._create(params, configuration, process_set, grad_scaler)
+        rates = cls._rates_of(configuration, handover, optimizer, steps, scheduler)
+        compressor = create(configuration)
         if handover is not None:
             compressor.is_forewarned = True
             if handover.memories:
@@ -284,6 +332,40 @@ class Builder(Generic[Compressor]):
             if rates is not None:
                 compressor.follow(rates)
         return compressor
+
+    @classmethod
+    def _rates_of(
+        cls,
+        configuration: Configuration,
+        handover: Handover | None,
+        optimizer: object,
+        steps: Any,
+        scheduler: object,
+    ) -> Rates | None:
+        """Return the rates that densities follow, None where they follow none; and say where they
+        are low for the run."""
+        mean = None if steps is None else _mean_density(configuration, steps)
+        low = "" if mean is None else too_few(mean, steps)
+        if low:
+            logger.warning("%s", low)
+        schedule = configuration.schedule
+        if isinstance(schedule, LearningRate):
+            if handover is None or not handover.memories:
+                raise InvalidOption(
+                    "schedule is 'learning_rate', and no optimizer is handed over whose rate it "
+                    "could follow: give optimizer=, of SGD, Adam, AdamW, NAdam or Muon, or another "
+                    "schedule"
+                )
+            rates = cls._foresee(optimizer, scheduler, schedule.steps)
+            if steps is None or steps != schedule.steps:
+                rates = rates.without_check()
+            return rates
+        if scheduler is not None:
+            raise InvalidOption(
+                f"scheduler is {type(scheduler).__name__}, and the density does not follow the "
+                "learning rate: leave it out, or give steps= and no schedule"
+            )
+        return None
 
     @classmethod
     def from_config(

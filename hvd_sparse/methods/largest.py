@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.density_rule import Density
-from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.methods.builder import Builder, Compressor, is_as_published, of_paper
 from hvd_sparse.selectors.dgc_sampled import DgcSampled
@@ -100,8 +99,9 @@ class LargestMethods(Builder[Compressor]):
         sample_density : as in ``DgcSampled``
         """
         memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
-        if optimizer is not None and AdamCorrection in cls._read_optimizer(optimizer).memories:
-            memory = AdamCorrection(clip_norm=clip_norm)
+        kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
+        if kinds and MomentumCorrection not in kinds:
+            memory = kinds[0](clip_norm=clip_norm)
         selector = DgcSampled(density, sample_density=sample_density)
         return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
 

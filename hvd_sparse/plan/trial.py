@@ -18,8 +18,8 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.untyped import Report
 
-SPARSE = "sparse"
-WAYS = (SPARSE, "dense", "fp16")
+SPARSE, FP16 = "sparse", "fp16"
+WAYS = (SPARSE, "dense", FP16)
 WARMUP = 2
 HOPELESS = 2.0
 """Times the best median so far: a way whose first step takes longer is tried no further."""

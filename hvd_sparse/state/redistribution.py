@@ -23,7 +23,7 @@ from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.state.state_form import NewState, State, check_form
 
-REPLICATED = frozenset({"decay", "mean", "square"})
+REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
 same."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")

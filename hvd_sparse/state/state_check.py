@@ -19,6 +19,10 @@ CHUNK = 1 << 20
 """Entries that are checked at once."""
 
 
+ADDED = "largest"
+"""An array that states of older versions lack, as they had nothing to put there."""
+
+
 class IncompatibleKeys(NamedTuple):
     """Names of tensors that only one side has, as ``torch.nn.Module.load_state_dict`` returns them.
 
@@ -172,7 +176,8 @@ def _of_lengths(
             tensors[spec.key]["arrays"],
             lengths_of(configuration.memory, spec, kept[spec.key]),
         )
-        found += [f"its {name} of {spec.key!r} is missing" for name in known if name not in arrays]
+        missing = [name for name in known if name not in arrays and name != ADDED]
+        found += [f"its {name} of {spec.key!r} is missing" for name in missing]
         found += [
             f"its {name} of {spec.key!r} is unknown to this memory"
             for name in arrays

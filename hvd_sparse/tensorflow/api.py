@@ -45,9 +45,9 @@ class Compression(AutoMethod, Methods):
         return TensorflowCompressor(params, configuration, process_set, grad_scaler, policy)
 
     @classmethod
-    def _fallback(cls, trial: Trial) -> GraphFallback:
+    def _fallback(cls, trial: Trial, *, sends_all: bool) -> GraphFallback:
         refuse_graphs()
-        return GraphFallback(trial)
+        return GraphFallback(trial, sends_all=sends_all)
 
     @classmethod
     def _read_optimizer(cls, optimizer: Optimizer) -> Handover:

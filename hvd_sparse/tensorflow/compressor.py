@@ -134,7 +134,10 @@ class TensorflowCompressor(WatchedCompressor):
         )
         if self._follower is not None:
             follower = self._follower
-            self.step.settings_of = lambda position: follower.settings()
+            follower.paths = [self._source.paths[id(variable)] for variable in variables]
+            self.step.settings_of = lambda position: follower.settings(
+                specs[position].shape, position
+            )
             if self._rates is not None:
                 self.step.pace_of = self._pace_of
         if self.configuration.exchange.needs_nodes and self.process_set.included():
@@ -359,7 +362,7 @@ class TensorflowCompressor(WatchedCompressor):
     def _pace_of(self, position: int) -> Pace:
         assert self._follower is not None and self._rates is not None
         steps = self.step.transactions.staged(position).steps
-        return self._rates.pace(self._follower.settings()["rate"], 0, steps)
+        return self._rates.pace(self._follower.rate, 0, steps)
 
     def scale_by(self, optimizer: Optimizer) -> None:
         """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given.

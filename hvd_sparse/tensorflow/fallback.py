@@ -48,11 +48,11 @@ class GraphFallback(Fallback):
 
     Parameters
     ----------
-    trial : the ways and their measures
+    trial, sends_all : as in ``Fallback``
     """
 
-    def __init__(self, trial: Trial) -> None:
-        super().__init__(trial)
+    def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
+        super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._built_for: object | None = None
         self._branches: Branched | None = None
@@ -123,7 +123,9 @@ class GraphFallback(Fallback):
                 self.debts.owe(position)
         elif len(known) < len(positions):
             return branches.SPARSE  # where it is refused, on all ranks
-        elif any(map(self.debts.is_owed, known)) and not self._are_paid(owner, known):
+        elif self.sends_all or (
+            any(map(self.debts.is_owed, known)) and not self._are_paid(owner, known)
+        ):
             return branches.EVERYTHING
         else:
             self._count(owner, known, way)

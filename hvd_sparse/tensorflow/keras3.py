@@ -125,6 +125,10 @@ class Applying:
         rate = tf.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
 
+    def _backend_update_step(self, *values: Value) -> None:
+        """Do as all optimizers: Nadam besides moves a number on that the memory has."""
+        sys.modules["keras"].optimizers.Optimizer._backend_update_step(self, *values)
+
     def save_own_variables(self, store: Report) -> None:
         """Write what the optimizer itself would, with moments of 0."""
         save_whole(self, store)

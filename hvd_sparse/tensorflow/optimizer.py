@@ -3,16 +3,18 @@ what arrives."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
 from hvd_sparse.rates import Rates, first_rates, refuse_path
 from hvd_sparse.tensorflow.identity import VariableIndex
 from hvd_sparse.tensorflow.keras3 import (
@@ -35,6 +37,16 @@ CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 NAMES: dict[type, dict[str, str]] = {
     **{kind: {"momentum": "momentum", "nesterov": "nesterov"} for kind in OF_SGD},
     **{kind: {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"} for kind in OF_ADAM},
+    **{
+        kind: {
+            "momentum": "momentum",
+            "nesterov": "nesterov",
+            "beta1": "adam_beta_1",
+            "beta2": "adam_beta_2",
+            "epsilon": "epsilon",
+        }
+        for kind in OF_MUON
+    },
 }
 """What Keras calls the hyper-parameters of a memory."""
 
@@ -60,24 +72,27 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
     name, memories = type(optimizer).__name__, _memories_of(optimizer)
     if not memories:
         return Handover(name, memories)
-    if optimizer.get_config().get("amsgrad"):
-        raise InvalidOption(
-            f"the optimizer has amsgrad, which no memory knows: make the {name} without it"
-        )
     refuse_clipping(optimizer, _with_options_of(optimizer, memories[0]()))
     return Handover(name, memories)
 
 
 def _memories_of(optimizer: Optimizer) -> tuple[type, ...]:
     """Return the memories that do what an optimizer makes of a gradient; none where that is neither
-    SGD's work nor Adam's."""
+    SGD's work nor Adam's nor Muon's."""
+    update = _update_of(optimizer)
+    if update in updates_of("SGD"):
+        return OF_SGD
+    if update in updates_of("Muon"):
+        return OF_MUON
+    return OF_ADAM if update in updates_of("Adam", "AdamW", "Nadam") else ()
+
+
+def _update_of(optimizer: Optimizer) -> Value:
+    """Return the method that applies a gradient."""
     # One that was handed over before is asked for what it was.  Updates are compared, not classes:
     # one derived that only adds options is known, one with an update of its own is not.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
-    update = getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
-    if update in updates_of("SGD"):
-        return OF_SGD
-    return OF_ADAM if update in updates_of("Adam", "AdamW") else ()
+    return getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
 
 
 def _with_options_of(optimizer: Optimizer, memory: Value) -> Value:
@@ -149,7 +164,10 @@ class Follower:
     ----------
     met : positions of the variables whose gradients come through the compressor
     index : of the compressor's variables; None until it has asked for them
+    paths : of these variables, as Keras names them
     """
+
+    paths: list[str]
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
@@ -157,6 +175,7 @@ class Follower:
         self.met: set[int] = set()
         self.index: VariableIndex | None = None
         self._is_eager, self._traced = False, dict[str, float]()
+        self._is_nadam = _update_of(optimizer) in updates_of("Nadam")
         self._settings: Settings = {name: getattr(memory, name) for name in NAMES[type(memory)]}
         self._settings["rate"] = 0.0
         if not is_optimizer_of_keras_3(optimizer):
@@ -221,7 +240,7 @@ class Follower:
         optimizer = self._optimizer
         rate = self._rate()  # first: the legacy optimizers make their variables for it
         numbers = [getattr(optimizer, name) for name in NAMES[type(self._memory)].values()]
-        is_hat = not getattr(optimizer, "adaptive_epsilon", False)
+        is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
         return tf.stack(
             [tf.cast(tf.convert_to_tensor(n), tf.float64) for n in (scale, rate, *numbers, is_hat)]
         )
@@ -258,9 +277,40 @@ class Follower:
             self._settings["is_epsilon_hat"] = bool(is_hat)
         return float(scale)
 
-    def settings(self) -> Settings:
-        """Return the settings of this step, as the memory's ``tune`` takes them."""
-        return {**self._settings, "weight_decay": self._memory.weight_decay}
+    @property
+    def rate(self) -> float:
+        """Return the learning rate of this step."""
+        return float(self._settings["rate"])
+
+    def settings(self, shape: tuple[int, ...], position: int) -> Settings:
+        """Return the settings of this step for a variable, as the memory's ``tune`` takes them."""
+        optimizer, told = self._optimizer, dict(self._settings)
+        if type(self._memory) in OF_MUON:
+            return _settings_of_muon(optimizer, told, shape, self.paths[position])
+        if self._is_nadam:
+            told["momentum_decay"] = 1.0
+        if getattr(optimizer, "amsgrad", False):
+            told["amsgrad"] = True
+        return {**told, "weight_decay": self._memory.weight_decay}
+
+
+def _settings_of_muon(
+    optimizer: Optimizer, told: Settings, shape: tuple[int, ...], path: str
+) -> Settings:
+    """Return what a Keras Muon holds for a variable: Muon's settings, or Adam's."""
+    of_muon = {name: told.pop(name) for name in ("momentum", "nesterov")}
+    if optimizer._should_use_adamw(SimpleNamespace(shape=shape, path=path)):
+        return {**told, "scale": float(optimizer.adam_lr_ratio)}
+    rms = optimizer.rms_rate
+    return {
+        "rate": told["rate"],
+        **of_muon,
+        "ns_steps": int(optimizer.ns_steps),
+        "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
+        # Keras adds it to the norm of sums; means over as many steps are this much smaller.
+        "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
+        "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
+    }
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
@@ -359,7 +409,8 @@ def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
     for option in CLIPPING:
         value = getattr(optimizer, option, None)
         if value is not None:
-            what = "Adam's updates" if isinstance(memory, AdamCorrection) else "velocities"
+            is_adaptive = isinstance(memory, AdamCorrection)
+            what = f"{type(optimizer).__name__}'s updates" if is_adaptive else "velocities"
             raise InvalidOption(
                 f"the optimizer has {option}={value}, and would clip {what}, which arrive instead "
                 f"of gradients: leave it out, and clip before with memory={{'id': {memory.id!r}, "

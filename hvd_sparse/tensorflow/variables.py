@@ -61,7 +61,12 @@ class VariableSource:
         UnsupportedInput : they are TensorFlow 1's
         """
         refuse_tensorflow_1()
-        variables = values_of(self._ask())
+        given = list(self._ask())
+        variables = values_of(given)
+        self.paths = {
+            id(value): str(getattr(each, "path", getattr(value, "name", "")))
+            for each, value in zip(given, variables)
+        }
         for variable in variables:
             _refuse_variable_of_1(variable)
             if not isinstance(variable, tf.Variable):

@@ -45,7 +45,7 @@ def check_split_is_exact(
 
     accumulated is worked out from the last residual; what is sent is exactly +0.0 in the next.
     """
-    state = memory.create(TensorSpec("t", (numel,), dtype), rollback=rollback)
+    state = memory.create(TensorSpec("t", (numel // 10, 10), dtype), rollback=rollback)
     residual = np.zeros(numel, dtype)
     for seed in range(4):
         gradient = draw(name, numel, dtype, seed)
@@ -70,7 +70,7 @@ def check_split_is_exact(
 def check_rests(memory: Any) -> None:
     """A step at a learning rate of 0 would lose what it sends: it sends nothing and keeps all; and
     what arrives is applied as it is."""
-    spec = TensorSpec("t", (200,), "float32")
+    spec = TensorSpec("t", (20, 10), "float32")
     state = memory.create(spec, rollback=True)
     step(state, draw("normal", 200), lambda x: every_nth(x, 4))
     state.commit()
@@ -99,7 +99,7 @@ def check_rests(memory: Any) -> None:
 def check_finish_leaves_its_input(memory: Any) -> None:
     """What finishing changes is a vector of its own: who gets the reduced one back looks at it no
     more."""
-    state = memory.create(TensorSpec("t", (200,), "float32"), rollback=True)
+    state = memory.create(TensorSpec("t", (20, 10), "float32"), rollback=True)
     reduced, parameter = draw("normal", 200), draw("normal", 200, seed=1)
     for is_compressed in (True, False):
         state.compensate(draw("normal", 200, seed=2), reference)
@@ -111,7 +111,7 @@ def check_finish_leaves_its_input(memory: Any) -> None:
 def check_rounding_stays(memory: Any) -> None:
     """With a lossy codec, the residual keeps accumulated minus what the others will decode."""
     numel = 200
-    state = memory.create(TensorSpec("t", (numel,), "float32"), rollback=True)
+    state = memory.create(TensorSpec("t", (numel // 10, 10), "float32"), rollback=True)
     accumulated = state.compensate(draw("normal", numel), reference).vector.copy()
     chosen = every_nth(accumulated, 3)
     halves = Selection(chosen.indices, chosen.values.astype(np.float16).astype(np.float32), numel)
@@ -124,11 +124,11 @@ def check_rounding_stays(memory: Any) -> None:
 
 def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
     """A step that failed leaves the bits of before, and the next step starts from them."""
-    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=True)
+    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
     before = bits_of(state)
-    twin = memory.create(TensorSpec("t", (300,), "float32"), rollback=True)
+    twin = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     step(twin, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     twin.commit()
     for _ in range(2):
@@ -149,7 +149,7 @@ def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
 def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
     """Without rollback, a failed step's gradient stays in the residual, or leaves no trace: nothing
     counts twice."""
-    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=False)
+    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=False)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
     before = residual_of(state).tobytes()
@@ -168,7 +168,7 @@ def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
 def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: bool) -> None:
     """A gradient can be refused before the memory sees it: what the last good step sent must not
     come back."""
-    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=rollback)
+    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
     before = residual_of(state)
@@ -180,7 +180,7 @@ def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: 
 
 def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
     """A dense step sends all that was accumulated, and keeps nothing."""
-    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=rollback)
+    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
     accumulated = state.compensate(draw("normal", 300, seed=2), reference).vector.copy()
@@ -193,7 +193,7 @@ def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
 def check_masking(memory: Any) -> None:
     """(5) With masking the velocity of what was sent is +0.0, of what was not it stays; without,
     all of it stays."""
-    state = memory.create(TensorSpec("t", (300,), "float32"), rollback=True)
+    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     given = draw("normal", 300, seed=1)
     _, sent = step(state, given, lambda x: every_nth(x, 4))
     state.commit()

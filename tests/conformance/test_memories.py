@@ -92,7 +92,7 @@ def test_a_step_at_a_learning_rate_of_0_keeps_what_is_kept_back(case):
 @buffers
 def test_what_a_memory_says_it_added_tells_the_accumulated_from_the_residual(case, rollback):
     """For selectors that look at both: what they are given instead of the gradient."""
-    state = case.create(MEMORIES).create(TensorSpec("t", (300,), "float32"), rollback=rollback)
+    state = case.create(MEMORIES).create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     for seed in range(3):
         residual = state.arrays()["residual"].copy()
         accumulated = state.compensate(draw("normal", 300, seed=seed), reference)
@@ -104,7 +104,7 @@ def test_what_a_memory_says_it_added_tells_the_accumulated_from_the_residual(cas
 @all_memories
 @buffers
 def test_a_state_continues_from_its_saved_arrays_bit_for_bit(case, rollback):
-    spec = TensorSpec("t", (300,), "float32")
+    spec = TensorSpec("t", (30, 10), "float32")
     first, second = (case.create(MEMORIES).create(spec, rollback=rollback) for _ in range(2))
     memory_checks.step(first, draw("normal", 300), lambda x: memory_checks.every_nth(x, 4))
     first.commit()

@@ -407,6 +407,12 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
     )
     adamw = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1)
     cases["handed_adamw"] = partial(handed_over, make=adamw, **dense)
+    cases["handed_nadam"] = partial(
+        handed_over, make=partial(keras.optimizers.Nadam, 0.01), **dense
+    )
+    muon = partial(keras.optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)
+    cases["handed_muon"] = partial(handed_over, make=muon, **dense)
+    cases["trains_muon"] = partial(trained, method="ldte_bs", make=partial(muon, rms_rate=0.1))
     cases["trains_sgd"] = partial(
         trained,
         method="ldte_bs",

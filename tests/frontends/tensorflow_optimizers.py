@@ -88,6 +88,13 @@ cases["adamw_never_compressed"] = partial(beside_dense, make=lambda: adamw(0.01)
 cases["adam_by_tape_never_compressed"] = partial(
     beside_dense, make=lambda: adam(0.01), by_tape=True, min_numel=10**6
 )
+for label, kind in {
+    "amsgrad": partial(adam, amsgrad=True),
+    "nadam": keras.optimizers.Nadam,
+}.items():
+    cases[f"{label}_never_compressed"] = partial(
+        beside_dense, make=partial(kind, 0.01), min_numel=10**6
+    )
 
 
 class Falling(keras.callbacks.Callback):  # type: ignore[misc]
@@ -300,7 +307,6 @@ def what_no_memory_knows(name: str) -> dict[str, str]:
 
     plain = partial(keras.optimizers.SGD, 0.05)
     calls = {
-        "amsgrad": lambda: make(adam(0.01, amsgrad=True)),
         "adam clipnorm": lambda: make(adam(0.01, clipnorm=1.0)),
         "clipnorm": lambda: make(sgd(0.05, clipnorm=1.0)),
         "global_clipnorm": lambda: make(sgd(0.05, global_clipnorm=1.0)),

@@ -29,9 +29,11 @@ HANDED_OVER = [
     "handed_nesterov",
     "handed_adam",
     "handed_adamw",
+    "handed_nadam",
+    "handed_muon",
 ]
 SPARSE = HANDED_OVER[:3]
-TRAINED = ["trains_sgd", "trains_along_rate", "trains_adam", "trains_auto"]
+TRAINED = ["trains_sgd", "trains_along_rate", "trains_adam", "trains_muon", "trains_auto"]
 SCALED = {
     "scaling": (4, 9),
     "scaling_handed_over": (4, 9),

@@ -10,7 +10,9 @@ TOLERANCE = 2e-5
 """Of the way that the parameters went: roundings of float32 over eight steps, in another order than
 torch's."""
 BESIDE_DENSE = ["sgd", "sgd_summed", "sgd_corrected", "nesterov", "sgd_never_compressed"]
-BESIDE_DENSE += ["adam_never_compressed", "adamw_never_compressed"]
+BESIDE_DENSE += ["adam_never_compressed", "adamw_never_compressed", "dampened"]
+BESIDE_DENSE += ["sgd_on_a_dense_way"]
+BESIDE_DENSE += ["amsgrad_never_compressed", "nadam_never_compressed", "muon_never_compressed"]
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +27,13 @@ def test_everything_sent_trains_like_the_optimizer_itself_through_schedules_and_
     results = measured(outcome, name)
     for result in results:
         assert result["difference"] < TOLERANCE
-        assert (result["sparse_steps"] > 0) == (not name.endswith("never_compressed"))
+        is_dense = name.endswith(("never_compressed", "on_a_dense_way"))
+        assert (result["sparse_steps"] > 0) == (not is_dense)
         assert result["groups"] == [0.1, 0.0], "the optimizer's groups are no longer the user's"
     assert len({result["digest"] for result in results}) == 1
 
 
-@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "muon"])
 def test_moments_go_over_to_a_compressor_and_come_back(outcome: Outcome, name: str):
     for result in measured(outcome, f"{name}_moved_over"):
         assert result["difference"] < TOLERANCE
@@ -41,8 +44,9 @@ def test_moments_go_over_to_a_compressor_and_come_back(outcome: Outcome, name: s
     [
         ("sgd_resumed", ["momentum", "residual"]),
         ("sgd_with_velocity_resumed", ["momentum", "residual"]),
-        ("adam_resumed", ["mean", "residual", "square"]),
-        ("adamw_resumed", ["mean", "residual", "square"]),
+        ("adam_resumed", ["largest", "mean", "residual", "square"]),
+        ("adamw_resumed", ["largest", "mean", "residual", "square"]),
+        ("muon_resumed", ["largest", "mean", "residual", "square"]),
     ],
 )
 def test_training_goes_on_from_saved_states_and_learns(
@@ -54,6 +58,16 @@ def test_training_goes_on_from_saved_states_and_learns(
         assert result["losses"][1] < result["losses"][0]
         assert result["arrays"] == arrays
     assert len({result["digests"][0] for result in results}) == 1
+
+
+def test_auto_lets_its_dense_steps_go_through_the_optimizers_memory(outcome: Outcome):
+    results = measured(outcome, "ways_change")
+    assert len({result["digest"] for result in results}) == 1
+    for result in results:
+        assert sum(result["losses"][-4:]) < sum(result["losses"][:4])
+        assert result["steps"] == [16 * 4, 4 * 4]
+        is_waiting = [count > 0 for count in result["waiting"]]
+        assert is_waiting == [True] * 4 + [False] * 4 + [True] * 12
 
 
 def test_a_run_of_which_the_steps_are_told_sends_along_its_learning_rate(outcome: Outcome):
@@ -110,7 +124,7 @@ def test_what_no_memory_knows_is_refused_by_name(outcome: Outcome):
     for said in measured(outcome, "what_no_memory_knows"):
         for text, word in zip(
             said,
-            ("has dampening", "has amsgrad", "has maximize", "is Horovod's already", "is list"),
+            ("has differentiable", "is Horovod's already", "is list"),
         ):
             assert text.startswith("InvalidOption: ") and word in text
 

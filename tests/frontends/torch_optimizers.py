@@ -11,8 +11,9 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases
+from _common import SPARSE_ONLY, Cases, Scripted
 from _torch_cases import digest_of, flat_parameters, run_torch_cases
+from muon import paired
 from torch import nn
 
 from hvd_sparse.errors import RankMismatch
@@ -49,6 +50,11 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups_of(model))
+
+
+def muon(model: nn.Module) -> torch.optim.Optimizer:
+    """Muon for matrices, and Adam for the rest."""
+    return paired(model.parameters())
 
 
 def rate_at(step: int) -> float:
@@ -91,8 +97,8 @@ def beside_dense(name: str, *, make: Make, **options: Any) -> dict[str, Any]:
     gradients."""
     dense, ours = network(), network()
     plain, handed = make(dense), make(ours)
-    op = options.pop("op", hvd.Average)
-    compressor = Compression.topk(
+    op, method = options.pop("op", hvd.Average), options.pop("method", "topk")
+    compressor = getattr(Compression, method)(
         ours.named_parameters(), density=1.0, name=name, optimizer=handed, **options
     )
     ends = []
@@ -124,9 +130,21 @@ cases["sgd"] = partial(beside_dense, make=sgd, **SPARSE_ONLY)
 cases["sgd_summed"] = partial(beside_dense, make=sgd, op=hvd.Sum, **SPARSE_ONLY)
 cases["sgd_corrected"] = partial(beside_dense, make=sgd, memory=WITHOUT_MASK, **SPARSE_ONLY)
 cases["nesterov"] = partial(beside_dense, make=partial(sgd, nesterov=True), **SPARSE_ONLY)
+cases["sgd_on_a_dense_way"] = partial(
+    beside_dense, make=sgd, method="auto", ways=("dense",), **SPARSE_ONLY
+)
 cases["sgd_never_compressed"] = partial(beside_dense, make=sgd, min_numel=10**6)
 cases["adam_never_compressed"] = partial(beside_dense, make=adam, min_numel=10**6)
 cases["adamw_never_compressed"] = partial(beside_dense, make=adamw, min_numel=10**6)
+cases["dampened"] = partial(
+    beside_dense, make=partial(sgd, dampening=0.4, maximize=True), **SPARSE_ONLY
+)
+for label, make in {
+    "amsgrad": lambda model: torch.optim.Adam(groups_of(model), amsgrad=True, maximize=True),
+    "nadam": lambda model: torch.optim.NAdam(groups_of(model)),
+    "muon": muon,
+}.items():
+    cases[f"{label}_never_compressed"] = partial(beside_dense, make=make, min_numel=10**6)
 
 
 def trained(
@@ -192,6 +210,32 @@ cases["sgd_with_velocity_resumed"] = partial(
 )
 cases["adamw_resumed"] = partial(resumed, make=adamw)
 cases["adam_resumed"] = partial(resumed, make=adam)
+cases["muon_resumed"] = partial(resumed, make=muon)
+
+
+@cases
+def ways_change(name: str) -> dict[str, Any]:
+    """An optimizer's memory where steps are sparse and dense as ``auto`` decides."""
+    model = network()
+    optimizer = sgd(model)
+    compressor = Compression.auto(
+        model.named_parameters(), density=0.1, name=name, optimizer=optimizer, **SPARSE_ONLY
+    )
+    compressor._policy.trial = Scripted(["sparse"] * 4 + ["dense"] * 4 + ["sparse"] * 12)
+    wrapped = distributed(name, model, optimizer, compressor)
+    losses, waiting = [], []
+    for step in range(20):
+        losses += train(model, wrapped, range(step, step + 1))
+        tensors = compressor.state_dict()["tensors"].values()
+        waiting.append(sum(int(each["arrays"]["residual"].count_nonzero()) for each in tensors))
+    stats = compressor.stats()
+    compressor.close()
+    return {
+        "digest": digest_of(model.parameters()),
+        "losses": losses,
+        "waiting": waiting,
+        "steps": [stats["sparse_steps"], stats["dense_steps"]],
+    }
 
 
 def along_the_rate(name: str) -> dict[str, Any]:
@@ -291,6 +335,7 @@ cases["nesterov_moved_over"] = partial(
     moved_over, make=partial(sgd, nesterov=True), comes_back=False, **SPARSE_ONLY
 )
 cases["adamw_moved_over"] = partial(moved_over, make=adamw, min_numel=10**6)
+cases["muon_moved_over"] = partial(moved_over, make=muon, min_numel=10**6)
 
 
 @cases
@@ -473,9 +518,7 @@ def what_no_memory_knows(name: str) -> list[str]:
     model, said = network(), []
     optim, parameters = torch.optim, list(model.parameters())
     wrong: list[Any] = [
-        optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.5),
-        optim.AdamW(parameters, amsgrad=True),
-        optim.Adam(parameters, maximize=True),
+        optim.Adam(parameters, differentiable=True),
         distributed(name, model, optim.SGD(parameters, lr=0.1), hvd.Compression.none),
         parameters,
     ]

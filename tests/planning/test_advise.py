@@ -75,6 +75,18 @@ def test_compressing_is_advised_on_a_slow_network_and_not_on_a_quick_one(capsys)
     assert slow["crossover_bit_s"] == pytest.approx(quick["crossover_bit_s"])
 
 
+def test_the_steps_of_a_training_say_which_density_it_wants(capsys):
+    found = advised(capsys, *RESNET, "--steps", "1200")
+    assert found["density_wanted"] == pytest.approx(5 / 1200)
+    assert [each["density"] for each in found["steps"]] == [None, None, found["density_wanted"]]
+    assert "A training of 1,200 steps wants density 0.0042" in found["sentence"]
+    assert "would do" not in found["sentence"]
+    found = advised(capsys, *RESNET, "--steps", "1200", "--density", "0.001", "0.01")
+    assert "Density 0.001 sends an entry about 1.2 times" in found["sentence"]
+    assert "0.0042 would do" in found["sentence"] and "Density 0.01 sends" not in found["sentence"]
+    assert advised(capsys, *RESNET)["density_wanted"] is None
+
+
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_the_crossover_is_where_both_are_as_quick(capsys, factor):
     found = advised(capsys, *RESNET, "--density", "0.001")

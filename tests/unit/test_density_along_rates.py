@@ -22,7 +22,6 @@ from torch.optim import lr_scheduler
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.torch.rates import foresee
 from hvd_sparse.methods.builder import density_for
 
@@ -142,6 +141,24 @@ def test_the_one_short_line_holds_for_every_method_with_a_density(world_of_one):
         assert handle.configuration.follows_rate, method
 
 
+def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(world_of_one, caplog):
+    warmup = {"id": "exponential_warmup", "value": 0.001, "stage_steps": 200}
+    for told, options in (
+        ("0.001 sends an entry about 1 times in a run of 1000 steps", {"density": 0.001}),
+        ("and about 5 times are wanted: 0.005 would do", {"density": 0.001}),
+        ("", {"density": 0.005}),
+        ("", {}),
+        ("", {"density": 0.001, "schedule": warmup}),  # of which the first steps send enough
+        ("", {"density": {"*": 0.001}}),
+    ):
+        caplog.clear()
+        model = DistributedDataParallel(nn.Linear(100, 100))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        register(model, "topk", steps=1000, optimizer=optimizer, **options).close()
+        said = [r.getMessage() for r in caplog.records if "an entry" in r.getMessage()]
+        assert len(said) == bool(told) and all(told in text for text in said), options
+
+
 def test_an_explicit_density_codec_or_schedule_is_kept(world_of_one):
     handle, sent, _ = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
     assert handle.configuration.codec.id == "golomb"
@@ -216,11 +233,6 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(worl
     scheduler.step()
     with pytest.raises(InvalidOption, match="stepped 1 times already"):
         register(model, steps=5, optimizer=optimizer, scheduler=scheduler)
-
-
-def test_auto_which_takes_no_optimizer_follows_no_rate():
-    with pytest.raises(InvalidOption, match="auto takes none"):
-        AutoMethod.auto([], schedule={"id": "learning_rate"})
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(world_of_one):

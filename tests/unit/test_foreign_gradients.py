@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
+from muon import SingleDeviceMuon, paired
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -24,6 +25,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import read_optimizer, unhooked
 from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
+from hvd_sparse.memories.muon_correction import MuonCorrection
 
 Make = Callable[[Any], torch.optim.Optimizer]
 STEPS = 5
@@ -31,6 +33,8 @@ MAKERS: dict[str, Make] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, nesterov=True, weight_decay=0.1),
     "adam": lambda p: torch.optim.Adam(p, 0.02, weight_decay=0.1),
     "adamw": lambda p: torch.optim.AdamW(p, 0.02, weight_decay=0.1),
+    "nadam": lambda p: torch.optim.NAdam(p, 0.02),
+    "muon": paired,
     "fused_sgd": lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, fused=True),
     "fused_adamw": lambda p: torch.optim.AdamW(p, 0.02, fused=True),
 }
@@ -188,6 +192,9 @@ def test_two_models_with_optimizers_of_their_own_take_their_steps() -> None:
         (torch.optim.SGD, MomentumCorrection),
         (torch.optim.Adam, AdamCorrection),
         (torch.optim.AdamW, AdamCorrection),
+        (torch.optim.NAdam, AdamCorrection),
+        *((muon, MuonCorrection) for muon in [getattr(torch.optim, "Muon", None)] if muon),
+        (SingleDeviceMuon, MuonCorrection),
     ],
     ids=lambda each: each.__name__,
 )
@@ -195,8 +202,7 @@ def test_two_models_with_optimizers_of_their_own_take_their_steps() -> None:
 def test_a_derived_optimizer_that_only_adds_options_is_known(
     base: Any, memory: type, base_was_made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
-        monkeypatch.setattr(optimizer, "step", unhooked(optimizer.step))
+    monkeypatch.setattr(base, "step", unhooked(base.step))
 
     class Named(base):  # type: ignore[misc]
         def __init__(self, parameters: Any, label: str) -> None:
@@ -207,7 +213,7 @@ def test_a_derived_optimizer_that_only_adds_options_is_known(
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
-    parameters = [nn.Parameter(torch.zeros(2))]
+    parameters = [nn.Parameter(torch.zeros(2, 2))]
     if base_was_made:
         base(parameters, lr=0.1)
     assert memory in read_optimizer(Named(parameters, "mine")).memories

@@ -14,10 +14,12 @@ from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover, warn_of_rare_entries
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, warn_of_rare_entries
+from hvd_sparse.plan.trial import WAYS
 
 SGD = Handover("SGD", OF_SGD)
 ADAM = Handover("Adam", OF_ADAM)
+MUON = Handover("Muon", OF_MUON)
 OTHER = Handover("LAMB", ())
 OPTIONS = {"strom": {"threshold": 1.0}, "adacomp": {}, "ef_sign": {}, "terngrad": {}}
 
@@ -40,7 +42,7 @@ class Made(Methods):
         self.taken = optimizer
 
 
-@pytest.mark.parametrize("handover", [SGD, ADAM], ids=lambda handover: handover.name)
+@pytest.mark.parametrize("handover", [SGD, ADAM, MUON], ids=lambda handover: handover.name)
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"terngrad", "signsgd"}))
 def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handover):
     made = getattr(Made, method)(None, **OPTIONS.get(method, {"density": 0.1}), optimizer=handover)
@@ -125,6 +127,46 @@ def test_momentum_is_warned_of_where_entries_will_be_rare(options, is_told, capl
     assert len(caplog.records) == int(is_told)
 
 
-def test_auto_takes_no_optimizer():
-    with pytest.raises(InvalidOption, match=r"auto cannot run dense steps.*leave out optimizer="):
-        AutoMethod.auto(None, optimizer=object())
+class Auto(AutoMethod, Made):
+    """``auto`` that makes nothing but a configuration and a policy."""
+
+    @classmethod
+    def _create(cls, params, configuration, process_set, grad_scaler, policy=None):
+        made = super(AutoMethod, cls)._create(params, configuration, process_set, grad_scaler)
+        made.policy = policy
+        return made
+
+    @classmethod
+    def _read_optimizer(cls, optimizer):
+        return optimizer
+
+
+@pytest.mark.parametrize("handover", [SGD, ADAM, MUON], ids=lambda handover: handover.name)
+def test_auto_lets_dense_steps_go_through_the_optimizers_memory(handover):
+    made = Auto.auto(None, optimizer=handover)
+    assert made.configuration.memory == handover.memories[0]()
+    assert made.configuration.codec.id == "block16"
+    assert made.taken is handover
+    assert made.policy.sends_all and made.policy.trial.ways == ("sparse", "dense")
+
+
+def test_auto_without_an_optimizers_memory_leaves_dense_steps_to_horovod():
+    for optimizer in (None, OTHER):
+        made = Auto.auto(None, optimizer=optimizer)
+        assert not made.policy.sends_all and made.policy.trial.ways == WAYS
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": SGD, "ways": ("sparse", "fp16")}, "leave 'fp16' or optimizer= out"),
+        ({"memory": "adam_correction"}, "give the optimizer, by optimizer="),
+        ({"optimizer": SGD, "groups": "planned"}, "groups is 'planned'"),
+        ({"steps": 100}, "no optimizer is given"),
+        ({"schedule": {"id": "learning_rate", "value": 0.1}}, "no optimizer is handed over"),
+    ],
+    ids=str,
+)
+def test_what_auto_cannot_join_is_refused_with_the_remedy(options, words):
+    with pytest.raises(InvalidOption, match=words):
+        Auto.auto(None, **options)

@@ -4,6 +4,7 @@ arrives."""
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -13,13 +14,14 @@ import torch
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.arrivals import SPARSE_REMEDY
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_SGD, Handover
+from hvd_sparse.memories.adam_correction import momenta_of_nadam
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover
 from hvd_sparse.untyped import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Entry of an SGD's saved state: steps of the compressor, by the number of the parameter."""
+"""Entry of the saved state of SGD and Muon: steps of the compressor, by parameter number."""
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
 """Attribute of a ``step`` that tells a learning rate schedule of its calls."""
 REMEDY = "give the optimizer to the compressor, by its option optimizer="
@@ -60,24 +62,51 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
     name : of the optimizer's class
     """
-    for option in ("dampening", "maximize", "amsgrad", "differentiable"):
-        if group.get(option):
-            raise InvalidOption(
-                f"the optimizer has {option}, which no memory knows: make the {name} without it, "
-                "or leave out optimizer="
-            )
+    if group.get("differentiable"):
+        raise InvalidOption(
+            f"the optimizer has differentiable, which no memory knows: make the {name} without it, "
+            "or leave out optimizer="
+        )
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    """The memories that do what an optimizer's own ``step`` does; none where it is neither SGD's
-    nor Adam's."""
+    """The memories that do what an optimizer's own ``step`` does; none where it is neither SGD's,
+    Adam's nor Muon's."""
     # One that was handed over before is asked for what it was.  Steps are compared, not classes:
     # one derived that only adds options is known, one with a step of its own is not.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
     if step is unhooked(torch.optim.SGD.step):
         return OF_SGD
-    adams = (torch.optim.Adam, torch.optim.AdamW)
-    return OF_ADAM if step in [unhooked(adam.step) for adam in adams] else ()
+    adams = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam)
+    if step in [unhooked(adam.step) for adam in adams]:
+        return OF_ADAM
+    own = getattr(torch.optim, "Muon", None)  # of torch 2.9 and later
+    if own is not None and step is unhooked(own.step):
+        return OF_MUON
+    options = OF_REFERENCE.get(step.__qualname__)
+    return OF_MUON if options and all(map(options, optimizer.param_groups)) else ()
+
+
+def _is_reference_muon(group: Mapping[str, Option]) -> bool:
+    return {"lr", "momentum", "weight_decay"} == set(group) - OF_EVERY_GROUP
+
+
+def _is_reference_pair(group: Mapping[str, Option]) -> bool:
+    if group.get("use_muon"):
+        return _is_reference_muon({k: v for k, v in group.items() if k != "use_muon"})
+    return {"lr", "betas", "eps", "weight_decay", "use_muon"} == set(group) - OF_EVERY_GROUP
+
+
+OF_EVERY_GROUP = {"params", "param_names", "initial_lr", "max_lr", "min_lr"} | {
+    f"{end}_momentum" for end in ("base", "max")
+}
+"""Entries of a parameter group that are torch's own or a scheduler's."""
+OF_REFERENCE = {
+    "SingleDeviceMuon.step": _is_reference_muon,
+    "SingleDeviceMuonWithAuxAdam.step": _is_reference_pair,
+}
+"""The steps of Muon's reference implementation, which is copied rather than installed, and what its
+parameter groups hold."""
 
 
 def unhooked(step: Any) -> Any:
@@ -89,22 +118,58 @@ def unhooked(step: Any) -> Any:
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
-def settings_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> Settings:
-    """Return what a parameter group says, as a memory's ``tune`` takes it."""
+def settings_of(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Option], shape: tuple[int, ...]
+) -> Settings:
+    """Return what a parameter group says of a tensor, as a memory's ``tune`` takes it.
+
+    shape : of the tensor
+    """
     refuse_options(type(optimizer).__name__, group)
     rate, decay = float(group["lr"]), float(group["weight_decay"])
+    if is_muon(group):
+        return {"rate": rate, **_settings_of_muon(group, shape)}
+    rare = {name: True for name in ("maximize", "amsgrad") if group.get(name)}
     if "betas" not in group:
         momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
-        return {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+        told = {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+        return {**told, "dampening": float(group["dampening"]), **rare}
     (beta1, beta2), epsilon = map(float, group["betas"]), float(group["eps"])
     if is_decoupled(optimizer, group):
         decay = 0.0  # the optimizer's own
-    return {"rate": rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
+    if "momentum_decay" in group:  # NAdam
+        rare["momentum_decay"] = float(group["momentum_decay"])
+    told = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay}
+    return {"rate": rate, **told, **rare}
+
+
+def _settings_of_muon(group: Mapping[str, Option], shape: tuple[int, ...]) -> Settings:
+    """Return what a group of Muon's says of a tensor; its reference has fixed what is left out."""
+    rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
+    if group.get("adjust_lr_fn") == "match_rms_adamw":
+        scale = 0.2 * math.sqrt(max(rows, columns))
+    else:
+        scale = math.sqrt(max(1, rows / columns))
+    return {
+        "momentum": float(group["momentum"]),
+        "nesterov": bool(group.get("nesterov", True)),
+        "ns_steps": int(group.get("ns_steps", 5)),
+        "ns_coefficients": tuple(group.get("ns_coefficients", (3.4445, -4.7750, 2.0315))),
+        "ns_epsilon": float(group.get("eps", 1e-7)),
+        "scale": scale,
+    }
+
+
+def is_muon(group: Mapping[str, Option]) -> bool:
+    """Tell whether a parameter group is orthogonalised; SGD's have dampening, and Adam's betas."""
+    return not {"betas", "dampening"} & set(group)
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Tell whether weight decay shrinks the parameter, as in AdamW, and adds nothing to the
-    gradient."""
+    """Tell whether weight decay shrinks the parameter, as in AdamW and Muon, and adds nothing to
+    the gradient."""
+    if "use_muon" in group or is_muon(group):
+        return True
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
@@ -169,10 +234,14 @@ class Applying:
                 state = self.state[parameter]
                 states.append(state)
                 if "step" in state:
+                    # Muon's reference counts Adam's steps by a number of Python's.
+                    state["step"] = torch.as_tensor(state["step"], dtype=torch.float32)
                     continue
                 state["step"] = torch.zeros(())
                 if not has_begun:
                     made = {name: torch.zeros_like(parameter) for name in moments_in(group)}
+                    if "momentum_decay" in group:
+                        made[PRODUCT] = torch.ones(())
                     state.update({**made, **state})
         if has_begun and states:
             torch._foreach_add_([state["step"] for state in states], 1.0)
@@ -181,19 +250,29 @@ class Applying:
         """Return the state with the moments that the compressor has of this rank's gradients."""
         compressor = type(self).hvd_sparse_compressor
         whole: Settings = defaultdict(dict)
+        groups = self._groups()
         for parameter, state in self.state.items():
             # The optimizer's own, or such that the compressor has not taken yet.
             has_own = bool(set(state) & set(MOMENTS))
             told_of = {} if has_own else compressor.optimizer_state_of(parameter)
+            group = groups.get(parameter, {})
+            if told_of and "momentum_decay" in group:
+                beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
+                product = momenta_of_nadam(beta1, decay, int(told_of["step"]))[0]
+                told_of[PRODUCT] = torch.tensor(product)
             whole[parameter] = {**state, **told_of}
         return whole
+
+    def _groups(self) -> dict[torch.Tensor, Settings]:
+        """Return the group of each parameter."""
+        return {p: group for group in self.param_groups for p in group["params"]}
 
     def __reduce__(self) -> Value:
         """Pickle and copy as the optimizer that was handed over, with a state that it could go on
         from."""
-        state = self._whole_state()
-        if "betas" not in self.defaults:
-            for held in state.values():
+        state, groups = self._whole_state(), self._groups()
+        for parameter, held in state.items():
+            if "betas" not in groups.get(parameter, {}):
                 held.pop("step", None)
         # A step alone is this class's count.
         kept = {p: held for p, held in state.items() if set(held) - {"step"}}
@@ -212,10 +291,16 @@ class Applying:
             told: Settings = super().state_dict()  # type: ignore[misc]
         finally:
             self.state = kept
-        if "betas" not in self.defaults:
-            # SGD has no number in its state, and Horovod's broadcasts want the same on all ranks.
+        # SGD and Muon have no number in their state, and Horovod's broadcasts want the same on all
+        # ranks.
+        uncounted = {
+            i for group in told["param_groups"] if "betas" not in group for i in group["params"]
+        }
+        if uncounted:
             states: Settings = told["state"]
-            told[STEPS] = {i: int(s.pop("step")) for i, s in states.items() if "step" in s}
+            told[STEPS] = {
+                i: int(s.pop("step")) for i, s in states.items() if "step" in s and i in uncounted
+            }
             told["state"] = {i: state for i, state in states.items() if state}
         return told
 
@@ -237,7 +322,7 @@ class Applying:
         if not parameters:
             return
         rate = float(group["lr"])
-        if "betas" in group and group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
+        if group["weight_decay"] and is_decoupled(self, group):  # type: ignore[arg-type]
             # before the step, as AdamW does it: what arrives does not shrink
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
         dense: list[torch.Tensor] = []
@@ -258,9 +343,12 @@ class Applying:
         groups : the optimizer's, with their parameters alone
         """
         for group in groups:
-            if "betas" in group and any(p.grad.is_sparse for p in group["params"]):
+            name = "Muon" if is_muon(group) else "Adam"
+            is_sgd = "dampening" in group
+            if not is_sgd and any(p.grad.is_sparse for p in group["params"]):
                 raise InvalidOption(
-                    f"a parameter has a sparse gradient, which Adam does not know: {SPARSE_REMEDY}"
+                    f"a parameter has a sparse gradient, which {name} does not know: "
+                    f"{SPARSE_REMEDY}"
                 )
             for parameter in group["params"]:
                 if is_counted_alone(self.state[parameter]):
@@ -352,9 +440,9 @@ class Follower:
                 "optimizer has"
             )
         group = optimizer.param_groups[index]
-        settings = settings_of(optimizer, group)
+        settings = settings_of(optimizer, group, tuple(parameter.shape))
         # copied from the device only where a penalty is added to the gradient
-        if settings["weight_decay"]:
+        if settings.get("weight_decay"):
             settings["parameter"] = value()
         return settings
 
@@ -395,8 +483,15 @@ class Follower:
         return None if not given or 0 < told == steps else (given, told)
 
 
-MOMENTS = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
+MOMENTS = {
+    "momentum_buffer": "momentum",
+    "exp_avg": "mean",
+    "exp_avg_sq": "square",
+    "max_exp_avg_sq": "largest",
+}
 """Names of moments in an optimizer's state, and those of memories' arrays."""
+PRODUCT = "mu_product"
+"""Name of the product of momenta in the state of NAdam."""
 
 
 def is_counted_alone(state: Settings) -> bool:
@@ -411,8 +506,8 @@ def is_counted_alone(state: Settings) -> bool:
 def moments_in(group: Mapping[str, Option]) -> list[str]:
     """Return the names of the moments that the optimizer itself has for a parameter group."""
     if "betas" in group:
-        return ["exp_avg", "exp_avg_sq"]
-    return ["momentum_buffer"] if group["momentum"] else []
+        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group.get("amsgrad") else [])]
+    return ["momentum_buffer"] if group["momentum"] or is_muon(group) else []
 
 
 def refuse_momentum(optimizer: Optimizer) -> None:

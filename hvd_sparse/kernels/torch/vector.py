@@ -81,6 +81,10 @@ class DeviceVector:
         """Return an uninitialised vector beside this one."""
         return DeviceVector(torch.empty_like(self.tensor))
 
+    def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
+        """Write the larger of every two entries; NaN where one is."""
+        torch.maximum(x.tensor, y.tensor, out=self.tensor)
+
     def copy(self) -> np.ndarray:
         """Return all entries as an array of the host."""
         return fetch(self.tensor.clone())

@@ -1,0 +1,222 @@
+"""Muon before the selection: matrices are orthogonalised on every rank, and then accumulated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvd_sparse.checks import check_truth, check_whole, is_number
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels.adam import AdamStep
+from hvd_sparse.kernels.contract import Aim, Kernels, Taking
+from hvd_sparse.kernels.newton_schulz import NewtonSchulz, matrices_in
+from hvd_sparse.memories._directions import Moments, check_common
+from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
+
+
+@MEMORIES.register("muon_correction")
+@dataclass(frozen=True)
+class MuonCorrection(AdamCorrection):
+    """Accumulate what Muon makes of a matrix's gradient, on every rank for itself; of other
+    tensors', what ``AdamCorrection`` does.
+
+        m' = momentum * m + (1 - momentum) * gradient
+        u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
+        v' = v + scale * NS(u)        NS: Newton and Schulz's iteration (``kernels.newton_schulz``)
+        v' is selected from; where an entry is sent v' = 0
+
+    Parameters
+    ----------
+    momentum : float in [0, 1), of matrices
+    nesterov : the Nesterov form
+    ns_steps : how often the iteration is taken
+    ns_coefficients : of x, x**3 and x**5 in the iteration
+    ns_epsilon : is added to the norm that a matrix is divided by
+    scale : of a matrix's directions; None for 0.2 * sqrt(the larger of rows and columns), at which
+        Adam's learning rates fit
+    beta1, beta2, epsilon : of all other tensors, as in ``AdamCorrection``
+    weight_decay : 0: Muon's is decoupled from the gradient, and is the optimizer's own
+    clip_norm : as in ``MomentumCorrection``
+
+    Notes
+    -----
+    What arrives is applied as it is, times the learning rate: it is not orthogonalised again.  Muon
+    behind the exchange would orthogonalise a matrix of rare entries.
+
+    At density 1 on one rank this is Muon itself.  On several ranks it is the mean of the updates
+    that Muon would take from each rank's own gradients, where Muon takes the update of their mean;
+    ranks that agree give the same, and where they do not the mean is shorter.
+
+    By name, every tensor of two or more dimensions is a matrix; ``optimizer=`` knows which are
+    not, such as embeddings.  Kernels of convolutions are matrices with a row an output channel.
+    Tensors that are never compressed get Muon itself, or Adam, on their reduced gradient.
+
+    State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
+    others; all twice with rollback.
+    Cost: the iteration, on every rank for all matrices: about 2 * ns_steps * (r + 2 * c) * r * r
+    operations for r rows and c columns, r being the smaller; three passes besides.
+
+    Paper: jordan2024muon.  Derived here: that the residual keeps updates.
+    """
+
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_steps: int = 5
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
+    ns_epsilon: float = 1e-7
+    scale: float | None = None
+
+    paper: ClassVar[str | None] = "jordan2024muon"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_common(self, "momentum")
+        check_truth(self.nesterov, "nesterov of MuonCorrection")
+        check_whole(self.ns_steps, "ns_steps of MuonCorrection", 1)
+        given = self.ns_coefficients
+        if (
+            not isinstance(given, (list, tuple))
+            or len(given) != 3
+            or not all(map(is_number, given))
+        ):
+            raise InvalidOption(
+                f"ns_coefficients of MuonCorrection is {given!r}: the three numbers of x, x**3 "
+                "and x**5"
+            )
+        object.__setattr__(self, "ns_coefficients", tuple(map(float, given)))
+        for name in ("ns_epsilon", "scale"):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or value <= 0):
+                raise InvalidOption(f"{name} of MuonCorrection is {value!r}: a number above 0")
+        if self.weight_decay:
+            raise InvalidOption(
+                f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon shrinks the "
+                "parameter, which is the optimizer's to do; leave it out here"
+            )
+
+    def create(self, spec: TensorSpec, *, rollback: bool) -> MuonCorrectionState:
+        return MuonCorrectionState(spec, self, rollback)
+
+
+class MuonCorrectionState(AdamCorrectionState):
+    """m and v of one tensor, and Adam's square where it is no matrix.  Implements ``MemoryState``.
+
+    ``mean`` is m: Adam's mean of a matrix is Muon's momentum.
+    """
+
+    _options: MuonCorrection
+
+    def __init__(self, spec: TensorSpec, options: MuonCorrection, rollback: bool) -> None:
+        super().__init__(spec, options, rollback)
+        self._key, self._shape = spec.key, spec.shape
+        self._is_matrix = len(spec.shape) > 1
+        self.square = self._nothing()
+
+    def tune(  # type: ignore[override]
+        self,
+        *,
+        rate: float,
+        parameter: np.ndarray | None = None,
+        moments: Moments | None = None,
+        is_epsilon_hat: bool = False,
+        **told: Any,
+    ) -> None:
+        """Take over what the optimizer holds for this tensor now: ``_follow``.
+
+        Parameters
+        ----------
+        is_epsilon_hat : as in ``AdamCorrection``
+        told : options of the memory; with a momentum the tensor is orthogonalised, else it is
+            Adam's
+
+        Raises
+        ------
+        InvalidOption : a tensor of one dimension is to be orthogonalised
+        """
+        self._is_epsilon_hat = is_epsilon_hat
+        is_matrix = "momentum" in told
+        if is_matrix and len(self._shape) < 2:
+            raise InvalidOption(
+                f"tensor {self._key!r} has shape {list(self._shape)} and is in a parameter group "
+                "of Muon's, which takes matrices: give it to a group of Adam's"
+            )
+        if is_matrix != self._is_matrix:
+            self._is_matrix, self.begun = is_matrix, self.step
+            self.mean.old[:] = 0
+            self.square = self._nothing()
+        self._follow(rate=rate, parameter=parameter, moments=moments, **told)
+
+    def _direct(self, gradient: np.ndarray, kernels: Kernels, world_size: int) -> np.ndarray:
+        if not self._is_matrix:
+            self._need_square()
+            return super()._direct(gradient, kernels, world_size)
+        # As of Adam's, the size of an update says nothing of the gradient's: see _of_this_rank.
+        return self._orthogonalized(gradient, kernels, 1.0 if self.is_average else 1 / world_size)
+
+    def _take(self, gradient: np.ndarray, kernels: Kernels, world_size: int, aim: Aim) -> Taking:
+        if not self._is_matrix:
+            self._need_square()
+            return super()._take(gradient, kernels, world_size, aim)
+        direction = self._direct(gradient, kernels, world_size)
+        return kernels.accumulate_and_take(direction, self.residual.old, self.residual.new, aim)
+
+    def _need_square(self) -> None:
+        if not self.square.old.size:
+            self.square = self._another()
+
+    def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
+        return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
+
+    def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
+        """Take a matrix's gradient in, and return the direction: a vector of its own.
+
+        share : factor of the direction
+        """
+        options, m, real = self._options, self.mean, gradient.dtype.type
+        fresh = gradient * real(1 - options.momentum)
+        kernels.push_momentum(fresh, m.old, m.new, options.momentum)
+        u = fresh + m.new * real(options.momentum) if options.nesterov else m.new
+        shape = matrices_in(self._shape)
+        step = NewtonSchulz(shape, options.ns_steps, options.ns_coefficients, options.ns_epsilon)
+        scale = 0.2 * math.sqrt(max(shape[-2:])) if options.scale is None else options.scale
+        direction: np.ndarray = kernels.orthogonalized(u, step) * real(scale * share)
+        return direction
+
+    def finish(
+        self,
+        reduced: np.ndarray,
+        parameter: np.ndarray,
+        is_compressed: bool,
+        kernels: Kernels,
+    ) -> np.ndarray:
+        """Return what the optimizer multiplies with its rate; of a tensor that is never compressed,
+        Muon's update or Adam's."""
+        if is_compressed or not self._is_matrix:
+            if not is_compressed:
+                self._need_square()
+            return super().finish(reduced, parameter, is_compressed, kernels)
+        return self._orthogonalized(reduced, kernels, 1.0)
+
+    def _adopt(self, moments: Moments) -> None:
+        if not self._is_matrix:
+            self._need_square()
+            super()._adopt(moments)
+            return
+        self.begun = self.step - moments.steps
+        self.mean.old[:] = moments.arrays.get("momentum", 0)
+
+    def moments(self, steps: int, ranks: int) -> Moments:
+        if not self._is_matrix:
+            self._need_square()
+            return super().moments(steps, ranks)
+        return Moments({"momentum": self.mean.old.copy()}, steps - self.begun, ranks)
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self._is_matrix = not arrays["square"].size and len(self._shape) > 1
+        self.square = self._another() if arrays["square"].size else self._nothing()
+        super().load(arrays)
