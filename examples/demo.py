@@ -46,8 +46,8 @@ def parse_arguments():
     parser.add_argument(
         "--density",
         type=density_argument,
-        default=0.01,
-        help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or hiding",
+        help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or hiding; "
+        "without it, what the steps of the run ask for",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
@@ -73,13 +73,14 @@ def command_of(args, compression, telemetry):
     script = Path(__file__).with_name(EXAMPLES[args.framework][1])
     options = {
         "compression": compression,
-        "density": spell_density(args.density),
         "epochs": args.epochs,
         "seed": args.seed,
         "lr": LEARNING_RATE,
         "momentum": MOMENTUM,
         "telemetry": telemetry,
     }
+    if args.density is not None:
+        options["density"] = spell_density(args.density)
     return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
 
 
@@ -151,9 +152,8 @@ def main():
     args.output.mkdir(parents=True, exist_ok=True)
     console = Console()
     framework = EXAMPLES[args.framework][0]
-    title = (
-        f"{framework}, {args.np} workers ({args.launcher}), density {spell_density(args.density)}"
-    )
+    sent = "as the steps ask" if args.density is None else spell_density(args.density)
+    title = f"{framework}, {args.np} workers ({args.launcher}), density {sent}"
     console.print(f"[bold]==> Handwritten digits: {title}[/bold]")
     try:
         runs = train_all(args, console, METHODS)

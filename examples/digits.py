@@ -12,7 +12,17 @@ from sklearn.model_selection import train_test_split
 
 from hvd_sparse.density_text import density_argument
 
-__all__ = ["STOCK", "Counter", "Log", "Metered", "load", "parse_arguments", "shard", "watching"]
+__all__ = [
+    "STOCK",
+    "Counter",
+    "Log",
+    "Metered",
+    "load",
+    "parse_arguments",
+    "sending",
+    "shard",
+    "watching",
+]
 SPARSE = ("ldte_bs", "ldte", "topk")  # those of hvd_sparse
 
 
@@ -27,8 +37,8 @@ def parse_arguments(description):
     parser.add_argument(
         "--density",
         type=density_argument,
-        default=0.01,
-        help="fraction of the entries that the sparse ones send, NAME=FRACTION,... or hiding",
+        help="fraction of the entries that the sparse ones send, NAME=FRACTION,... or hiding; "
+        "without it, what the steps of the run ask for",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")
@@ -47,6 +57,11 @@ def parse_arguments(description):
         help="rank 0 writes records here, which hvd-sparse report shows",
     )
     return parser.parse_args()
+
+
+def sending(args, steps):
+    """Give the options that say how much a compressor of hvd_sparse sends in a run."""
+    return {"steps": steps} if args.density is None else {"density": args.density}
 
 
 def watching(args, rank):

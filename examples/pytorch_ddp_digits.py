@@ -1,7 +1,7 @@
 """Train a small convolutional network on handwritten digits with PyTorch's DistributedDataParallel
 and sparse gradients, without Horovod.
 
-torchrun --nproc-per-node 2 examples/pytorch_ddp_digits.py --density 0.01
+torchrun --nproc-per-node 2 examples/pytorch_ddp_digits.py
 """
 
 import digits
@@ -47,14 +47,14 @@ class MeteredHook:
         return {"bytes_sent": int(self.sent), "density_asked": 1.0, "density_achieved": 1.0}
 
 
-def build_compression(args, model, optimizer):
+def build_compression(args, model, optimizer, steps):
     if args.compression == "none":
         return MeteredHook(model, default_hooks.allreduce_hook, 4)
     if args.compression == "fp16":
         return MeteredHook(model, default_hooks.fp16_compress_hook, 2)
     # The one line that makes gradients sparse.
     return hvd_sparse.ddp.register(
-        model, args.compression, density=args.density, optimizer=optimizer
+        model, args.compression, optimizer=optimizer, **digits.sending(args, steps)
     )
 
 
@@ -106,7 +106,7 @@ def main():
     # Momentum multiplies what a gradient moves in the end by 1 / (1 - momentum).
     rate = args.lr * (1 - MOMENTUM) * dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
-    compression = build_compression(args, model, optimizer)
+    compression = build_compression(args, model, optimizer, args.epochs * len(batches))
 
     log = digits.Log(args, dist.get_rank())
     for epoch in range(1, args.epochs + 1):

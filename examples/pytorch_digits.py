@@ -1,7 +1,7 @@
 """Train a small convolutional network on handwritten digits with PyTorch, Horovod and sparse
 gradients.
 
-horovodrun -np 2 python examples/pytorch_digits.py --density 0.01
+horovodrun -np 2 python examples/pytorch_digits.py
 """
 
 import digits
@@ -27,7 +27,7 @@ def build_model():
     )
 
 
-def build_compression(args, model, optimizer):
+def build_compression(args, model, optimizer, steps):
     if args.compression in digits.STOCK:
         path = None if hvd.rank() else args.telemetry
         stock = getattr(hvd.Compression, args.compression)
@@ -36,8 +36,8 @@ def build_compression(args, model, optimizer):
     # compression = Compression.ldte_bs(model.named_parameters(), optimizer=optimizer, steps=steps)
     return getattr(Compression, args.compression)(
         model.named_parameters(),
-        density=args.density,
         optimizer=optimizer,
+        **digits.sending(args, steps),
         **digits.watching(args, hvd.rank()),
     )
 
@@ -78,7 +78,7 @@ def main():
 
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=args.momentum)
-    compression = build_compression(args, model, optimizer)
+    compression = build_compression(args, model, optimizer, args.epochs * len(batches))
     # Line 2 of 2: hand it to Horovod.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=compression

@@ -1,7 +1,7 @@
 """Train a small convolutional network on handwritten digits with Keras 3's model.fit, Horovod and
 sparse gradients.
 
-horovodrun -np 2 python examples/tensorflow2_keras3_digits.py --density 0.01
+horovodrun -np 2 python examples/tensorflow2_keras3_digits.py
 """
 
 import digits
@@ -26,14 +26,14 @@ def build_model():
     )
 
 
-def build_compression(args, model, optimizer):
+def build_compression(args, model, optimizer, steps):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
     # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
-    return method(model, density=args.density, optimizer=optimizer)
+    return method(model, optimizer=optimizer, **digits.sending(args, steps))
 
 
 class LogCallback(keras.callbacks.Callback):
@@ -66,7 +66,7 @@ def main():
 
     model = build_model()
     optimizer = keras.optimizers.SGD(args.lr * hvd.size())
-    compression = build_compression(args, model, optimizer)
+    compression = build_compression(args, model, optimizer, args.epochs * len(batches))
     # Line 2 of 2. Horovod's own wrapper would train without averaging: it knows no Keras 3.
     optimizer = DistributedOptimizer(optimizer, compression=compression)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

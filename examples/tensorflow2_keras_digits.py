@@ -1,7 +1,7 @@
 """Train a small convolutional network on handwritten digits with model.fit, Horovod and sparse
 gradients.
 
-horovodrun -np 2 python examples/tensorflow2_keras_digits.py --density 0.01
+horovodrun -np 2 python examples/tensorflow2_keras_digits.py
 """
 
 import os
@@ -31,7 +31,7 @@ def build_model():
     )
 
 
-def build_compression(args, model, optimizer):
+def build_compression(args, model, optimizer, steps):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         path = None if hvd.rank() else args.telemetry
@@ -39,8 +39,8 @@ def build_compression(args, model, optimizer):
     # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
     # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
-    watching = digits.watching(args, hvd.rank())
-    return method(model, density=args.density, optimizer=optimizer, **watching)
+    told = {**digits.sending(args, steps), **digits.watching(args, hvd.rank())}
+    return method(model, optimizer=optimizer, **told)
 
 
 class LogCallback(tf.keras.callbacks.Callback):
@@ -73,7 +73,7 @@ def main():
 
     model = build_model()
     optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size(), momentum=args.momentum)
-    compression = build_compression(args, model, optimizer)
+    compression = build_compression(args, model, optimizer, args.epochs * len(batches))
     # Line 2 of 2: hand it to Horovod.
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -363,6 +363,7 @@ def documented(_: str, block: Any) -> dict[str, Any]:
     model.build((None, 32))
     data = np.random.RandomState(hvd.rank()).standard_normal((64, 32)).astype("f4")
     names: dict[str, Any] = {"model": model, "inputs": data, "targets": data, "epochs": 2}
+    names["total_steps"] = 4
     exec(compile(block.text, block.name, "exec"), names)
     sparse_steps = names["compression"].stats()["sparse_steps"]
     names["compression"].close()
