@@ -54,7 +54,8 @@ def _message_bytes(configuration: Configuration, spec: TensorSpec) -> float:
 
 def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
     small = configuration.memory.create(
-        TensorSpec(spec.key, (SAMPLE,), spec.dtype), rollback=configuration.rollback
+        TensorSpec(spec.key, (1,) * (len(spec.shape) - 1) + (SAMPLE,), spec.dtype),
+        rollback=configuration.rollback,
     )
     if isinstance(small, DirectionState):  # whose velocity is made where it is needed
         is_sparse = configuration.is_sparse(spec.shape, spec.numel)

@@ -10,7 +10,7 @@ from installed import is_installed
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
@@ -107,6 +107,57 @@ def test_density_1_is_the_mean_of_the_updates_that_muon_takes_from_each_ranks_gr
         expected = np.mean([update_of(given[: step + 1]) for given, _ in results], axis=0)
         for _, applied in results:
             np.testing.assert_allclose(applied[step], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("codec", ["index_value", "sign_mean"])
+def test_what_is_applied_and_what_waits_are_all_updates(codec):
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.1},
+        memory={"id": "muon_correction", "momentum": MOMENTUM},
+        codec=codec,
+        min_numel=1,
+        allow_dense=False,
+    )
+
+    def program(collective):
+        session, applied = Session(configuration, [SPEC], collective), np.zeros(60)
+        given = [draw("normal", 60, "float64", 100 * collective.rank + step) for step in range(9)]
+        for gradient in given:
+            applied += session.reduce({"t": gradient.reshape(SHAPE)})["t"].reshape(-1)
+        (state,) = session.step.transactions.settle_all().values()
+        return given, applied, state.memory.arrays()["residual"].copy()
+
+    results = LocalWorld(3).run(program)
+    updates = [update_of(given[: step + 1]) for given, *_ in results for step in range(9)]
+    waiting = np.mean([residual for *_, residual in results], axis=0)
+    assert waiting.any()
+    for _, applied, _ in results:
+        np.testing.assert_allclose(applied + waiting, np.sum(updates, axis=0) / 3, atol=1e-6)
+
+
+def test_ranks_of_which_one_orthogonalises_what_is_adams_on_others_are_refused():
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.1}, memory="muon_correction", min_numel=1
+    )
+    settings = [
+        {"rate": 1.0, "momentum": 0.9, "scale": 1.0},
+        {"rate": 1.0, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8},
+    ]
+
+    def program(collective):
+        session = Session(configuration, [SPEC], collective)
+        session.step.settings_of = lambda position: settings[collective.rank]
+        with pytest.raises(RankMismatch, match="an optimizer with the same settings"):
+            session.reduce({"t": draw("normal", 60, "float64").reshape(SHAPE)})
+
+    LocalWorld(2).run(program)
+
+
+def test_a_vector_in_a_group_of_muons_is_refused():
+    spec = TensorSpec("bias", (60,), "float32")
+    state = MEMORIES.create("muon_correction").create(spec, rollback=True)
+    with pytest.raises(InvalidOption, match=r"'bias' has shape \[60\].*a group of Adam's"):
+        state.tune(rate=1.0, momentum=0.9)
 
 
 @pytest.mark.parametrize("rollback", [True, False])
