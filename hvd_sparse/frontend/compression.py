@@ -84,9 +84,9 @@ class AutoMethod(Builder[Value]):
                     "of them out, or give auto the groups that a planned run has logged"
                 )
             refuse_hiding(configuration.rule, "auto measures its ways in the same steps")
-            tried = tuple(way for way in WAYS if way != FP16 or not does_work)
-            if ways is not None:
-                tried = ways
+            tried = ways
+            if tried is None:
+                tried = [way for way in WAYS if way != FP16 or not does_work]
             if does_work and FP16 in tried:
                 raise InvalidOption(
                     "ways has 'fp16', whose rounding would be lost, as optimizer= has a memory "

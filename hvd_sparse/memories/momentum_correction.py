@@ -138,7 +138,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         kernels : of the engine
         """
         options = self._options
-        result = reduced
+        result: np.ndarray = reduced
         if not is_compressed:
             result = self._momentum_of(self._downhill(reduced), kernels)
         if not options.weight_decay:

@@ -84,7 +84,7 @@ def trained(name: str, *, method: str, make: Any, **options: Any) -> dict[str, A
     model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
     model.build((None, 12))
     optimizer = make()
-    if method != "auto":
+    if options.pop("hands_over", True):
         options["optimizer"] = optimizer
     compressor = getattr(Compression, method)(
         model, density=0.05, name=name, min_numel=20, allow_dense=False, **options
@@ -426,7 +426,10 @@ def cases_of(process_sets: dict[str, Any], folder: Path) -> Cases:
         steps=80,
     )
     cases["trains_adam"] = partial(trained, method="ldte_bs", make=adam)
-    cases["trains_auto"] = partial(trained, method="auto", make=adam, trial_steps=1)
+    for name, hands_over in {"trains_auto": False, "trains_auto_handed": True}.items():
+        cases[name] = partial(
+            trained, method="auto", make=adam, trial_steps=1, hands_over=hands_over
+        )
     cases["scaling"] = partial(loss_scaling, hands_over=False)
     cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)
     cases["scaling_accumulated"] = partial(

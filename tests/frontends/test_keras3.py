@@ -34,6 +34,7 @@ HANDED_OVER = [
 ]
 SPARSE = HANDED_OVER[:3]
 TRAINED = ["trains_sgd", "trains_along_rate", "trains_adam", "trains_muon", "trains_auto"]
+TRAINED += ["trains_auto_handed"]
 SCALED = {
     "scaling": (4, 9),
     "scaling_handed_over": (4, 9),

@@ -309,3 +309,37 @@ def test_nothing_is_told_where_results_are_applied_as_they_came(
     clip = partial(torch.nn.utils.clip_grad_norm_, max_norm=1e3)
     assert said_while_training(caplog, lambda model: clip(model.parameters())) == []
     assert said_while_training(caplog, lambda model: None, scaler=scaler, grad_scaler=scaler) == []
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
+    """It computes in bfloat16, and the memory in float32."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            draw = torch.Generator().manual_seed(step)
+            model(torch.randn(32, 8, generator=draw)).square().mean().backward()
+            optimizer.step()
+
+    start, ends, states = None, [], []
+    for hands_over in (True, False):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(8, 6, bias=False))
+        start = model.module.weight.detach().clone()
+        optimizer = torch.optim.Muon(model.parameters(), lr=0.01, weight_decay=0.1)
+        if hands_over:
+            options = {"density": 1.0, "min_numel": 1, "allow_dense": False}
+            handle = register(model, "topk", **options, optimizer=optimizer)
+        train(model, optimizer, range(6))
+        states.append(copy.deepcopy(optimizer.state_dict()))
+        if hands_over:
+            handle.close()
+            model = DistributedDataParallel(copy.deepcopy(model.module))
+            optimizer = torch.optim.Muon(model.parameters(), lr=0.01, weight_decay=0.1)
+            optimizer.load_state_dict(copy.deepcopy(states[0]))
+        train(model, optimizer, range(6, 12))
+        ends.append(model.module.weight.detach())
+    ours, plain = (state["state"][0]["momentum_buffer"] for state in states)
+    assert (ours - plain).abs().max() < 0.02 * plain.abs().max()
+    assert (ends[0] - ends[1]).abs().max() < 0.02 * (ends[1] - start).abs().max()

@@ -129,7 +129,7 @@ def settings_of(
     rate, decay = float(group["lr"]), float(group["weight_decay"])
     if is_muon(group):
         return {"rate": rate, **_settings_of_muon(group, shape)}
-    rare = {name: True for name in ("maximize", "amsgrad") if group.get(name)}
+    rare: Settings = {name: True for name in ("maximize", "amsgrad") if group.get(name)}
     if "betas" not in group:
         momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
         told = {"rate": rate, "momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
@@ -250,7 +250,7 @@ class Applying:
         """Return the state with the moments that the compressor has of this rank's gradients."""
         compressor = type(self).hvd_sparse_compressor
         whole: Settings = defaultdict(dict)
-        groups = self._groups()
+        groups = _groups_by_parameter(self.param_groups)
         for parameter, state in self.state.items():
             # The optimizer's own, or such that the compressor has not taken yet.
             has_own = bool(set(state) & set(MOMENTS))
@@ -263,14 +263,10 @@ class Applying:
             whole[parameter] = {**state, **told_of}
         return whole
 
-    def _groups(self) -> dict[torch.Tensor, Settings]:
-        """Return the group of each parameter."""
-        return {p: group for group in self.param_groups for p in group["params"]}
-
     def __reduce__(self) -> Value:
         """Pickle and copy as the optimizer that was handed over, with a state that it could go on
         from."""
-        state, groups = self._whole_state(), self._groups()
+        state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
                 held.pop("step", None)
@@ -378,6 +374,11 @@ class Applying:
 
 
 setattr(Applying.step, OF_SCHEDULERS, True)
+
+
+def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]:
+    """Return the group of each parameter."""
+    return {parameter: group for group in groups for parameter in group["params"]}
 
 
 class Follower:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+import numpy as np
 import torch
 
 from hvd_sparse.kernels.adam import AdamStep
@@ -73,7 +75,7 @@ class TorchPasses:
         vectors = gradient, mean, square, out_mean, out_square, out
         adam.push([tensor_of(vector) for vector in vectors], step)
 
-    def orthogonalized(self, x: Vector, step: NewtonSchulz) -> Vector:
+    def orthogonalized(self, x: Vector, step: NewtonSchulz) -> np.ndarray:
         given, axes = tensor_of(x).view(step.shape), (-2, -1)
         largest = given.abs().amax(axes, keepdim=True)
         matrices = given / torch.where(largest == 0, 1.0, largest)
@@ -82,7 +84,8 @@ class TorchPasses:
         if given.dtype == torch.float32 and given.device.type != "cpu":
             matrices = matrices.bfloat16()  # as torch.optim.Muon does
         result = iterated(matrices, step).to(given.dtype).contiguous().view(-1)
-        return DeviceVector(result) if isinstance(x, DeviceVector) else result.numpy()
+        found = DeviceVector(result) if isinstance(x, DeviceVector) else result.numpy()
+        return cast(np.ndarray, found)
 
     def push_momentum_and_take(
         self,
