@@ -53,11 +53,10 @@ class Handover:
         """
         if not self.memories:
             logger.warning(
-                "%s: no memory does what this optimizer does, so its gradients are sent with plain "
-                "error feedback; it gets "
-                "rare and large entries instead of gradients, which can cost accuracy at low "
-                "densities where it has momentum "
-                "or adapts its steps: use SGD, Adam, AdamW, NAdam or Muon, or a density above %g",
+                "%s: no memory can do this optimizer's work, so its gradients are sent with "
+                "plain error feedback. The optimizer gets rare, large entries, which can cost "
+                "accuracy at low densities if it has momentum or adaptive steps: use SGD, Adam, "
+                "AdamW, NAdam or Muon, or a density above %g",
                 self.name,
                 COSTS_ACCURACY_AT,
             )
