@@ -170,7 +170,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             parameter=parameter,
             moments=moments,
             maximize=maximize,
-            beside=(maximize, amsgrad, momentum_decay),
+            beside=(maximize, amsgrad, momentum_decay, is_epsilon_hat),
             beta1=beta1,
             beta2=beta2,
             epsilon=epsilon,

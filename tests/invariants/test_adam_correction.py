@@ -7,8 +7,9 @@ import pytest
 from conformance.memory_checks import every_nth
 from distributions import draw
 
+from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.errors import NonFiniteGradient, RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
@@ -130,3 +131,21 @@ def test_adacomp_compares_what_was_added_with_what_was_kept(memory):
 
     for sent in LocalWorld(2).run(program):
         assert 4 * 6 <= sent < 4 * NUMEL
+
+
+def test_ranks_whose_epsilon_is_added_at_another_place_are_refused():
+    configuration = Configuration.create(
+        selector={"id": "topk", "density": 0.05}, memory="adam_correction", min_numel=1
+    )
+    spec = TensorSpec("t", (20, 30), "float32")
+
+    def program(collective):
+        told = {"rate": 1.0, "weight_decay": 0.0, "is_epsilon_hat": True, **OPTIONS}
+        session = Session(configuration, [spec], collective)
+        session.step.settings_of = lambda position: told
+        session.reduce({"t": draw("normal", 600).reshape(20, 30)})
+        told["is_epsilon_hat"] = collective.rank == 0
+        with pytest.raises(RankMismatch, match="an optimizer with the same settings"):
+            session.reduce({"t": draw("normal", 600).reshape(20, 30)})
+
+    LocalWorld(2).run(program)
